@@ -1,4 +1,4 @@
-"""Who gets an answer: host names, origins, sessions, and the headers that bind the browser."""
+"""Access control: host names, origins, sessions, and security headers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _POLICY = (
     "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; base-uri 'none'; "
     "frame-ancestors 'none'"
 )
-# Not `no-referrer`: with it a browser sends no origin with a form, which is checked here.
+# Not `no-referrer`: a browser then sends no origin with a form, which is checked here.
 _HEADERS = {
     "Content-Security-Policy": _POLICY,
     "X-Content-Type-Options": "nosniff",
@@ -44,7 +44,7 @@ _LOG = logging.getLogger("redis_state.dashboard")
 
 
 class Sessions:
-    """Who has shown the token: random ids, in memory only, so that a restart ends them all."""
+    """Sessions of users with the token: random ids, in memory only, so a restart ends them all."""
 
     def __init__(self, token: str | None, *, clock: Clock = SYSTEM) -> None:
         self._token = None if token is None else _digest(token)
@@ -54,11 +54,11 @@ class Sessions:
 
     @property
     def needed(self) -> bool:
-        """Whether there is a token at all."""
+        """Whether the dashboard has a token."""
         return self._token is not None
 
     def open(self, token: str) -> str | None:
-        """The id of a new session, or ``None`` if this is not the token."""
+        """Returns the id of a new session, or ``None`` for a wrong token."""
         if self._token is None or not hmac.compare_digest(self._token, _digest(token)):
             return None
         session = secrets.token_urlsafe(32)
@@ -69,19 +69,19 @@ class Sessions:
         return session
 
     def knows(self, session: str) -> bool:
-        """Whether a session is open."""
+        """Returns whether a session is open."""
         with self._lock:
             ends_s = self._ends_s.get(_digest(session).hex())
         return ends_s is not None and self._clock.monotonic_s() < ends_s
 
     def close(self, session: str) -> None:
-        """End a session; nothing happens if there is none."""
+        """Ends a session, if it exists."""
         with self._lock:
             self._ends_s.pop(_digest(session).hex(), None)
 
 
 class Guard:
-    """Stands before the application: what it refuses never gets there."""
+    """ASGI middleware that refuses requests before they reach the application."""
 
     def __init__(self, app: ASGIApp, *, settings: Settings, sessions: Sessions) -> None:
         self._app = app
@@ -89,7 +89,7 @@ class Guard:
         self._sessions = sessions
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers, or passes the request on."""
+        """Answers the request, or passes it on."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -134,7 +134,7 @@ class Guard:
 
 
 def cookie_of(request: Request) -> str:
-    """The name of the session's cookie. Browsers give cookies to every port of a host alike."""
+    """Returns the name of the session's cookie, with the port: browsers share cookies of a host."""
     server = request.scope.get("server") or ("", 0)
     return f"redis_state_session_{server[1]}"
 
@@ -144,13 +144,13 @@ def _digest(text: str) -> bytes:
 
 
 def _name_of(host: str) -> str:
-    """The host of a `Host` header, without its port, in lower case; empty if it is malformed."""
+    """Returns the host of a `Host` header in lower case, without the port; empty if malformed."""
     found = _HOST.fullmatch(host.lower())
     return "" if found is None else found["name"].strip("[]")
 
 
 def _is_own(headers: Headers, host: str) -> bool:
-    """Whether a browser says that one of our pages sent the form; every one of today says it."""
+    """Returns whether one of our pages sent the form, by headers that all current browsers send."""
     site = headers.get("sec-fetch-site")
     if site is not None and site != "same-origin":
         return False

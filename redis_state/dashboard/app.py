@@ -1,4 +1,4 @@
-"""The application: which address gives which page."""
+"""The application: maps addresses to pages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FILES = (("style.css", "text/css"), ("icon.svg", "image/svg+xml"))
 
 
 def application(reader: Reader, watch: Watch, settings: Settings) -> Guard:
-    """The ASGI application of a dashboard; `watch` has to run."""
+    """Builds the ASGI application of a dashboard; `watch` has to run."""
     sessions = Sessions(settings.token)
     pages = Pages(settings=settings, sessions=sessions, watch=watch, reader=reader)
     app = Starlette(
@@ -43,7 +43,7 @@ def _file(name: str, media_type: str) -> Route:
     text = (resources.files("redis_state.dashboard") / "static" / name).read_text("utf-8")
 
     def answer(_: Request) -> Response:
-        # A new release has another look; until then a browser need not ask again for an hour.
+        # A new release may change the file; until then a browser may cache it for an hour.
         return Response(text, media_type=media_type, headers={"Cache-Control": "max-age=3600"})
 
     return Route(f"/{name}", answer)

@@ -1,4 +1,4 @@
-"""The order and the choice of queries on the page of all."""
+"""Order and selection of queries on the page of all queries."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 from redis_state.dashboard.watch import Line
 
 LINES_MAX = 1000
-"""So many queries stand on one page; the search finds the others."""
+"""Most queries on one page; the search finds the others."""
 SEARCH_MAX = 200
 
 _ORDERS: Mapping[str, Callable[[Line], Any]] = {
@@ -40,11 +40,11 @@ _FROM_SMALL = ("query", "state")
 
 @dataclass(frozen=True, slots=True)
 class ListingChoice:
-    """What the query string of the page asks for.
+    """Options in the query string of the page.
 
     Attributes:
         by: The column to order by; `falling` if the largest comes first.
-        refresh_s: After how long the page loads itself again; 0 for never.
+        refresh_s: Seconds until the page reloads itself; 0 for never.
     """
 
     by: str = "query"
@@ -53,7 +53,7 @@ class ListingChoice:
     refresh_s: int = 0
 
     def link(self, **other: Any) -> str:
-        """The query string of the same choice, but for what is named."""
+        """Returns the query string of this choice with some options replaced."""
         values = {"by": self.by, "falling": self.falling, "search": self.search}
         values |= {"refresh": self.refresh_s, **other}
         order = f"{'-' if values['falling'] else ''}{values['by']}"
@@ -66,7 +66,7 @@ class ListingChoice:
 
 @dataclass(frozen=True, slots=True)
 class ColumnHead:
-    """The head of a column: a link that orders by it."""
+    """The head of a column: a link that orders by the column."""
 
     name: str
     text: str
@@ -75,10 +75,10 @@ class ColumnHead:
 
 
 def choice_of(parameters: Mapping[str, str], *, refresh_s: int) -> ListingChoice:
-    """The choice of a query string; what it does not know is left out.
+    """Parses the choice of a query string; ignores unknown values.
 
     Args:
-        refresh_s: The one interval at which pages may refresh.
+        refresh_s: The only interval at which pages may refresh.
     """
     sort = parameters.get("sort", "query")
     by = sort.removeprefix("-")
@@ -93,7 +93,7 @@ def choice_of(parameters: Mapping[str, str], *, refresh_s: int) -> ListingChoice
 
 
 def chosen(lines: Iterable[Line], choice: ListingChoice) -> list[Line]:
-    """The lines that a search finds, in the order asked for; equal ones by their title."""
+    """Returns the lines that a search finds, in the requested order; equal ones by their title."""
     wanted = choice.search.lower()
     found = [line for line in lines if not wanted or wanted in _searched(line)]
     found.sort(key=_ORDERS["query"])
@@ -102,7 +102,7 @@ def chosen(lines: Iterable[Line], choice: ListingChoice) -> list[Line]:
 
 
 def heads(choice: ListingChoice) -> list[ColumnHead]:
-    """The heads of all columns. A second use turns the order round."""
+    """Returns the heads of all columns; a second click reverses the order."""
     result = []
     for name, text in _HEADS.items():
         mine = name == choice.by

@@ -1,4 +1,4 @@
-"""The look-up of one key: the columns that a form asks for, and the value that it gets."""
+"""Look-up of one key: the columns of the form, and the value."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _WHAT = "looking up a key"
 
 @dataclass(frozen=True, slots=True)
 class LookupTarget:
-    """Which state is looked in: a store of a query's operator, and one of its families."""
+    """State to look in: a store of a query's operator, and one of its families."""
 
     gen: str
     operator: int
@@ -44,7 +44,7 @@ class KeyColumn:
 
 @dataclass(frozen=True, slots=True)
 class KeyEntry:
-    """What somebody typed.
+    """Input of a user.
 
     Attributes:
         texts: The key columns in their order; ``None`` for null.
@@ -57,12 +57,12 @@ class KeyEntry:
 
 @dataclass(frozen=True, slots=True)
 class LookupForm:
-    """What the page asks for.
+    """Fields of the form.
 
     Attributes:
-        families: The names that can be looked in; one alone needs no choice.
-        columns: Of the key in the chosen family; empty if a family has to be chosen first.
-        plain: Whether a store of Python is looked in, whose keys are values and no columns.
+        families: Names of the families to choose from; a single one needs no choice.
+        columns: Key columns of the chosen family; empty if a family has to be chosen first.
+        plain: Whether the store is a store of Python, whose keys are values without columns.
     """
 
     families: tuple[str, ...]
@@ -72,10 +72,10 @@ class LookupForm:
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """A value that a key had, as JSON; ``None`` if the batch removed the key.
+    """A past value of a key, as JSON; ``None`` if the batch removed the key.
 
     Attributes:
-        earlier: Whether an older batch may have given it, of which nothing is kept.
+        earlier: Whether an older batch may have written the value, whose delta is not kept.
     """
 
     batch: int
@@ -84,10 +84,10 @@ class Past:
 
 
 class OpenedTarget:
-    """A place that was found; `open_place` makes it.
+    """An opened look-up target; made by `open_place`.
 
     Attributes:
-        form: What the page asks for.
+        form: Fields of the form.
     """
 
     def __init__(self, state: OperatorState, family: Family | None, form: LookupForm) -> None:
@@ -96,12 +96,12 @@ class OpenedTarget:
         self._family = family
 
     def value(self, asked: KeyEntry) -> str | None:
-        """The value of a key as JSON; ``None`` if there is no such key.
+        """Returns the value of a key as JSON; ``None`` if there is no such key.
 
         Raises:
             ConfigError: No family was chosen; a text does not fit its column; or a value is nested
                 too deep to be shown.
-            RedisStateError: As `OperatorState.get`.
+            RedisStateError: See `OperatorState.get`.
         """
         family = self._family
         if family is None:
@@ -117,10 +117,10 @@ class OpenedTarget:
         return _shown(found)
 
     def history(self, asked: KeyEntry) -> list[Past]:
-        """The newest values that a key had, the newest first; empty without a family.
+        """Returns the newest values that a key had, the newest first; empty without a family.
 
         Raises:
-            RedisStateError: As `OperatorState.history`.
+            RedisStateError: See `OperatorState.history`.
         """
         if self._family is None:
             return []
@@ -136,10 +136,10 @@ class OpenedTarget:
 
 
 def open_place(reader: Reader, place: LookupTarget) -> OpenedTarget:
-    """Find a place; asks Redis.
+    """Opens a look-up target by asking Redis.
 
     Raises:
-        RedisStateError: The query, the store or the family is not there; Redis gives no answer.
+        RedisStateError: The query, the store or the family does not exist; Redis gives no answer.
     """
     query = reader.query(place.gen)
     given: dict[str, Any] = {"family": place.family, "text": "replace"}

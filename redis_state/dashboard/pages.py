@@ -1,4 +1,4 @@
-"""The pages: from a request to HTML."""
+"""Pages of the dashboard: from a request to HTML."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ BODY_MAX = 64 * 1024
 FIELDS_MAX = 512
 BODY_S = 10.0
 LOOKUPS_MAX = 8
-"""At once: each may wait for Redis, and all pages share the threads."""
+"""Look-ups at once: each may wait for Redis, and all pages share the threads."""
 
 PARTITIONS_SHOWN = 1000
 PROBLEMS_SHOWN = 50
@@ -110,7 +110,7 @@ class Pages:
         )
 
     def queries(self, request: Request) -> Response:
-        """All queries."""
+        """Renders the list of all queries."""
         view = self._view()
         choice = choice_of(request.query_params, refresh_s=self._refresh_s)
         lines = chosen((view.lines or {}).values(), choice)
@@ -127,7 +127,7 @@ class Pages:
         )
 
     def query(self, request: Request) -> Response:
-        """One query."""
+        """Renders one query."""
         view = self._view()
         shown = self._line(request, view)
         if isinstance(shown, Response):
@@ -148,21 +148,24 @@ class Pages:
         )
 
     def key_form(self, request: Request) -> Response:
-        """The form that asks for a key."""
+        """Renders the form that asks for a key."""
         return self._key_page(request, request.query_params, asked=None)
 
     async def key(self, request: Request) -> Response:
-        """The value of a key. The key comes in the body, so that no log or history gets it."""
+        """Renders the value of a key.
+
+        The key comes in the body, so that no log or history records it.
+        """
         fields = await _fields(request)
         asked = _asked(fields)
         return await run_in_threadpool(self._key_page, request, fields, asked=asked)
 
     def login_form(self, request: Request) -> Response:  # noqa: ARG002  # as Starlette calls it
-        """The form that asks for the token."""
+        """Renders the form that asks for the token."""
         return self._login_page(200, wrong=False)
 
     async def login(self, request: Request) -> Response:
-        """Open a session."""
+        """Opens a session."""
         session = self._sessions.open((await _fields(request)).get("token", "").strip())
         if session is None:
             return self._login_page(403, wrong=True)
@@ -178,7 +181,7 @@ class Pages:
         return answer
 
     async def logout(self, request: Request) -> Response:
-        """End the session."""
+        """Ends the session."""
         self._sessions.close(request.cookies.get(cookie_of(request), ""))
         answer = RedirectResponse(LOGIN if self._sessions.needed else "/", 303)
         answer.delete_cookie(
@@ -187,12 +190,12 @@ class Pages:
         return answer
 
     def failed(self, request: Request, error: Exception) -> Response:
-        """What was refused while a request was read, or has no page."""
+        """Renders an HTTP error: a refused request, or an unknown page."""
         if not isinstance(error, HTTPException):
             raise error
         title = "There is no such page" if error.status_code == 404 else "This was not answered"
         text = "The address is wrong." if error.status_code == 404 else error.detail
-        # The login page is there for everybody; what was seen of Redis is not.
+        # The login page is public; what was read from Redis is not.
         known = self._sessions.knows(request.cookies.get(cookie_of(request), ""))
         view = self._view() if known or not self._sessions.needed else None
         return self._page(
@@ -235,7 +238,7 @@ class Pages:
         except RedisStateError as raised:
             error = raised
         else:
-            # What it was may be gone or damaged, and the value is still right.
+            # The history may be gone or damaged while the value is still right.
             try:
                 history = opened.history(asked) if asked is not None else []
             except RedisStateError as raised:
@@ -295,10 +298,10 @@ class Pages:
 
 
 async def _fields(request: Request) -> dict[str, str]:
-    """The fields of a form.
+    """Reads the fields of a form.
 
     Raises:
-        HTTPException: It is no form, is too large, or comes too slowly.
+        HTTPException: The body is not a form, is too large, or comes too slowly.
     """
     if request.headers.get("content-type", "").partition(";")[0] != _FORM_TYPE:
         raise HTTPException(415, "The request carries no form.")

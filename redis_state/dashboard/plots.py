@@ -20,10 +20,10 @@ ElementTree.register_namespace("", _SVG[1:-1])
 
 
 def line(points: Sequence[tuple[float, float | None]], *, label: str) -> str:
-    """An inline SVG of values over time, with breaks where a value is ``None``.
+    """Returns an inline SVG of values over time, with breaks where a value is ``None``.
 
-    Only the shapes of pygal's chart are taken. Its styles, scripts and fonts stay behind: the
-    pages' own style sheet colours it, and their content policy allows nothing else.
+    Takes only the shapes of pygal's chart, without its styles, scripts and fonts. The pages' own
+    style sheet colours them, and their content policy allows nothing else.
     """
     chart = pygal.XY(
         js=(),
@@ -54,7 +54,7 @@ def line(points: Sequence[tuple[float, float | None]], *, label: str) -> str:
 
 
 def _area(shape: str) -> str:
-    """The line of a path, closed along the bottom: there is zero."""
+    """Closes the line of a path along the bottom, which is zero."""
     first, *_, last, _ = shape.lstrip("M").replace("L", "").split()
     return f"{shape} L{last} {_HEIGHT} L{first} {_HEIGHT} Z"
 
@@ -73,8 +73,8 @@ class HeatMap:
     """Partitions in rows of `MAP_COLUMNS`.
 
     Attributes:
-        skew: The largest over the mean; ``None`` if all are empty.
-        left_out: Partitions that have no cell, since there are too many.
+        skew: Ratio of the largest value to the mean; ``None`` if all are empty.
+        left_out: Number of partitions without a cell, since there are too many.
     """
 
     rows: tuple[tuple[Cell, ...], ...]
@@ -84,7 +84,7 @@ class HeatMap:
 
 
 def heat_map(partitions: Sequence[PartitionStatus], *, of: str) -> HeatMap:
-    """A map of one number of each partition.
+    """Returns a map of one number of each partition.
 
     Args:
         of: ``rows`` or ``bytes``.

@@ -1,4 +1,4 @@
-"""What the dashboard remembers of a query: a ring of numbers, of a fixed size."""
+"""Samples of a query that the dashboard remembers, in a ring of fixed size."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from redis_state.reader import QueryStatus
 from redis_state.status.totals import CheckpointStore
 
 SAMPLES_MAX = 360
-"""An hour, if Redis is looked at every ten seconds; 25 KiB a query."""
+"""An hour at the default interval of ten seconds; 25 KiB a query."""
 _RATE_MS = 60_000
 _MEAN_MS = 120_000
 _A_MINUTE_MS = 60_000
@@ -20,7 +20,7 @@ class Sample(NamedTuple):
     """A query at one moment.
 
     Attributes:
-        at_ms: Since 1970.
+        at_ms: Milliseconds since 1970.
         version: The newest confirmed version of any partition.
         lag: Versions that loading applies on top of a snapshot, in the worst partition.
         opens: Versions opened so far, in all partitions; `open_ms` is the time for it.
@@ -44,10 +44,10 @@ _WIDTH = len(Sample._fields)
 def sample_of(
     status: QueryStatus, counted: Mapping[CheckpointStore, Mapping[str, int]], *, at_ms: int
 ) -> Sample:
-    """What is remembered of a look.
+    """Returns the sample of a query's status.
 
     Args:
-        counted: As `Increases` gives it.
+        counted: Result of `Increases`.
     """
     of_stores = [
         counted.get((status.gen, store.operator, store.store), {}) for store in status.stores
@@ -60,12 +60,12 @@ def sample_of(
 
 
 def version_of(status: QueryStatus) -> int:
-    """The newest confirmed version of any partition; 0 for none."""
+    """Returns the newest confirmed version of any partition; 0 without any."""
     return max((one.confirmed for one in status.partitions), default=0)
 
 
 def lag_of(status: QueryStatus) -> int:
-    """Versions that loading applies on top of a snapshot, in the worst partition."""
+    """Returns the versions that loading applies on top of a snapshot, in the worst partition."""
     return max((one.newest - one.snapshot for one in status.partitions), default=0)
 
 
@@ -77,30 +77,30 @@ class Series:
         self._count = 0
 
     def add(self, sample: Sample) -> None:
-        """Takes the place of the oldest one, once the ring is full."""
+        """Adds a sample; it replaces the oldest one once the ring is full."""
         at = self._count % SAMPLES_MAX * _WIDTH
         self._ring[at : at + _WIDTH] = array("d", sample)
         self._count += 1
 
     def samples(self) -> Iterator[Sample]:
-        """From the oldest to the newest."""
+        """Yields the samples from the oldest to the newest."""
         for number in range(max(0, self._count - SAMPLES_MAX), self._count):
             at = number % SAMPLES_MAX * _WIDTH
             yield Sample(*self._ring[at : at + _WIDTH])
 
 
 def mean_ms(samples: list[Sample], count: str, time: str) -> list[float | None]:
-    """For each sample how long a piece of work took on average in the two minutes before it.
+    """Returns the mean time of an operation in the two minutes before each sample.
 
-    ``None`` where nothing was counted. Instances show what they count three times a minute.
+    ``None`` where nothing was counted. Instances publish their counts three times a minute.
 
     Args:
-        count: The member of a sample that counts the work; `time` is the one with its time.
+        count: The member of a sample that counts the operation; `time` is that of its time.
     """
     means: list[float | None] = []
     first = 0
     for number, sample in enumerate(samples):
-        # Looks may be further apart than that; then it is since the one before.
+        # Looks may be more than two minutes apart; then the mean is since the previous look.
         while first + 1 < number and sample.at_ms - samples[first].at_ms > _MEAN_MS:
             first += 1
         done = getattr(sample, count) - getattr(samples[first], count)
@@ -110,7 +110,7 @@ def mean_ms(samples: list[Sample], count: str, time: str) -> list[float | None]:
 
 
 def versions_a_minute(samples: list[Sample]) -> list[float | None]:
-    """For each sample how fast versions came in the minute before it; ``None`` where not known."""
+    """Returns the versions a minute before each sample; ``None`` where the rate is not known."""
     rates: list[float | None] = []
     first = 0
     for number, sample in enumerate(samples):

@@ -21,7 +21,7 @@ from redis_state.errors import ConfigError
 from redis_state.live import Reader
 
 HEAD_S = CLIENT_S
-"""Within which a connection has to send the head of a request, or to take what it is sent."""
+"""Seconds in which a connection has to send the head of a request, or to accept output."""
 
 _HEAD_BYTES_MAX = 16 * 1024
 _KEEP_ALIVE_S = 5
@@ -29,10 +29,10 @@ _END_S = 5
 
 
 def serve(reader: Reader, settings: Settings, *, tell: Callable[[str], None]) -> None:
-    """Answer browsers until SIGTERM or SIGINT.
+    """Answers browsers until SIGTERM or SIGINT.
 
     Args:
-        tell: Is called with the address once it is open.
+        tell: Called with the address once it is open.
 
     Raises:
         ConfigError: The address cannot be opened, or the certificate cannot be read.
@@ -47,7 +47,7 @@ def serve(reader: Reader, settings: Settings, *, tell: Callable[[str], None]) ->
             access_log=False,
             proxy_headers=False,
             server_header=False,
-            # The acceptor bounds them; this one would refuse whoever comes last.
+            # The acceptor limits connections; this limit would refuse the latest ones instead.
             limit_concurrency=None,
             loop="asyncio",
             timeout_keep_alive=_KEEP_ALIVE_S,
@@ -64,10 +64,10 @@ def serve(reader: Reader, settings: Settings, *, tell: Callable[[str], None]) ->
 
 
 class _DashboardServer(uvicorn.Server):
-    """Has its connections from an acceptor of ours.
+    """uvicorn server with an acceptor of our own.
 
-    uvicorn gives a TLS handshake a minute, counts no connection before its end, and refuses
-    everybody once silent ones have taken all places.
+    uvicorn gives a TLS handshake a minute, and counts connections only after it. Once silent
+    connections have taken all places, it refuses every new one.
     """
 
     acceptors: Sequence[Acceptor] = ()
@@ -98,9 +98,9 @@ class _DashboardServer(uvicorn.Server):
 
 
 class _TimedConnection(H11Protocol):
-    """A connection that ends if its client is late: with the head of a request, or with reading.
+    """Connection that is dropped if its client is late with a request's head or with reading.
 
-    uvicorn waits for both as long as the client likes.
+    uvicorn itself waits for both without a limit.
     """
 
     _late: asyncio.TimerHandle | None = None
@@ -146,11 +146,11 @@ class _TimedConnection(H11Protocol):
         self.lost.set()
 
     def _expect(self) -> None:
-        """Only while this process works, the client has time; what it does meanwhile adds none."""
+        """Starts the client's timer while the server waits for it; else stops the timer."""
         if not self.waits_for_client:
             self._rest()
         elif self._late is None:
-            # What is still to be written then, as after a close, is not taken either.
+            # Aborts also with output pending, as after a close: a late client does not accept it.
             self._late = self.loop.call_later(HEAD_S, self.transport.abort)
 
     def _rest(self) -> None:
@@ -193,9 +193,9 @@ def _address(settings: Settings, listening: socket.socket) -> str:
 
 @contextmanager
 def _ended_by_signals(server: uvicorn.Server) -> Iterator[None]:
-    """Handlers for the moments before the server sets its own.
+    """Installs signal handlers for the moments before the server sets its own.
 
-    They also take the signal that ended it, which it raises once more when it has put them back.
+    They also catch the signal that ended the server, which it raises again after restoring them.
     """
 
     def end(_number: int, _frame: object) -> None:

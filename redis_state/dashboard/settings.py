@@ -1,4 +1,4 @@
-"""What the dashboard listens on, and whom it answers."""
+"""Settings of the dashboard: addresses, names and token."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _WHAT = "starting the dashboard"
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Checked settings; `checked` makes them.
+    """Checked settings; made by `checked`.
 
     Attributes:
-        address: Where it listens; on anything but loopback a token is required.
+        address: Address to listen on; anything but loopback requires a token.
         port: 0 means any free one.
-        names: Host names by which browsers may ask for it, beside those of loopback.
-        token: What opens the pages; ``None`` for pages that are open to all who reach them.
-        interval_s: Between two looks at Redis.
+        names: Host names by which browsers may ask for the dashboard, besides those of loopback.
+        token: Secret that opens the pages; ``None`` for pages without a login.
+        interval_s: Seconds between two polls of Redis.
     """
 
     address: str
@@ -35,19 +35,19 @@ class Settings:
 
     @property
     def loopback(self) -> bool:
-        """Whether only this machine can reach it."""
+        """Whether only this machine can reach the dashboard."""
         return is_loopback(self.address)
 
     @property
     def tls(self) -> bool:
-        """Whether browsers reach it by HTTPS."""
+        """Whether browsers use HTTPS."""
         return self.cert_file is not None
 
     def answers_to(self, name: str) -> bool:
-        """Whether a request may name this host.
+        """Returns whether a request may name this host.
 
-        A page of another site can make its own name lead to this address, and then read what it
-        answers. A name that nobody listed is therefore refused. An IP address is not a name.
+        A page of another site can resolve its own name to this address, and then read the answers
+        (DNS rebinding). So a name that is not listed is refused. An IP address is not a name.
         """
         if name in LOOPBACK_NAMES or name in self.names:
             return True
@@ -64,7 +64,7 @@ def checked(
     key_file: str | None,
     interval_s: float,
 ) -> Settings:
-    """Settings that fit together.
+    """Returns settings after checking that they fit together.
 
     Raises:
         ConfigError: Others could reach the pages without a token; the token cannot be read or is
@@ -92,7 +92,7 @@ def checked(
 
 
 def is_loopback(address: str) -> bool:
-    """Whether an address to listen on is one that only this machine reaches."""
+    """Returns whether only this machine can reach an address."""
     return address == "localhost" or (_is_ip(address) and ipaddress.ip_address(address).is_loopback)
 
 

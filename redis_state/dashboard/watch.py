@@ -1,4 +1,4 @@
-"""Looks at all queries again and again, on one thread, and keeps the last look for the pages."""
+"""Polls all queries on one thread, and keeps the newest result for the pages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self  # in typing from Python 3.11
 
 SERIES_MAX = 1000
-"""So many queries have a history here: 25 MiB. Those that run come first."""
+"""Most queries with a history: 25 MiB. Running queries come first."""
 GONE_MAX = 1000
 _BUSY_SHARE = 0.1
 _STOP_S = 2.0
@@ -29,7 +29,7 @@ _LOG = logging.getLogger("redis_state.dashboard")
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A query in the list of all, with what is summed over its partitions.
+    """A query in the list of all queries, with sums over its partitions.
 
     Attributes:
         progress: The batch; the newest confirmed version where versions are not batches.
@@ -51,13 +51,13 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What the last look saw.
+    """Result of the last poll.
 
     Attributes:
-        lines: The queries by gen; ``None`` before the first look that worked.
-        at_ms: When that was, since 1970.
-        error: Why looks fail since then; ``None`` while they work.
-        failing_ms: Since when.
+        lines: The queries by gen; ``None`` before the first successful poll.
+        at_ms: Time of the last successful poll, in ms since 1970.
+        error: Error of the polls since then; ``None`` while they succeed.
+        failing_ms: Time of the first failure.
     """
 
     lines: Mapping[str, Line] | None = None
@@ -73,7 +73,7 @@ class _Memory:
 
 
 class Watch:
-    """The thread that looks, from `start` to `stop`."""
+    """The polling thread, which runs inside the `with` block."""
 
     def __init__(
         self,
@@ -104,28 +104,28 @@ class Watch:
         self._thread.join(_STOP_S)
 
     def view(self, *, wait_s: float = 0.0) -> View:
-        """The last look.
+        """Returns the result of the last poll.
 
         Args:
-            wait_s: How long to wait for the very first one.
+            wait_s: Seconds to wait for the very first result.
         """
         self._looked.wait(wait_s)
         with self._lock:
             return self._view
 
     def samples(self, gen: str) -> list[Sample]:
-        """What is remembered of a query, the oldest first; empty for one that is not known."""
+        """Returns the samples of a query, the oldest first; empty for an unknown query."""
         with self._lock:
             series = self._memory.series.get(gen)
             return [] if series is None else list(series.samples())
 
     def gone(self, gen: str) -> tuple[str, int] | None:
-        """Title of a query that was there, and when it was missed; ``None`` if it never was."""
+        """Returns title and time of disappearance of a former query; else ``None``."""
         with self._lock:
             return self._memory.gone.get(gen)
 
     def look(self) -> None:
-        """One look; what fails is in the view."""
+        """Polls once; the view has any error."""
         try:
             found = self._reader.status()
             counted = self._counted.add(self._reader.totals([status.gen for status in found]))
@@ -147,8 +147,8 @@ class Watch:
             began_s = self._clock.monotonic_s()
             self.look()
             took_s = self._clock.monotonic_s() - began_s
-            # However many queries there are, looking takes a tenth of the time at most. A server
-            # that did not answer is asked again sooner, so that people see when it is back.
+            # Polling takes at most a tenth of the time, however many queries there are. A server
+            # that did not answer is polled again sooner, so that pages show its recovery.
             pause_s = took_s * (1 / _BUSY_SHARE - 1) if self.view().error is None else took_s
             self._stopped.wait(max(self._interval_s, pause_s))
 

@@ -1,4 +1,4 @@
-"""Numbers and times as people read them, beside those of the commands."""
+"""Formats of numbers and times for pages, besides those of the commands."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ _THOUSANDS = ("", "k", "M", "G", "T")
 
 
 def rate(number: float | None) -> str:
-    """``6.0``."""
+    """Formats a rate, such as ``6.0``."""
     return NOTHING if number is None else f"{number:,.1f}"
 
 
 def took(ms: float | None) -> str:
-    """A time."""
+    """Formats a duration."""
     if ms is None:
         return NOTHING
     return f"{ms:.1f} ms" if ms < _SECOND_MS else f"{ms / _SECOND_MS:.1f} s"
 
 
 def short(number: float) -> str:
-    """At most four characters up to a thousand million millions: ``12``, ``1.2k``, ``340M``."""
+    """Formats a number below 10^15 in at most four characters: ``12``, ``1.2k``, ``340M``."""
     at = 0
     while number >= 999.5 and at + 1 < len(_THOUSANDS):
         number, at = number / 1000, at + 1
@@ -31,7 +31,7 @@ def short(number: float) -> str:
 
 
 def moment(at_ms: float, zone: str = " UTC") -> str:
-    """``2026-11-21 18:00:00 UTC``; a dash for 0, which means that it is not known."""
+    """Formats a time, such as ``2026-11-21 18:00:00 UTC``; a dash for 0, an unknown time."""
     if at_ms <= 0:
         return NOTHING
     try:

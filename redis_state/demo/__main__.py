@@ -1,4 +1,4 @@
-"""`python -m redis_state.demo`: the same as `redis-state demo`."""
+"""Runs the demo as `python -m redis_state.demo`, like `redis-state demo`."""
 
 import sys
 

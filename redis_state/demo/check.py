@@ -17,7 +17,7 @@ RowsByKey = dict[tuple[Any, ...], tuple[Any, ...]]
 
 
 def _plain(value: Any) -> Any:
-    """One Python value for the several notations of the same number, time or null."""
+    """Returns one Python value for the different notations of a number, time or null."""
     if pd.isna(value):
         return None
     if isinstance(value, datetime):
@@ -28,7 +28,7 @@ def _plain(value: Any) -> Any:
 
 
 def _rows(table: pd.DataFrame, key: tuple[str, ...]) -> tuple[RowsByKey, int]:
-    """The last row of each key, by key, and how many rows came before the last of their key."""
+    """Returns the last row of each key, and the number of earlier rows of these keys."""
     names = [name for name in table.columns if name not in key]
     rows: RowsByKey = {}
     for record in table.astype(object).to_dict("records"):
@@ -39,10 +39,10 @@ def _rows(table: pd.DataFrame, key: tuple[str, ...]) -> tuple[RowsByKey, int]:
 
 
 def _open_windows(reader: Reader, checkpoint: Path) -> pd.DataFrame:
-    """Departures of the hours that the watermark has not closed: those are still in Redis.
+    """Reads the departures of the hours that the watermark has not closed, which are in Redis.
 
-    A read without a version gives the newest that a further batch has opened. After the last batch
-    there is none, so the version is named: Spark's commit log has it.
+    A read without a version gives the newest version that a later batch has opened. No batch
+    follows the last one, so its version is named, from Spark's commit log.
     """
     batches = [int(path.name) for path in (checkpoint / "commits").iterdir() if path.name.isdigit()]
     items = reader.query("departures").operator(0).items(version=max(batches) + 1)
@@ -55,7 +55,7 @@ def _open_windows(reader: Reader, checkpoint: Path) -> pd.DataFrame:
 def differences(
     query: StreamingQuery, flights: pd.DataFrame, folder: Path, reader: Reader
 ) -> tuple[int, list[str]]:
-    """How many rows were compared, and in words what differs, nothing if all agrees."""
+    """Returns the number of compared rows, and descriptions of the differences."""
     table = sink.read(folder / "results" / query.name)
     if query.mode == "append":
         still_open = _open_windows(reader, folder / "checkpoints" / query.name)

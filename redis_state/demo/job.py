@@ -39,29 +39,29 @@ _CONF = {
 
 
 class ProgressWriter(StreamingQueryListener):
-    """Appends what Spark reports of every batch to a file, one JSON object a line."""
+    """Appends Spark's progress report of every batch to a file, one JSON object a line."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name
-        """Nothing to note."""
+        """Ignores the event."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's name
-        """Note the batch."""
+        """Appends the report."""
         line = " ".join(event.progress.json.split("\n"))
         with self._path.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 - Spark's name
-        """Nothing to note."""
+        """Ignores the event."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark's name
-        """Nothing to note."""
+        """Ignores the event."""
 
 
 def _end_with_parent() -> None:
-    """Wait for the end of standard input, which the parent holds open, and end too.
+    """Waits for the end of standard input, which the parent holds open, and exits.
 
     Spark's JVM watches this process in the same way.
     """
@@ -77,8 +77,8 @@ def _session(folder: Path, url: str) -> SparkSession:
         builder = builder.config(name, value)
     builder = builder.config("spark.sql.warehouse.dir", str(folder / "warehouse"))
     builder = builder.config("spark.local.dir", str(folder / "spark"))
-    # A JVM that lives for a minute gains nothing from thorough compilation, and one that is killed
-    # leaves its temporary files.
+    # A JVM that lives for a minute gains nothing from thorough compilation, and a killed JVM leaves
+    # its temporary files.
     java = f'-XX:TieredStopAtLevel=1 "-Djava.io.tmpdir={folder}"'
     builder = builder.config("spark.driver.extraJavaOptions", java)
     return redis_state.configure(builder, url=url).getOrCreate()
@@ -106,7 +106,7 @@ def _start(
 
 
 def main() -> None:
-    """Run all queries until every file has been read."""
+    """Runs all queries until every file has been read."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--url", required=True)

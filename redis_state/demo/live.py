@@ -20,7 +20,7 @@ _KEYS = (
 
 
 def reads(reader: Reader) -> Iterator[str]:
-    """Endless: each step reads one key now and says in a line what is there."""
+    """Yields endlessly: each step reads one key now and describes its value in a line."""
     for query, key in cycle(_KEYS):
         (name,) = key.values()
         try:
@@ -31,7 +31,7 @@ def reads(reader: Reader) -> Iterator[str]:
 
 
 def _text(columns: Mapping[str, Any]) -> str:
-    """The columns of one state row; those of a nested row count as its own."""
+    """Formats the columns of one state row; columns of a nested row count as its own."""
     parts: list[str] = []
     for column, value in columns.items():
         if isinstance(value, Row):

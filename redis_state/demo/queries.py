@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.state import GroupState
 
 WATERMARK = "6 hours"
-# A call of Python for each aircraft and batch takes milliseconds: one fleet keeps the demo short.
+# A Python call for each aircraft and batch takes milliseconds: one fleet keeps the demo short.
 ROTATIONS_CARRIER = "B6"
 _ROTATION = "legs LONG, minutes LONG, last_airport STRING, last_departure TIMESTAMP"
 
@@ -26,8 +26,8 @@ class StreamingQuery:
         name: Also the name of its checkpoint and of its results.
         key: The columns that identify a result row.
         mode: Spark's output mode.
-        stream: From the stream of flights to the results.
-        batch: From all flights to the results, in pandas.
+        stream: Maps the stream of flights to the results.
+        batch: Maps all flights to the results, in pandas.
     """
 
     name: str
@@ -89,7 +89,7 @@ def _departures_in_pandas(flights: pd.DataFrame) -> pd.DataFrame:
 def advance_rotation(
     key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: GroupState
 ) -> Iterator[pd.DataFrame]:
-    """Add one batch of an aircraft's legs to its rotation."""
+    """Adds one batch of an aircraft's legs to its rotation."""
     legs, minutes, airport, departure = state.get if state.exists else (0, 0, None, None)
     for frame in frames:
         legs += len(frame)

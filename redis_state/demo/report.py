@@ -1,4 +1,4 @@
-"""The figures of the closing table, from what Spark reported of each batch."""
+"""Figures of the closing table, from Spark's progress reports of each batch."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from rich.table import Table
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What the batches of one query cost.
+    """Cost of one query's batches.
 
     Attributes:
-        batches: Batches that Spark reported; the one that the kill interrupted reports nothing.
+        batches: Batches that Spark reported; the batch that the kill interrupted has no report.
         rows_read: Flights read in them.
         rows_live: State rows after the last one.
-        commit_ms: Median time of a store's commit; all stores of an operator commit side by side.
+        commit_ms: Median time of a store's commit; the stores of an operator commit in parallel.
         load_ms: Time to load state in the first batch after the restart, all stores; ``None``
             without such a batch.
         heap_bytes_per_row: Executor memory for each state row; ``None`` without rows.
@@ -35,7 +35,7 @@ class Figures:
 
 
 def read_progress(path: Path) -> list[dict[str, Any]]:
-    """What Spark reported, oldest first; a line that the kill cut off is left out."""
+    """Reads Spark's reports, oldest first; skips a line that the kill cut off."""
     if not path.exists():
         return []
     lines = path.read_text("utf-8").splitlines()
@@ -49,7 +49,7 @@ def read_progress(path: Path) -> list[dict[str, Any]]:
 
 
 def figures(progress: list[dict[str, Any]], name: str) -> Figures:
-    """The figures of one query."""
+    """Returns the figures of one query."""
     # An idle report repeats the last batch without having run it.
     mine = [
         report
@@ -83,7 +83,7 @@ def _figure(value: float | None, digits: int = 0) -> str:
 
 
 def table(all_figures: dict[str, Figures], *, redis_bytes: int) -> Table:
-    """The closing table; `redis_bytes` is what the state of all queries takes in Redis."""
+    """Returns the closing table; `redis_bytes` is the size of all queries' state in Redis."""
     shown = Table(
         box=box.SIMPLE_HEAD,
         caption="As Spark reported it; a batch that the kill cut short may be missing."

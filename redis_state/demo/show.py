@@ -1,4 +1,4 @@
-"""What the demo does, step by step, and prints."""
+"""Steps of the demo, and their output."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class DemoScreen:
         self._console = Console()
 
     def run(self) -> int:
-        """Run it; 0 if every result was right, else 1."""
+        """Runs the demo; returns 0 if every result was right, else 1."""
         started_s = time.monotonic()
         console = self._console
         console.print("Reading the flights …")
@@ -57,7 +57,7 @@ class DemoScreen:
         return 0 if right else 1
 
     def _stream(self, days: int, reader: Reader) -> None:
-        """Run the job to its end, with a kill half way."""
+        """Runs the job to its end, with a kill half way."""
         files = math.ceil(days / _BATCHES_PER_QUERY)
         batches = len(QUERIES) * math.ceil(days / files)
         columns = (
@@ -88,7 +88,7 @@ class DemoScreen:
                         soft_wrap=True,
                     )
                     job.start()
-                # A batch's state is confirmed, and read, once the next batch has opened it.
+                # A batch's state is confirmed, and can be read, once the next batch has opened it.
                 if done > len(QUERIES) and time.monotonic() - read_at_s > _READ_EVERY_S:
                     bar.console.print(f"  live {next(lines)}", highlight=False, soft_wrap=True)
                     read_at_s = time.monotonic()
@@ -96,7 +96,7 @@ class DemoScreen:
             bar.update(task, completed=batches)
 
     def _check(self, flights: pd.DataFrame, reader: Reader) -> bool:
-        """Compare every result; whether all are right."""
+        """Compares every result; returns whether all are right."""
         right = True
         for query in QUERIES:
             rows, found = check.differences(query, flights, self._folder, reader)
@@ -112,7 +112,7 @@ class DemoScreen:
         return right
 
     def _batches_done(self) -> int:
-        """Batches that Spark has logged as committed, over all queries."""
+        """Returns the number of batches that Spark has logged as committed, over all queries."""
         logs = self._folder.glob("checkpoints/*/commits/*")
         return sum(1 for path in logs if path.name.isdigit())
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def writer(folder: Path) -> Callable[[DataFrame, int], None]:
-    """A function for `foreachBatch`; `folder` must exist."""
+    """Returns a function for `foreachBatch`; `folder` must exist."""
 
     def write(rows: DataFrame, batch: int) -> None:
         path = folder / f"{batch:06}.pickle"
@@ -25,7 +25,7 @@ def writer(folder: Path) -> Callable[[DataFrame, int], None]:
 
 
 def read(folder: Path) -> pd.DataFrame:
-    """The rows of all batches, in the order of the batches."""
+    """Reads the rows of all batches, in the order of the batches."""
     frames = [pd.read_pickle(path) for path in sorted(folder.glob("*.pickle"))]
     rows: pd.DataFrame = pd.concat([frame for frame in frames if len(frame)], ignore_index=True)
     return rows

@@ -1,4 +1,4 @@
-"""Starts the demo: checks what it needs, and makes and removes its folder and its Redis."""
+"""Starts the demo: checks its requirements, and creates and removes its folder and its Redis."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _WHAT = "starting the demo"
 
 
 def check_needed() -> None:
-    """Check that this machine has what the demo needs.
+    """Checks that this machine has everything that the demo needs.
 
     Raises:
-        ConfigError: It lacks a package, Java, a Redis server, or the jar for its pyspark.
+        ConfigError: A package, Java, a Redis server, or the jar for this pyspark is missing.
     """
     missing = [name for name in _PACKAGES if util.find_spec(name) is None]
     if missing:
@@ -40,7 +40,7 @@ def check_needed() -> None:
 
 
 def run() -> int:
-    """Run the demo; 0 if every result was right, 1 if not, 130 after Ctrl-C or SIGTERM.
+    """Runs the demo; returns 0 if every result was right, 1 if not, 130 after Ctrl-C or SIGTERM.
 
     Raises:
         RedisStateError: Something is missing, or Redis did not start.
@@ -67,7 +67,7 @@ def run() -> int:
 
 
 def main() -> int:
-    """As `run`, with the message of an error on standard error."""
+    """Calls `run`, and prints the message of an error to standard error."""
     try:
         return run()
     except RedisStateError as error:

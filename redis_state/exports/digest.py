@@ -12,12 +12,12 @@ _LENGTH_BYTES = 4
 
 
 def digest_text(digest: int) -> str:
-    """A digest as a manifest has it."""
+    """Formats a digest for a manifest."""
     return f"{digest:0{DIGEST_DIGITS}x}"
 
 
 def digest_sum(digests: Iterable[int]) -> int:
-    """The digest of several sets of rows together."""
+    """Returns the digest of the union of several sets of rows."""
     return sum(digests) % (1 << DIGEST_BITS)
 
 
@@ -25,12 +25,12 @@ class RowDigest:
     """The digest of rows of one family.
 
     Args:
-        family: Its name.
+        family: Name of the family.
 
     Attributes:
         value: The digest of the rows so far.
-        rows: How many they are.
-        bytes: Of their keys and values.
+        rows: Number of rows so far.
+        bytes: Bytes of their keys and values.
     """
 
     def __init__(self, family: str) -> None:
@@ -41,7 +41,7 @@ class RowDigest:
         self.bytes = 0
 
     def add(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
-        """Add rows: keys without the family id, and values."""
+        """Adds rows: keys without the family id, and values."""
         head, sha256, total = self._head, hashlib.sha256, 0
         for key, value in rows:
             size = len(key)

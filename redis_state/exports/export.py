@@ -1,4 +1,4 @@
-"""Exports one version of a query into a folder, and goes on with an export that was interrupted."""
+"""Exports one version of a query into a folder, and resumes an interrupted export."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ from redis_state.reader.versions import VersionRequest as WantedVersion
 from redis_state.reader.view import QueryView
 
 FILE_BYTES = 256 << 20
-"""Keys and values of one file, unless it is said."""
+"""Default bytes of keys and values in one file."""
 
 
 _WHAT = "exporting a query"
@@ -67,7 +67,7 @@ _Done = tuple[ExportedPartition, tuple[Family, ...]]
 
 @dataclass(frozen=True, slots=True)
 class _ExportedVersions:
-    """A store that is exported: its partitions' versions."""
+    """The versions of an exported store's partitions."""
 
     operator: int
     store: str
@@ -77,7 +77,7 @@ class _ExportedVersions:
 
 @dataclass(frozen=True, slots=True)
 class _ExportPlan:
-    """What is exported; it never changes while the export is made."""
+    """Content of an export; constant while the export is made."""
 
     export: str
     created: int
@@ -89,7 +89,7 @@ class _ExportPlan:
     stores: tuple[_ExportedVersions, ...]
 
     def to_json(self) -> bytes:
-        """As `plan.json` has it."""
+        """Encodes the plan for `plan.json`."""
         stores = [
             {
                 "operator": one.operator,
@@ -126,7 +126,7 @@ def export_query(
     file_bytes: int,
     progress: Progress,
 ) -> Export:
-    """As `redis_state.reader.Reader.export`."""
+    """Exports a query; see `redis_state.live.Reader.export`."""
     if contents not in (COLUMNS, RAW):
         raise ConfigError(
             _WHAT,
@@ -139,7 +139,7 @@ def export_query(
 
 
 class _ExportRun:
-    """One attempt to make an export, or to end one."""
+    """One attempt to make or finish an export."""
 
     def __init__(
         self,
@@ -163,7 +163,7 @@ class _ExportRun:
         )
 
     def run(self, at: str | int, operator: int | None) -> Export:
-        """Write what is missing, then the manifest."""
+        """Writes the missing partitions, then the manifest."""
         if self._folder.exists(MANIFEST):
             raise UsageError(
                 self._what,
@@ -189,7 +189,7 @@ class _ExportRun:
         return export
 
     def _plan(self, at: str | int, operator: int | None) -> _ExportPlan:
-        """That of the export which was interrupted here, or a new one."""
+        """Returns the plan of the interrupted export in this folder, or a new one."""
         asked = {"gen": self._query.info.gen, "operator": operator, "contents": self._contents}
         try:
             found = _parse_plan(self._folder)
@@ -266,7 +266,7 @@ class _ExportRun:
         return tuple(partition.pin for partition in opened)
 
     def _kept(self, plan: _ExportPlan) -> dict[tuple[int, str, int], _Done]:
-        """The partitions that an interrupted export has ended; what is damaged is not kept."""
+        """Returns the partitions that an interrupted export has finished, without damaged ones."""
         found: dict[tuple[int, str, int], _Done] = {}
         there = set(self._folder.names())
         for store in plan.stores:
@@ -286,7 +286,7 @@ class _ExportRun:
         return found
 
     def _whole(self, name: str, partition: int, pin: Pin, there: set[str]) -> _Done | None:
-        """A partition that is done; ``None`` if it, or a file of it, is damaged or gone."""
+        """Returns a finished partition; ``None`` if it or a file of it is damaged or gone."""
         try:
             done = _parse_done(self._folder, name)
             files = done[0].files
@@ -303,10 +303,10 @@ class _ExportRun:
         return done if whole else None
 
     def _remove_strays(self, kept: set[str]) -> None:
-        """Files that no partition names would be read by everybody who reads `*.parquet`.
+        """Removes files that no partition names; readers of `*.parquet` would read them.
 
-        Only those that were there before the folder was seen to be ours: who takes it over after
-        that keeps what is in `kept`, and its own files are not in the list.
+        The list is made before the check that the folder is still ours. A later process that takes
+        the folder over keeps the files in `kept`, and its own files are not in the list.
         """
         strays = [
             name
@@ -349,7 +349,7 @@ class _ExportRun:
         return done
 
     def _opened(self, id_: PartitionId, pin: Pin) -> Opened:
-        """The version, made up as it is now; or as it was, if it was dropped some minutes ago."""
+        """Opens the version with its current segments; as pinned if it was just dropped."""
         asked = open_args(NO_RUN, pin.version, uid=pin.uid)
         replies = self._client.call(self._what, script("open").many([(keys.meta(id_), asked)]))
         try:
@@ -363,7 +363,7 @@ class _ExportRun:
         return found
 
     def _marks(self, id_: PartitionId) -> tuple[int, int]:
-        """Checkpoint format and retained versions of the run that holds a partition."""
+        """Returns checkpoint format and retained versions of the run that holds a partition."""
         ((format_, retained),) = self._client.call(_WHAT, [("HMGET", keys.meta(id_), "c", "n")])
         numbers = [
             text_number((raw or b"1").decode("ascii", "replace")) for raw in (format_, retained)
@@ -384,10 +384,10 @@ class _ExportRun:
         )
 
     def _check_ours(self) -> None:
-        """End if another export has taken over the folder.
+        """Checks that no other export has taken over the folder.
 
         Raises:
-            UsageError: Another one has.
+            UsageError: Another export has.
         """
         try:
             writer = self._folder.read(WRITER, most=len(self._writer))
@@ -401,13 +401,13 @@ class _ExportRun:
             )
 
     def _check_incomplete(self) -> None:
-        """End if another export has completed the folder since this one began.
+        """Checks that no other export has completed the folder since this one began.
 
         Raises:
-            UsageError: Another one has.
+            UsageError: Another export has.
         """
         if self._folder.exists(MANIFEST):
-            # This one may have written into it once more.
+            # This export may have written progress files after that.
             self._folder.remove_folder(PROGRESS)
             raise UsageError(
                 self._what,

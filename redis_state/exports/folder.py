@@ -28,7 +28,7 @@ class ExportFolder:
     """Files by their paths relative to a folder.
 
     A small file appears whole, or not at all. So does a large one where the file system renames;
-    elsewhere a part of it may be left by an interrupted write.
+    elsewhere an interrupted write may leave a part of it.
 
     Args:
         place: A local path, or an address such as ``s3://bucket/exports/flights``.
@@ -50,15 +50,15 @@ class ExportFolder:
         return self.name
 
     def path(self, name: str) -> str:
-        """A file's path as people are told it."""
+        """Returns the path of a file for messages."""
         return f"{self.name.rstrip('/')}/{name}"
 
     def exists(self, name: str) -> bool:
-        """Whether there is such a file.
+        """Returns whether a file exists.
 
         Raises:
-            ConfigError: The file system does not say so.
-            UnavailableError: It gives no answer; so do all methods.
+            ConfigError: The file system refuses the request.
+            UnavailableError: The file system gives no answer; all methods raise this.
         """
         with self.told(f"looking for {self.path(name)}"):
             try:
@@ -68,10 +68,10 @@ class ExportFolder:
         return True
 
     def names(self, under: str = "") -> list[str]:
-        """Paths of all files below a folder, those left by an interrupted write too.
+        """Returns the paths of all files below a folder, with leftovers of interrupted writes.
 
         Raises:
-            ConfigError: They cannot be listed.
+            ConfigError: The files cannot be listed.
         """
         found: list[str] = []
         waiting = [under]
@@ -88,11 +88,11 @@ class ExportFolder:
         return sorted(found)
 
     def read(self, name: str, *, most: int) -> bytes:
-        """A small file.
+        """Reads a small file.
 
         Raises:
-            NotFoundError: There is none.
-            ConfigError: It cannot be read, or has more than `most` bytes.
+            NotFoundError: There is no such file.
+            ConfigError: The file cannot be read, or has more than `most` bytes.
         """
         what = f"reading {self.path(name)}"
         with self.opened(name) as source:
@@ -102,55 +102,55 @@ class ExportFolder:
         return found
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a small file, in place of one that is there.
+        """Writes a small file, and replaces an existing one.
 
         Raises:
-            ConfigError: It cannot be written.
+            ConfigError: The file cannot be written.
         """
         with self.writing(name) as sink:
             sink.write(content)
 
     def writing(self, name: str) -> Sink:
-        """A file to be written; it appears when the block ends without an error.
+        """Opens a file for writing; it appears when the block ends without an error.
 
         Raises:
-            ConfigError: It cannot be written; so do the methods.
+            ConfigError: The file cannot be written; the methods of the sink raise this, too.
         """
         with self.told(f"writing {self.path(name)}"):
             return Sink(self, name, self._files.create_open(self._unfinished(name)))
 
     def finish(self, name: str) -> None:
-        """Give a file that was written its name."""
+        """Renames a written file to its final name."""
         if not self._files.renames:
             return
         with self.told(f"writing {self.path(name)}"):
             self._files.replace(self._unfinished(name), self._at(name))
 
     def give_up(self, name: str) -> None:
-        """Remove what there is of a file that was not finished."""
+        """Removes the leftovers of an unfinished file."""
         with suppress(Exception):
             self._files.remove(self._unfinished(name))
 
     def remove(self, name: str) -> None:
-        """Remove a file; one that is not there is none.
+        """Removes a file, if it exists.
 
         Raises:
-            ConfigError: It cannot be removed.
+            ConfigError: The file cannot be removed.
         """
         with self.told(f"removing {self.path(name)}"), suppress(*_MISSING):
             self._files.remove(self._at(name))
 
     def remove_folder(self, name: str) -> None:
-        """Remove a folder with all that is in it; one that is not there is none."""
+        """Removes a folder with all of its content, if it exists."""
         with self.told(f"removing {self.path(name)}"), suppress(*_MISSING):
             self._files.remove_folder(self._at(name))
 
     def sha256(self, name: str) -> tuple[int, str]:
-        """Length and SHA-256 of a file.
+        """Returns length and SHA-256 of a file.
 
         Raises:
-            NotFoundError: There is none.
-            ConfigError: It cannot be read.
+            NotFoundError: There is no such file.
+            ConfigError: The file cannot be read.
         """
         digest, size = hashlib.sha256(), 0
         with self.opened(name) as source:
@@ -161,11 +161,11 @@ class ExportFolder:
 
     @contextmanager
     def opened(self, name: str) -> Iterator[BinaryIO]:
-        """A file for reading from any place of it.
+        """Opens a file for random access.
 
         Raises:
-            NotFoundError: There is none.
-            ConfigError: It cannot be read.
+            NotFoundError: There is no such file.
+            ConfigError: The file cannot be read.
         """
         with (
             self.told(f"reading {self.path(name)}"),
@@ -181,7 +181,7 @@ class ExportFolder:
 
     @contextmanager
     def told(self, what: str) -> Iterator[None]:
-        """Errors of the file system by their names; its texts may hold secrets."""
+        """Translates errors of the file system; their texts may contain secrets."""
         try:
             yield
         except RedisStateError:
@@ -199,7 +199,7 @@ class Sink:
     """A file that is being written.
 
     Attributes:
-        bytes: Written so far.
+        bytes: Bytes written so far.
     """
 
     def __init__(self, folder: ExportFolder, name: str, stream: BinaryIO) -> None:
@@ -213,11 +213,11 @@ class Sink:
 
     @property
     def sha256(self) -> str:
-        """Of what was written so far."""
+        """SHA-256 of the bytes written so far."""
         return self._digest.hexdigest()
 
     def write(self, content: bytes) -> int:
-        """Write on."""
+        """Appends bytes; returns their number."""
         size = memoryview(content).nbytes
         if not self._given_up:
             self._stream.write(content)
@@ -226,17 +226,17 @@ class Sink:
         return size
 
     def tell(self) -> int:
-        """Where the next bytes go."""
+        """Returns the position of the next write."""
         return self.bytes
 
     def flush(self) -> None:
-        """Nothing waits here."""
+        """Does nothing, since no bytes are buffered here."""
 
     def close(self) -> None:
-        """The end of the block closes it."""
+        """Does nothing: the end of the block closes the file."""
 
     def give_up(self) -> None:
-        """Remove what was written; what is still to come goes nowhere."""
+        """Removes the written bytes; ignores later writes."""
         self._given_up = True
         with suppress(Exception):
             self._stream.close()
@@ -266,7 +266,7 @@ class Sink:
 
 
 def _shown(place: str) -> str:
-    """A place as messages have it: a URL may hold a password, or options with one."""
+    """Returns a place for messages, without the password or options that a URL may have."""
     scheme, separator, rest = place.partition("://")
     if not separator:
         return place
@@ -275,7 +275,7 @@ def _shown(place: str) -> str:
 
 
 def _opening_error(shown: str, error: Exception) -> ConfigError:
-    """What libraries say of an address may hold its password."""
+    """Builds an error without the library's text, which may contain a password."""
     what = f"opening {shown}"
     if isinstance(error, RedisStateError) and "package" in error.found:
         return ConfigError(what, found=error.found, advice=error.advice)

@@ -1,4 +1,4 @@
-"""Brings one partition of an export into Redis: staged block by block, visible in one step."""
+"""Imports one partition of an export into Redis: staged in blocks, visible in one step."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class PartitionImport:
     """Imports a partition that Redis does not have.
 
     Args:
-        id_: Where it goes.
+        id_: The partition to create.
     """
 
     def __init__(
@@ -60,13 +60,13 @@ class PartitionImport:
         self._digests: dict[int, RowDigest] = {}
 
     def run(self) -> None:
-        """Stage all rows, make the partition, and read it again.
+        """Stages all rows, creates the partition, and verifies it.
 
         Raises:
-            FormatError: A file changed meanwhile, or its rows are not those of the manifest.
-            StateError: Another one made the partition meanwhile, in another version.
+            FormatError: A file changed meanwhile, or its rows do not match the manifest.
+            StateError: Another import created the partition meanwhile, in another version.
             FullError: Redis has no memory left.
-            InternalError: What Redis serves is not what the manifest says.
+            InternalError: The rows in Redis do not match the manifest.
         """
         what = f"importing {self._id}"
         for _ in range(_TRIES):
@@ -85,7 +85,7 @@ class PartitionImport:
         )
 
     def _came_meanwhile(self, segment: Segment) -> bool:
-        """Whether our own answer was lost, or another import of the same was faster."""
+        """Returns whether our reply was lost, or an equal import was faster."""
         there = serves(self._client, self._id, self._part.pin, what="importing", verb="import")
         if there and self._opened().segments != (segment,):
             self._partition.abort(segment.ident)
@@ -116,7 +116,7 @@ class PartitionImport:
             )
             self._partition.stage(ident, f"s:{part.version}:{part.uid}", segment.drain())
         except BaseException:
-            # Also Ctrl-C: what is staged would wait for a day.
+            # Also on Ctrl-C: staged blocks would stay for a day.
             self._partition.abort(ident)
             raise
         return Segment(True, part.version, part.uid, entry)
@@ -139,7 +139,7 @@ class PartitionImport:
             self._partition.stage(segment.ident, name, segment.drain())
 
     def _groups(self, family: Family) -> Iterator[_BucketRows]:
-        """Rows of a hashed family, those of a few buckets at a time."""
+        """Yields the rows of a hashed family, those of a few buckets at a time."""
 
         def group_of(row: _StoredRow) -> int:
             return bucket_of(row[0], kind=family.kind, buckets=self._part.groups)
@@ -148,7 +148,7 @@ class PartitionImport:
             yield number, list(rows)
 
     def _rows(self, family: Family) -> Iterator[_StoredRow]:
-        """The rows of a family in the order of its files."""
+        """Yields the rows of a family in the order of its files."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -177,7 +177,7 @@ class PartitionImport:
         return [(stored_key(family.id, key), value) for key, value in rows]
 
     def _check(self) -> None:
-        """Read what Redis serves now, and compare it with the manifest."""
+        """Reads the partition from Redis, and compares it with the manifest."""
         found = {one.id: RowDigest(one.name) for one in self._families}
         for rows, _ in pieces_of(self._client, self._opened()):
             _add(found, rows)

@@ -1,4 +1,4 @@
-"""What an import has to do, whether it may, and the doing."""
+"""Plans an import of an export, checks it, and carries it out."""
 
 from __future__ import annotations
 
@@ -45,18 +45,17 @@ _StorePartition = tuple[ExportedStore, ExportedPartition]
 
 @dataclass(frozen=True, slots=True)
 class Import:
-    """An import that may be made.
+    """An import that passed all checks.
 
     Attributes:
-        gen: Id of the checkpoint in which the state will be.
-        name: Of a store of Python, under which it will be found; ``None`` for a query of Spark.
+        gen: Id of the checkpoint that gets the state.
+        name: New name of a store of Python; ``None`` for a query of Spark.
         missing: Partitions that Redis does not have.
-        there: Number of those that serve the version already.
-        rewind: What moves the newer entries of Spark's logs aside; ``None`` if no checkpoint was
-            given.
-        stored: About how many bytes the missing ones will take in Redis.
-        set_back: Stores whose newest batch becomes the exported one: those that Redis still counts
-            and that lack partitions, and with Spark's logs all that the query writes.
+        there: Number of partitions that serve the version already.
+        rewind: Moves the newer entries of Spark's logs aside; ``None`` without a checkpoint.
+        stored: Approximate bytes of the missing partitions in Redis.
+        set_back: Stores whose newest batch becomes the exported one: stores that Redis still counts
+            and that lack partitions; with Spark's logs, all stores that the query writes.
     """
 
     folder: ExportFolder
@@ -72,17 +71,17 @@ class Import:
 
     @property
     def gens(self) -> list[str]:
-        """The checkpoints that it changes."""
+        """The checkpoints that the import changes."""
         return list(dict.fromkeys([self.gen, *(store.gen for store in self.set_back)]))
 
     def carry_out(self, client: Client, progress: Progress = silent) -> None:
-        """Set batches back, import the partitions, then the registry, the name, move the entries.
+        """Sets batches back, imports partitions, publishes the state, and moves log entries.
 
-        It can be interrupted anywhere and run again.
+        Can be interrupted anywhere and run again.
 
         Raises:
             FormatError: A file changed meanwhile.
-            StateError: Another one made a partition, or took the name, meanwhile.
+            StateError: Another import made a partition, or took the name, meanwhile.
             FullError: Redis has no memory left.
             ConfigError: An entry cannot be moved; all state is imported.
         """
@@ -100,13 +99,14 @@ class Import:
             self.rewind.carry_out()
 
     def _set_batches_back(self, client: Client) -> None:
-        """Before the partitions: an interrupted import that runs again may find them all there."""
+        """Sets the newest batch of each store in `set_back` to the exported batch."""
+        # Before the partitions: an interrupted import that runs again may find all of them present.
         if self.export.batch is not None:
             for store in self.set_back:
                 store.set_to(client, self.export.batch, tenant=self.tenant, word=_IMPORTED)
 
     def _fields(self) -> dict[str, str]:
-        """The registry's fields, with the batches that the imported versions are of."""
+        """Returns the registry's fields, with the batches of the imported versions."""
         fields = dict(self.export.fields)
         for store in self.export.stores:
             name = _batch_field(store.operator, store.store)
@@ -119,7 +119,7 @@ class Import:
         return fields
 
     def _mark(self, client: Client) -> None:
-        """From here on the program finds its store by the name."""
+        """Publishes the name, by which programs find the store from then on."""
         if self.name is None:
             return
         what = "naming what was imported"
@@ -144,10 +144,10 @@ def plan_import(
     tenant: str = "",
     progress: Progress = silent,
 ) -> Import:
-    """Check all files of an export, and look what Redis has; nothing is changed.
+    """Checks all files of an export against Redis; changes nothing.
 
     Args:
-        name: Of a store of Python: the name that it gets; ``None`` keeps its own.
+        name: New name of a store of Python; ``None`` keeps its own.
         checkpoint: The folder of Spark's logs; ``None`` leaves them alone.
         marker_gen: The id of the checkpoint; ``None`` means the one in its marker file.
 
@@ -199,7 +199,10 @@ def _to_set_back(
     *,
     tenant: str,
 ) -> tuple[CountedStore, ...]:
-    """The stores of `Import.set_back`; `checkpoint` only where its logs are set back.
+    """Returns the stores of `Import.set_back`.
+
+    Args:
+        checkpoint: Given only if its logs are set back.
 
     Raises:
         StateError: Another store of the query does not serve the batch, or one was purged.
@@ -217,7 +220,7 @@ def _to_set_back(
 def _target(
     client: Client, export: Export, name: str | None, *, tenant: str, what: str
 ) -> tuple[str, str | None]:
-    """The id of the checkpoint to import into, and the name of a store of Python."""
+    """Returns the id of the checkpoint to import into, and the name of a store of Python."""
     of_python = all(store.name == PYTHON_OPERATOR for store in export.stores)
     if not of_python:
         if name is not None:
@@ -273,10 +276,11 @@ def _rewind(what: str, export: Export, checkpoint: files.Folder) -> Rewind:
 
 
 def _check_timeline(what: str, export: Export, checkpoint: files.Folder) -> None:
-    """Refuse an export of a batch that was planned again after the export was made.
+    """Rejects an export of a batch that was planned again after the export was made.
 
-    In checkpoint format 2 the commit log names the attempts. In format 1 there is only the time at
-    which the batch was planned, by the driver's clock; that of the export is of the Redis server's.
+    In checkpoint format 2 the commit log names the attempts. In format 1 only the planning time of
+    the batch is known, by the driver's clock; the time of the export is by the Redis server's
+    clock.
     """
     batch = str(export.batch)
     found = ""
@@ -305,7 +309,7 @@ def _check_timeline(what: str, export: Export, checkpoint: files.Folder) -> None
 
 
 def _planned_ms(entry: Iterable[str]) -> int | None:
-    """When Spark planned a batch; ``None`` if the entry does not say it."""
+    """Returns the planning time of a batch; ``None`` if the entry does not have it."""
     for line in entry:
         try:
             planned = json.loads(line)["batchTimestampMs"]
@@ -317,7 +321,7 @@ def _planned_ms(entry: Iterable[str]) -> int | None:
 
 
 def _uids(entry: Iterable[str]) -> Mapping[str, list[list[str]]]:
-    """The attempts that a commit log entry names, by operator and partition; empty in format 1."""
+    """Returns the attempts in a commit log entry by operator and partition; empty in format 1."""
     for line in entry:
         try:
             found = json.loads(line)["stateUniqueIds"]

@@ -1,4 +1,4 @@
-"""What an export says of itself: its manifest, and the names of its files."""
+"""The manifest of an export, and the names of its files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PROGRESS = "_progress"
 DATA = "data"
 PLAN = f"{PROGRESS}/plan.json"
 WRITER = f"{PROGRESS}/writer"
-"""Names the process that makes the export; it ends when another one stands there."""
+"""Names the process that makes the export; a process that reads another name ends."""
 
 COLUMNS, RAW = "columns", "raw"
 JSON_BYTES_MAX = 1 << 30
@@ -43,10 +43,10 @@ class ExportedFile:
     """A Parquet file.
 
     Attributes:
-        path: In the folder of the export.
-        family: Id of the family whose rows it has.
-        bytes: Its length.
-        sha256: Of its bytes, in hexadecimal digits.
+        path: Path in the folder of the export.
+        family: Id of the family of its rows.
+        bytes: Length of the file.
+        sha256: SHA-256 of its bytes, in hexadecimal digits.
     """
 
     path: str
@@ -61,17 +61,17 @@ class ExportedPartition:
     """One partition of a store.
 
     Attributes:
-        uid: Of the attempt that wrote the version.
-        checkpoint_format: Of the run that held the partition, 1 or 2.
+        uid: Uid of the attempt that wrote the version.
+        checkpoint_format: Format of the run that held the partition, 1 or 2.
         retained: Versions that this run retained.
-        table: Which of the store's family tables it has.
-        highest_id: Of all families that the lineage ever had.
-        buckets: A count that fits its hashed rows.
-        groups: Its rows lie in the order of their bucket modulo this number.
-        internal: Of the rows, those of internal families.
-        bytes: Of keys and values.
+        table: Number of its family table in the store.
+        highest_id: Highest family id that the timeline ever had.
+        buckets: A number of buckets that fits its hashed rows.
+        groups: Rows are sorted by their bucket modulo this number.
+        internal: Rows of internal families.
+        bytes: Bytes of keys and values.
         stored: Bytes of its segments in Redis.
-        digest: Of its rows, in hexadecimal digits.
+        digest: Digest of its rows, in hexadecimal digits.
     """
 
     partition: int
@@ -102,8 +102,8 @@ class ExportedStore:
 
     Attributes:
         name: Spark's name of the operator.
-        bytes: Of keys and values.
-        digest: Of the rows of all partitions, in hexadecimal digits.
+        bytes: Bytes of keys and values.
+        digest: Digest of the rows of all partitions, in hexadecimal digits.
         tables: The family tables of its partitions.
     """
 
@@ -117,7 +117,7 @@ class ExportedStore:
     partitions: tuple[ExportedPartition, ...]
 
     def id(self, gen: str, partition: int, *, tenant: str) -> PartitionId:
-        """What the keys of a partition are made of."""
+        """Returns the id of a partition under a checkpoint."""
         return PartitionId(StoreId(gen, self.operator, self.store, tenant), partition)
 
 
@@ -126,17 +126,17 @@ class Export:
     """A complete export.
 
     Attributes:
-        export: Which one it is.
-        created: When it began; milliseconds since 1970 by the server's clock.
+        export: Unique id of the export.
+        created: Start of the export, in milliseconds since 1970 by the server's clock.
         gen: Id of the checkpoint.
-        id: Of the query.
-        name: Of the query; may be empty.
-        fields: Of the query's registry; none but those that an export may have.
+        id: Id of the query.
+        name: Name of the query; may be empty.
+        fields: Fields of the query's registry; only those that an export may have.
         version: ``None`` where each partition has versions of its own.
-        batch: The batch whose state it is; ``None`` where versions are no batches.
+        batch: The exported batch; ``None`` where versions are not batches.
         contents: `COLUMNS` or `RAW`.
-        left_out: Operators and stores that hold nothing of this version.
-        bytes: Of keys and values.
+        left_out: Operators and stores without state of this version.
+        bytes: Bytes of keys and values.
     """
 
     export: str
@@ -159,7 +159,7 @@ class Export:
         return [file for store in self.stores for one in store.partitions for file in one.files]
 
     def to_json(self) -> builtins.bytes:
-        """As the manifest has it."""
+        """Encodes the manifest."""
         query = {"gen": self.gen, "id": self.id, "name": self.name, "fields": dict(self.fields)}
         return sealed(
             {
@@ -179,16 +179,16 @@ class Export:
 
 
 def sealed(content: dict[str, Any]) -> bytes:
-    """JSON with the SHA-256 of what it says."""
+    """Encodes JSON with the SHA-256 of its content."""
     return json.dumps(content | {"sha256": _seal(content)}, indent=1).encode()
 
 
 def read_sealed(folder: ExportFolder, name: str) -> dict[str, Any]:
-    """What `sealed` made.
+    """Reads a file that `sealed` encoded.
 
     Raises:
         NotFoundError: There is no such file.
-        FormatError: It is damaged.
+        FormatError: The file is damaged.
     """
     raw = folder.read(name, most=JSON_BYTES_MAX)
     try:
@@ -203,12 +203,12 @@ def read_sealed(folder: ExportFolder, name: str) -> dict[str, Any]:
 
 
 def read_export(folder: ExportFolder) -> Export:
-    """Read the manifest of an export.
+    """Reads the manifest of an export.
 
     Raises:
         NotFoundError: There is no export.
-        UsageError: It was interrupted.
-        FormatError: It is damaged.
+        UsageError: The export was interrupted.
+        FormatError: The manifest is damaged.
     """
     what = f"reading the export in {folder}"
     if not folder.exists(MANIFEST):
@@ -232,7 +232,7 @@ def read_export(folder: ExportFolder) -> Export:
 
 
 def damaged(folder: ExportFolder, found: str) -> FormatError:
-    """The error for an export that cannot be used."""
+    """Builds the error for an export that cannot be used."""
     return FormatError(
         f"reading the export in {folder}",
         found=found,
@@ -241,17 +241,17 @@ def damaged(folder: ExportFolder, found: str) -> FormatError:
 
 
 def partition_file(operator: int, store: str, partition: int) -> str:
-    """Where it stands that a partition is done."""
+    """Path of the file that marks a partition as exported."""
     return f"{PROGRESS}/{operator}-{partition}-{keys.store_hash(store)}.json"
 
 
 def family_folder(operator: int, store: str, family: str) -> str:
-    """Where the files of a family are."""
+    """Path of the folder with the files of a family."""
     return f"{DATA}/{operator}-{_safe(store)}/{_safe(family)}"
 
 
 def _safe(name: str) -> str:
-    """A name as one part of a path."""
+    """Escapes a name for use as one part of a path."""
     plain = "".join(
         chr(byte) if re.match(r"[0-9A-Za-z_.-]", chr(byte)) and byte < 0x80 else f"%{byte:02x}"
         for byte in name.encode()
@@ -264,15 +264,15 @@ def _safe(name: str) -> str:
 
 
 def partition_json(one: ExportedPartition) -> dict[str, Any]:
-    """A partition as JSON has it."""
+    """Encodes a partition for JSON."""
     return asdict(one)
 
 
 def parse_partition(raw: Any, tables: int) -> ExportedPartition:
-    """Read a partition.
+    """Parses a partition.
 
     Raises:
-        ValueError: It is malformed; or another error of reading JSON.
+        ValueError: The partition is malformed; other errors of parsing JSON occur, too.
     """
     files = tuple(
         ExportedFile(
@@ -319,7 +319,7 @@ def parse_partition(raw: Any, tables: int) -> ExportedPartition:
 
 
 def family_json(family: Family) -> list[Any]:
-    """A family as section 4.5 of docs/format.md has it."""
+    """Encodes a family as in section 4.5 of docs/format.md."""
     return [
         family.id,
         family.name,
@@ -333,10 +333,10 @@ def family_json(family: Family) -> list[Any]:
 
 
 def parse_family(raw: Any) -> Family:
-    """Read a family.
+    """Parses a family.
 
     Raises:
-        ValueError: It is malformed; or another error of reading JSON.
+        ValueError: The family is malformed; other errors of parsing JSON occur, too.
     """
     id_, name, kind, params, key, value, multi_value, internal = raw
     if kind not in KINDS or not isinstance(multi_value, bool) or not isinstance(internal, bool):
@@ -447,5 +447,5 @@ def _matching(pattern: re.Pattern[str], value: object) -> str:
 
 
 def tables_of(found: Sequence[Sequence[Family]]) -> tuple[tuple[Family, ...], ...]:
-    """Different family tables, in the order in which they come."""
+    """Returns the distinct family tables, in the order of first occurrence."""
     return tuple(dict.fromkeys(tuple(table) for table in found))

@@ -1,4 +1,4 @@
-"""Writes the rows of one partition into Parquet files, some rows at a time."""
+"""Writes the rows of one partition into Parquet files, in bounded groups of rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 GROUP_BYTES = 8 << 20
 GROUP_ROWS = 65_536
-"""A row group has no more, but for one row that is larger."""
+"""Most rows of a row group."""
 
 _PENDING_BYTES_MAX = 64 << 20
 _COMPRESSION = "zstd"
@@ -33,13 +33,13 @@ FileRow = tuple[bytes, bytes]
 
 @dataclass(frozen=True, slots=True)
 class ExportRequest:
-    """What is written of partitions, and how.
+    """Options for writing partitions.
 
     Attributes:
-        decoded: Whether columns go beside the bytes.
-        file_bytes: A file ends when its keys and values have so many bytes.
-        writer: Goes into the names of files.
-        check: Called before a file begins and before it is kept; ends the export.
+        decoded: Whether to add decoded columns to the bytes.
+        file_bytes: A file ends when its keys and values reach this size.
+        writer: Part of the names of files.
+        check: Called before a file begins and before it is kept; raises to end the export.
     """
 
     decoded: bool
@@ -50,7 +50,7 @@ class ExportRequest:
 
 @dataclass(slots=True)
 class _Pending:
-    """The rows of one family that are not written yet, and the file for them."""
+    """The unwritten rows of one family, and the file for them."""
 
     family: Family
     table: FamilyTable
@@ -87,10 +87,10 @@ class PartitionFiles:
     def write(
         self, *, checkpoint_format: int, retained: int
     ) -> tuple[ExportedPartition, tuple[Family, ...]]:
-        """Write all rows; nothing is left of what could not be ended.
+        """Writes all rows; removes the files again if an error occurs.
 
         Returns:
-            What was written, and the family table.
+            The written partition, and the family table.
         """
         opened = self._opened
 

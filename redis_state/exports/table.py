@@ -1,4 +1,4 @@
-"""The rows of a family as Parquet has them: their bytes, and beside them what these mean."""
+"""Rows of a family for Parquet: their bytes, and their decoded columns."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PARTITION, KEY, VALUE = "_partition", "_key", "_value"
 _VALUES = "values"
 _RAW_CODEC = "raw"
 _EXPORTED = Decoding(text="replace")
-"""The bytes of each text stand beside its column."""
+"""Replaces invalid bytes in texts, since the exact bytes are exported as well."""
 
 FamilyRows = Sequence[tuple[bytes, bytes]]
 
@@ -41,11 +41,11 @@ class FamilyTable:
     """Makes batches of the stored rows of one family.
 
     Args:
-        families: The table that the family stands in.
-        decoded: Whether columns of keys and values go beside the bytes, where they are known.
+        families: The table that has the family.
+        decoded: Whether to add decoded columns of keys and values, where they are known.
 
     Attributes:
-        schema: Of all batches.
+        schema: Schema of all batches.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class FamilyTable:
         self._columns: list[tuple[str, Type | None]] = []
         self._keys = 0
         if self._codec is not None:
-            # What has no form outside of Spark is in the bytes alone.
+            # Columns without a form outside of Spark are exported as bytes only.
             self._codec = only_columns(self._codec, readable_columns(self._codec))
             found = columns_of(self._codec)
             self._keys = found.keys
@@ -79,10 +79,10 @@ class FamilyTable:
         self.schema: pa.Schema = pa.schema(_with_own_names(fields))
 
     def batch(self, partition: int, rows: FamilyRows) -> pa.RecordBatch:
-        """These rows: stored keys, which begin with the family id, and values.
+        """Returns a batch of rows: stored keys, which begin with the family id, and values.
 
         Raises:
-            FormatError: They are no such rows.
+            FormatError: The bytes are not such rows.
         """
         import pyarrow as pa
 
@@ -184,7 +184,7 @@ class FamilyTable:
 def _readable(
     columns: Sequence[tuple[str, Type | None]], arrays: Sequence[pa.Array]
 ) -> list[pa.Array]:
-    """The arrays without those of columns that have no form outside of Spark."""
+    """Returns the arrays of the columns that have a form outside of Spark."""
     pairs = zip(columns, arrays, strict=True)
     return [array for (_, type_), array in pairs if type_ is None or not is_opaque(type_)]
 
@@ -200,7 +200,7 @@ def _array(name: str, type_: Type | None, values: Sequence[Any]) -> pa.Array:
 def _codec_of(
     client: Client, operator: int, family: Family, families: Sequence[Family]
 ) -> RowCodec | None:
-    """What decodes the rows; ``None`` where their bytes are all that is known."""
+    """Returns the codec of the rows; ``None`` where only their bytes are known."""
     if is_ours(family):
         return None
     try:
@@ -214,7 +214,7 @@ def _codec_of(
 
 
 def _is_storable(type_: Type | None) -> bool:
-    """Whether Parquet has a type for it; what it has none for becomes JSON text."""
+    """Returns whether Parquet has the type; values of other types become JSON text."""
     if isinstance(type_, Struct):
         return bool(type_.fields) and all(_is_storable(field.type) for field in type_.fields)
     if isinstance(type_, Array):
@@ -225,7 +225,7 @@ def _is_storable(type_: Type | None) -> bool:
 
 
 def _with_own_names(fields: Sequence[pa.Field]) -> list[pa.Field]:
-    """Fields with names of their own, since DuckDB takes upper and lower case for the same."""
+    """Makes names unique, ignoring case: DuckDB treats upper and lower case as the same."""
     taken: set[str] = set()
     found = []
     for field in fields:

@@ -1,7 +1,7 @@
 """Live reads: the state of running queries as Python values.
 
 `lookup` finds keys, `feed` finds changes, `tables` makes Arrow tables. Imports `status`, `rows`,
-`protocol` and what lies below them. Begin with `query.py` and `operator_state.py`.
+`protocol` and the layers below them. Begin with `query.py` and `operator_state.py`.
 """
 
 from redis_state.protocol.registry import OperatorInfo, QueryInfo

@@ -1,4 +1,4 @@
-"""How old an answer may be: by the last sign of life of its query (docs/reading.md)."""
+"""Age of an answer, measured from the last sign of life of its query (docs/reading.md)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,13 @@ _WHAT = "reading with max_age"
 
 
 def age_s(client: Client, opened: Sequence[Opened], *, alone: bool) -> float | None:
-    """Seconds since the query of these partitions gave a sign of life; ``None`` if it gave none.
+    """Returns the seconds since the last sign of life of the partitions' query.
 
-    Signs are the minutes in which its driver reports, and those in which partitions are written.
-    Where each partition has a writer of its own, the one that was silent longest counts.
+    A sign is a minute in which the driver reports, or in which a partition is written. Where each
+    partition has a writer of its own (`alone`), the partition that was silent longest counts.
+
+    Returns:
+        ``None`` without a sign; if `alone`, also if one partition gave none.
 
     Raises:
         FormatError: A note is malformed.
@@ -38,10 +41,10 @@ def age_s(client: Client, opened: Sequence[Opened], *, alone: bool) -> float | N
 
 
 def check_age(age: float | None, max_age: float) -> None:
-    """Refuse what is older than asked for, or may be.
+    """Raises an error if an answer is older than `max_age`, or of unknown age.
 
     Raises:
-        StateError: It is.
+        StateError: The answer is older, or its age is unknown.
     """
     if age is not None and age <= max_age:
         return

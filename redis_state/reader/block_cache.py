@@ -1,4 +1,4 @@
-"""Blocks that keys were looked up in; segments never change, so they stay right."""
+"""Cached blocks of look-ups; valid for ever, since segments never change."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from redis_state.ids import PartitionId
 from redis_state.protocol.opening import Opened
 
 BYTES_MAX = 32 << 20
-"""Of the decoded blocks of one query, about."""
+"""Approximate bound of the decoded blocks of one query."""
 
 RECENT_BYTES_MAX = 12 << 20
-"""Of these, those of segments that were read whole."""
+"""Share of `BYTES_MAX` for segments that were read whole."""
 
 _ENTRY_BYTES_MAX = 1 << 20
 ENTRY_BYTES = 400
-"""Of an entry itself: its place, and an object that may hold nothing."""
+"""Overhead of an entry: its place, and an object that may be empty."""
 
 ROW_BYTES = 150
-"""Of objects that hold a key and a value, beside their bytes."""
+"""Overhead of the objects of a key and a value, without their bytes."""
 
 _TIMES = 3
 _LAYER_BYTES = 64
@@ -34,22 +34,23 @@ _ORDERED_KEY_BYTES = 50
 
 
 BlockId = tuple[str, int, str, int, str, str]
-"""Where a block is: checkpoint, operator, store, partition, ident of the segment, and field.
+"""Address of a block: checkpoint, operator, store, partition, ident of the segment, field.
 
-A checkpoint that a query got with another number of partitions has the idents of the one before.
+A checkpoint that continues a query with another number of partitions reuses the idents of the
+previous checkpoint.
 """
 
 
 Where = tuple[str, int, str, int, str]
-"""A place without its field: the segment."""
+"""Address of a segment: a `BlockId` without the field."""
 
 
 BucketLayer = tuple[Mapping[bytes, Value], Sequence[Tombstone]]
-"""What segments say of the keys of a bucket: their rows, and what they remove below them."""
+"""Changes of a bucket's keys in some segments: their rows, and removals of rows below."""
 
 
 def where_of(id_: PartitionId, segment: Segment) -> Where:
-    """Where the blocks of a segment are."""
+    """Returns the address of a segment."""
     return id_.store.gen, id_.store.operator, id_.store.store, id_.partition, segment.ident
 
 
@@ -58,9 +59,9 @@ class Chain:
     """The buckets of one version of a partition in which keys were looked up.
 
     Attributes:
-        last: The number of the last bucket, of the segment that has most.
+        last: Number of the last bucket of the segment with most buckets.
         families: The family table of the version.
-        resets: How often the cache had started afresh when its rows were read.
+        resets: `BlockCache.resets` when the rows were read.
         layers: By bucket, the newest first.
         joined: Rows of all parts of a bucket, by the number of the segment and of the bucket.
     """
@@ -75,13 +76,13 @@ class Chain:
 
 @dataclass(frozen=True, slots=True)
 class Recent:
-    """What the newest segments of a version say together.
+    """Merged changes of the newest segments of a version.
 
     Attributes:
-        rows: The last word on each key of which they say something; nothing is appended.
-        families: The newest family table that one of them has.
-        below: The same version without them.
-        bytes: Of the rows in memory, about.
+        rows: Latest change of each key in these segments, none of them an append.
+        families: The newest family table of these segments.
+        below: The same version without these segments.
+        bytes: Approximate size of the rows in memory.
     """
 
     opened: Opened
@@ -92,17 +93,17 @@ class Recent:
 
     @property
     def count(self) -> int:
-        """How many segments were put together."""
+        """Number of merged segments."""
         return len(self.opened.segments) - len(self.below.segments)
 
 
 @dataclass(slots=True)
 class _Payload:
-    """A block that is kept as it came.
+    """A block that is kept in its encoded form.
 
     Attributes:
-        times: How often it was looked into.
-        is_large: Whether a table of its rows is not kept.
+        times: Number of look-ups in the block.
+        is_large: Whether its decoded rows are too large to keep.
     """
 
     payload: bytes
@@ -111,10 +112,12 @@ class _Payload:
 
 
 class BlockCache:
-    """Starts afresh when it is full; safe to share between threads, without a lock.
+    """Cache of blocks and headers that starts afresh when full.
+
+    Safe to share between threads, without a lock.
 
     Attributes:
-        resets: How often it has started afresh.
+        resets: Number of fresh starts.
     """
 
     def __init__(self) -> None:
@@ -128,17 +131,17 @@ class BlockCache:
         self._bytes = 0
 
     def head(self, place: BlockId) -> Header | None:
-        """A header; ``None`` if it is not here."""
+        """Returns a header; ``None`` if it is not cached."""
         return self._heads.get(place)
 
     def rows(self, place: BlockId) -> Mapping[bytes, Value] | None:
-        """The rows of a block; ``None`` if they are not here."""
+        """Returns the decoded rows of a block; ``None`` if they are not cached."""
         return self._rows.get(place)
 
     def payload(self, place: BlockId) -> tuple[bytes, bool] | None:
-        """The payload of a block, and whether its rows are worth a table by now.
+        """Returns the payload of a block, and whether to decode and keep its rows now.
 
-        They are where they are looked into the third time; ``None`` if the payload is not here.
+        Rows are kept from the third look-up on. ``None`` if the payload is not cached.
         """
         found = self._payloads.get(place)
         if found is None:
@@ -147,27 +150,27 @@ class BlockCache:
         return found.payload, found.times >= _TIMES and not found.is_large
 
     def add_payload(self, place: BlockId, payload: bytes) -> None:
-        """Keep a block that was looked into once."""
+        """Keeps the payload of a block after its first look-up."""
         size = ENTRY_BYTES + len(payload)
         if size <= _ENTRY_BYTES_MAX:
             self._make_room(size)
             self._payloads[place] = _Payload(payload)
 
     def add_head(self, place: BlockId, head: Header) -> None:
-        """Keep a header."""
+        """Keeps a header."""
         size = ENTRY_BYTES + _head_bytes(head)
         if size <= _ENTRY_BYTES_MAX:
             self._make_room(size)
             self._heads[place] = head
 
     def add_rows(self, place: BlockId, rows: Mapping[bytes, Value], raw_bytes: int) -> bool:
-        """Keep the rows of a block, and not its payload any more.
+        """Keeps the rows of a block instead of its payload.
 
         Args:
-            raw_bytes: Of keys and values together, about.
+            raw_bytes: Approximate bytes of keys and values together.
 
         Returns:
-            Whether they are kept: a block may be too large.
+            False if the block is too large to keep.
         """
         size = ENTRY_BYTES + raw_bytes + ROW_BYTES * len(rows)
         if size > _ENTRY_BYTES_MAX:
@@ -183,16 +186,16 @@ class BlockCache:
         return True
 
     def chain(self, opened: Opened) -> Chain | None:
-        """What is known of a version that is made up of these segments; ``None`` if nothing is."""
+        """Returns the cached buckets of a version with these segments; ``None`` without any."""
         chain = self._chains.get(opened.id)
         if chain is None or chain.opened.segments != opened.segments:
             return None
         return chain
 
     def add_layers(self, chain: Chain, bucket: int, layers: Sequence[BucketLayer]) -> None:
-        """Keep what the segments say of a bucket, if all of their rows are kept as blocks.
+        """Keeps the changes of a bucket, if all of their rows are kept as blocks.
 
-        Rows of before the cache started afresh are counted no more, so their chain has ended.
+        Rows of before a fresh start are no longer counted, so their chain is not kept.
         """
         self._make_room(ENTRY_BYTES + _LAYER_BYTES * len(layers))
         if chain.resets == self.resets:
@@ -200,28 +203,28 @@ class BlockCache:
             self._chains[chain.opened.id] = chain
 
     def add_joined(self, chain: Chain, place: tuple[int, int], rows: Mapping[bytes, Value]) -> None:
-        """Keep rows that were put together of several parts."""
+        """Keeps rows that were merged from several parts."""
         self._make_room(ENTRY_BYTES + _JOINED_ROW_BYTES * len(rows))
         chain.joined[place] = rows
 
     def recent(self, id_: PartitionId) -> Recent | None:
-        """What the newest segments of a partition said when they were read whole."""
+        """Returns the merged changes of a partition's newest segments; ``None`` without any."""
         return self._recent.get(id_)
 
     def count_keys(self, id_: PartitionId, count: int) -> int:
-        """How many keys were looked up since segments were read whole, before these."""
+        """Counts look-ups of keys since segments were last read whole; returns the count before."""
         before = self._keys.get(id_, 0)
         self._keys[id_] = before + count
         return before
 
     def recent_room(self) -> int:
-        """Bytes that rows of more segments may take."""
+        """Returns the bytes that are left for rows of more segments."""
         return RECENT_BYTES_MAX - sum(one.bytes for one in list(self._recent.values()))
 
     def add_recent(self, recent: Recent) -> None:
-        """Keep what the newest segments of a partition say, instead of what they said before.
+        """Keeps the merged changes of a partition's newest segments, instead of earlier ones.
 
-        Keys are counted anew.
+        The count of keys starts anew.
         """
         id_ = recent.opened.id
         known = self._recent.pop(id_, None)
@@ -232,7 +235,7 @@ class BlockCache:
         self._recent[id_] = recent
 
     def _make_room(self, size: int) -> None:
-        # Two threads may count at once, which makes the bound a little inexact, and no more.
+        # Two threads may count at once, which only makes the bound a little inexact.
         self._bytes += size
         if self._bytes > BYTES_MAX:
             self._heads, self._rows, self._payloads, self._chains = {}, {}, {}, {}
@@ -242,7 +245,7 @@ class BlockCache:
 
 
 def _head_bytes(head: Header) -> int:
-    """What a decoded header takes, about."""
+    """Returns the approximate bytes of a decoded header."""
     families = head.families or ()
     schemas = sum(len(one.key_schema) + len(one.value_schema) for one in families)
     ordered = sum(

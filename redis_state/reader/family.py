@@ -1,4 +1,4 @@
-"""Which column family of a store is read, and by which codec."""
+"""Chooses the column family of a store to read, and the codec of its rows."""
 
 from __future__ import annotations
 
@@ -29,11 +29,12 @@ DEFAULT_FAMILY = "default"
 
 
 class FamilyChoice:
-    """The family of a name: each version has a family table of its own.
+    """The family of one name; each version has a family table of its own.
 
     Args:
-        given: The reader's own codec of a store of Python; ``None`` means the one that it names.
-        decoding: The forms of values, and which columns are parsed.
+        given: The caller's own codec of a store of Python; ``None`` means the codec that the
+            store names.
+        decoding: The forms of values, and the columns to parse.
     """
 
     def __init__(
@@ -55,15 +56,15 @@ class FamilyChoice:
 
     @property
     def known(self) -> RowCodec | None:
-        """The codec that `likely` found."""
+        """The codec that `likely` found; ``None`` before its first call."""
         return self._likely
 
     def likely(self, info: OperatorInfo, partitions: Sequence[Opened]) -> RowCodec:
-        """The layout of keys that is tried first.
+        """Returns the codec that encodes keys for the first attempt of a look-up.
 
         Raises:
             NotFoundError: There is no such family.
-            ConfigError: The codec is not that of the store.
+            ConfigError: The given codec does not fit the store.
         """
         if self._likely is None:
             family = self._in(info.families)
@@ -77,7 +78,7 @@ class FamilyChoice:
         return self._likely
 
     def codec(self, families: Sequence[Family]) -> RowCodec | None:
-        """The codec of the family in the table of a version; ``None`` if it is not there."""
+        """Returns the codec of the family in a version's table; ``None`` without the family."""
         # Reads of one version bring the very same table.
         table, codec = self._of_table
         if table is not families:
@@ -97,10 +98,10 @@ class FamilyChoice:
         return codec
 
     def of(self, family: Family) -> RowCodec:
-        """The codec of a family of this name.
+        """Returns the codec of a family of this name.
 
         Raises:
-            ConfigError: A codec was given that does not fit, or a column is not there.
+            ConfigError: The given codec does not fit, or a column is missing.
         """
         codec, columns = self._whole(family), self._decoding.columns
         return codec if columns is None else only_columns(codec, columns)
@@ -120,10 +121,10 @@ class FamilyChoice:
         return codec_of(family, self._forms)
 
     def be_list(self, codec: RowCodec, *, wanted: bool) -> None:
-        """Check that the family has a list for each key, or one value.
+        """Checks whether each key of the family has a list or one value.
 
         Raises:
-            ConfigError: It is the other way round.
+            ConfigError: The family has the other kind.
         """
         if codec.family.multi_value is not wanted:
             has, calls = "one value", "get and items"
@@ -155,14 +156,15 @@ class FamilyChoice:
 
 
 def is_ours(family: Family) -> bool:
-    """Whether it is one that a processor's variables are found by: indexes, timers, notes."""
+    """Returns whether a family is internal to a processor: indexes, timers, notes."""
     return family.internal and codec_name_of(family) is not None
 
 
 def is_placeholder(family: Family) -> bool:
-    """Whether it is what Spark declares beside the families of an operator, and leaves empty.
+    """Returns whether a family is the empty placeholder that Spark declares for an operator.
 
-    `transformWithState` gives it the columns key and value, a join of state format 3 or 4 a dummy.
+    `transformWithState` gives the placeholder the columns key and value, a join of state format 3
+    or 4 a dummy column.
     """
     if family.name != DEFAULT_FAMILY or codec_name_of(family) is not None:
         return False

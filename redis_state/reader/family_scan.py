@@ -1,4 +1,4 @@
-"""The rows of one family as they are stored, piece by piece."""
+"""The stored rows of one family, piece by piece."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from redis_state.reader.table_columns import RowCodec
 from redis_state.reader.versions import VersionRequest
 
 RowPiece = tuple[RowCodec, ScanRows]
-"""Rows of one partition, and what decodes them."""
+"""Rows of one partition, and their codec."""
 
 
 class StoredRows:
@@ -32,31 +32,32 @@ class StoredRows:
         self._choice = choice
 
     def open(self, wanted: VersionRequest) -> tuple[OperatorInfo, list[Opened]]:
-        """All partitions, at one version.
+        """Opens all partitions at one version.
 
         Raises:
-            RedisStateError: As `OperatorState.get`.
+            RedisStateError: See `OperatorState.get`.
         """
         return self._source.open_at(self._operator, self._store, wanted)
 
     def opened(self, wanted: VersionRequest) -> tuple[RowCodec, list[Opened]]:
-        """All partitions, and the codec of the newest family table.
+        """Opens all partitions; returns them with the codec of the newest family table.
 
         Raises:
-            RedisStateError: As `OperatorState.get`.
+            RedisStateError: See `OperatorState.get`.
         """
         info, partitions = self.open(wanted)
         likely = self._choice.likely(info, partitions)
         return self._choice.codec(families_of(self._client, partitions)) or likely, partitions
 
     def pieces(self, wanted: VersionRequest, *, lists: bool | None = None) -> Iterator[RowPiece]:
-        """Rows of all partitions.
+        """Returns an iterator over the rows of all partitions.
 
         Args:
-            lists: Whether the family has to have lists, or must not; ``None`` takes both.
+            lists: True requires a family of lists, False a family of single values; ``None``
+                accepts both.
 
         Raises:
-            RedisStateError: As `OperatorState.items`.
+            RedisStateError: See `OperatorState.items`.
         """
         info, partitions = self.open(wanted)
         codec = self._choice.likely(info, partitions)
@@ -65,10 +66,10 @@ class StoredRows:
         return self.rows(partitions)
 
     def rows(self, partitions: Sequence[Opened]) -> Iterator[RowPiece]:
-        """Rows of these partitions.
+        """Yields the rows of these partitions.
 
         Raises:
-            RedisStateError: As `OperatorState.items`.
+            RedisStateError: See `OperatorState.items`.
         """
         for opened in partitions:
             table: Sequence[Family] | None = None
@@ -85,15 +86,16 @@ class StoredRows:
                     yield codec, rows
 
     def count(self, wanted: VersionRequest) -> int:
-        """How many keys the family has.
+        """Returns the number of keys of the family.
 
         Raises:
-            RedisStateError: As `OperatorState.items`.
+            RedisStateError: See `OperatorState.items`.
         """
         info, partitions = self.open(wanted)
         likely = self._choice.likely(info, partitions)
         families = families_of(self._client, partitions)
         users = [family.name for family in families if not family.internal]
+        # The counts of a manifest are of all families, so they serve a store with one.
         if users == [likely.family.name]:
             heads = [opened.segments[0].entry for opened in partitions if opened.segments]
             return sum(head.live - head.internal for head in heads)

@@ -1,4 +1,4 @@
-"""What a query has confirmed, looked for a few times a second, for very many calls."""
+"""A view that follows the confirmed version, polled a few times a second, for very many calls."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
     from redis_state.reader.versions import Which
 
 INTERVAL_S = 0.1
-"""Seconds between two looks, unless it is said."""
+"""Default seconds between two looks."""
 
 
 class LiveView(Operators):
-    """A query as it is confirmed now, or was at most an interval ago; `Query.live_view` makes it.
+    """A query at its confirmed version, at most an interval old; made by `Query.live_view`.
 
-    Between two looks for a newer version, reads of blocks that are known ask nothing of Redis, and
-    all are of one version. A look asks for the list of stores and three fields of each partition,
-    and for what is new if something is. If it fails, the read that needed it fails, too: nothing
-    older than the interval is given. It holds no connection, needs no closing, and is safe to share
-    between threads: one of them looks, and the others that need the answer wait for it.
+    Between two looks for a newer version, reads of cached blocks send nothing to Redis, and all
+    reads are of one version. A look reads the list of stores and three fields of each partition,
+    and new data if there is any. If a look fails, the read that needed it fails, too: no answer is
+    older than the interval. A live view holds no connection, needs no closing, and is safe to share
+    between threads: one thread looks, and the threads that need the answer wait.
 
     Attributes:
-        info: What the list of checkpoints says of the query.
-        blocks: As those of the query.
+        info: Entry of the query in the list of checkpoints.
+        blocks: Cached blocks of the query.
     """
 
     def __init__(
@@ -65,18 +65,18 @@ class LiveView(Operators):
         return f"LiveView({self._query!r}, interval_s={self._looks.interval_s:g})"
 
     def current(self) -> QueryView:
-        """The version that is read now: for calls that belong together, or to know its batch.
+        """Returns the current version, for related calls or to know its batch.
 
-        It stays as it is, as any view, while the live one goes on.
+        The result is an ordinary view, which does not follow the query.
 
         Raises:
             NotFoundError: The query has no state, or no such operator.
-            RedisStateError: As `OperatorState.get`.
+            RedisStateError: See `OperatorState.get`.
         """
         return self._looks.current()
 
     def operators(self) -> list[OperatorInfo]:
-        """The stores that can be read, as they were listed at the last look."""
+        """Returns the stores that can be read, as the last look listed them."""
         return self.current().operators()
 
     def view(
@@ -85,17 +85,17 @@ class LiveView(Operators):
         version: int | None = None,
         **which: Unpack[Which],
     ) -> QueryView:
-        """As `Query.view`: it is looked for now, whatever the interval."""
+        """Opens a view now, whatever the interval; see `Query.view`."""
         return self._query.view(operator, version, **which)
 
     def known(self, operator: int, store: str) -> OperatorInfo | None:
-        """What the last look found out about a store, or one that is made now."""
+        """Returns metadata of a store from the last look, or from a new one if needed."""
         last = self._looks.last
         found = None if last is None else last.known(operator, store)
         return self.listed(operator, store) if found is None else found
 
     def listed(self, operator: int, store: str) -> OperatorInfo | None:
-        """What the look of now finds out about a store."""
+        """Returns metadata of a store from the current look."""
         return self.current().known(operator, store)
 
     def open_at(
@@ -106,14 +106,14 @@ class LiveView(Operators):
         *,
         only: Sequence[int] | None = None,
     ) -> tuple[OperatorInfo, list[Opened]]:
-        """The partitions of a store.
+        """Returns the partitions of a store.
 
-        Who wants all of them may read for long, and what was known of a version may expire any
-        moment: those are opened anew.
+        A call for all partitions may read for long, and cached segments may expire at any moment,
+        so all partitions are opened anew.
 
         Raises:
-            ConfigError: Another version was asked for.
-            RedisStateError: As `current`, and as `QueryView.open_at`.
+            ConfigError: The request names another version.
+            RedisStateError: See `current` and `QueryView.open_at`.
         """
         if wanted != NEWEST:
             raise ConfigError(
@@ -127,15 +127,15 @@ class LiveView(Operators):
         return view.open_at(operator, store, NEWEST, only=only)
 
     def partitions(self, operator: int, store: str) -> tuple[OperatorInfo, list[PartitionId]]:
-        """As `Query.partitions`, for what looks at many versions."""
+        """Returns a store and its partitions, to read many versions; see `Query.partitions`."""
         return self._query.partitions(operator, store)
 
     def store_id(self, operator: int, store: str) -> StoreId:
-        """As `Query.store_id`."""
+        """Returns the id of a store; see `Query.store_id`."""
         return self._query.store_id(operator, store)
 
     def moved(self, opened: Opened) -> None:
-        """Take note that a version is made up of other segments now."""
+        """Records that the segments of a version have changed."""
         self._query.moved(opened)
         last = self._looks.last
         if last is not None:
@@ -143,7 +143,7 @@ class LiveView(Operators):
 
 
 class _Looks:
-    """The view that the last look has made, while it is not over."""
+    """The view of the last look, and its expiry."""
 
     def __init__(
         self, clock: Clock, look: Callable[[QueryView | None], QueryView], interval_s: float
@@ -157,7 +157,7 @@ class _Looks:
         tell_after_fork(self)
 
     def after_fork(self) -> None:
-        """What another thread was just asking is nobody's here."""
+        """Replaces the lock: a thread of the parent process may have held it."""
         self._lock = threading.Lock()
 
     @property
@@ -166,10 +166,10 @@ class _Looks:
         return None if self._found is None else self._found[0]
 
     def current(self) -> QueryView:
-        """The view of the last look, or of one that is made now.
+        """Returns the view of the last look, or of a new one.
 
-        A look that began after the call is good enough for it, however long it took, and so is its
-        failure: who waits for another thread's look does not look again.
+        A look that began after the call is recent enough, however long it took, and so is its
+        failure. Waiters share the result of the thread that is already looking.
         """
         asked_s = self._clock.monotonic_s()
         return self._valid(asked_s) or self._made(asked_s)

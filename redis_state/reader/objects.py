@@ -1,4 +1,4 @@
-"""Live reads of state objects: what `apply_in_pandas_with_state` keeps, as those objects."""
+"""Live reads of the state of `apply_in_pandas_with_state` as Python objects."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ S = TypeVar("S")
 
 
 class StateObjects(Generic[S]):
-    """The state objects of an operator; `state_objects` makes it."""
+    """The state objects of an operator; made by `state_objects`."""
 
     def __init__(self, rows: OperatorState, codec: StateObject[S]) -> None:
         self._rows = rows
         self._codec = codec
 
     def get(self, key: KeyValues, version: int | None = None) -> S | None:
-        """The object of one group, or ``None`` if the group has no state.
+        """Returns the object of one group, or ``None`` if the group has no state.
 
         Args:
             key: Values of the grouping columns, by name or in their order.
             version: A state version; ``None`` means the newest confirmed one.
 
         Raises:
-            RedisStateError: As `OperatorState.get`; `FormatError` also if what is stored does not
-                fit the type.
+            RedisStateError: See `OperatorState.get`; also `FormatError` if the stored value does
+                not fit the type.
         """
         row = self._rows.get(key, version)
         return None if row is None else self._object(row)
 
     def items(self, version: int | None = None) -> Iterator[tuple[dict[str, Any], S]]:
-        """Grouping columns and object of every group that has a state, in no order.
+        """Yields grouping columns and object of every group that has a state, in no order.
 
         Raises:
-            RedisStateError: As `get`.
+            RedisStateError: See `get`.
         """
         for key, row in self._rows.items(version):
             found = self._object(row)
@@ -65,10 +65,10 @@ class StateObjects(Generic[S]):
 
 
 def state_objects(rows: OperatorState, cls: type[S] | StateObject[S]) -> StateObjects[S]:
-    """Read the state of `apply_in_pandas_with_state` as objects; nothing is asked of Redis yet.
+    """Reads the state of `apply_in_pandas_with_state` as objects, without a request to Redis.
 
     Args:
-        rows: The operator, as ``reader.query(…).operator(0)``.
+        rows: The operator, such as ``reader.query(…).operator(0)``.
         cls: The class or `StateObject` that the query uses, or a newer one of the same state.
 
     Raises:

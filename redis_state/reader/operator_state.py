@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 
 
 class OperatorState:
-    """State as the query itself has confirmed it; `Query.operator` makes it.
+    """Confirmed state of one operator; made by `Query.operator`.
 
     A version is confirmed once Spark has logged the batch that wrote it. Each call reads the newest
-    confirmed version, the same in all partitions that it reads, unless it names one by `version`
-    or `at`; docs/reading.md says what both mean, and `max_age`. Calls share nothing: `view` is for
-    many calls at one version.
+    confirmed version, the same in all partitions, unless the call names one by `version` or `at`.
+    docs/reading.md defines both, and `max_age`. Calls share nothing: use `view` for many calls at
+    one version.
     """
 
     def __init__(
@@ -74,10 +74,10 @@ class OperatorState:
         )
 
     def view(self, version: int | None = None, **which: Unpack[Which]) -> OperatorState:
-        """The same state at one version, for many calls; as `Query.view`.
+        """Returns the same state at one version, for many calls; see `Query.view`.
 
         Raises:
-            RedisStateError: As `get`.
+            RedisStateError: See `get`.
         """
         pinned = self._query.view(self._operator, version, **which)
         return OperatorState(
@@ -91,21 +91,21 @@ class OperatorState:
         )
 
     def families(self, version: int | None = None, **which: Unpack[Which]) -> list[Family]:
-        """The column families of the operator; `internal` are those that Spark keeps for itself.
+        """Returns the column families of the operator; Spark's own are marked `internal`.
 
-        Those that `transform_with_state` keeps for itself are left out.
+        Internal families of `transform_with_state` are left out.
 
         Raises:
-            RedisStateError: As `get`.
+            RedisStateError: See `get`.
         """
         _, partitions = self._stored.open(which_of(which, version))
         return [one for one in families_of(self._client, partitions) if not is_ours(one)]
 
     def family(self, version: int | None = None, **which: Unpack[Which]) -> Family:
-        """The column family that is read.
+        """Returns the column family that is read.
 
         Raises:
-            RedisStateError: As `get`.
+            RedisStateError: See `get`.
         """
         info, partitions = self._stored.open(which_of(which, version))
         return self._choice.likely(info, partitions).family
@@ -113,10 +113,13 @@ class OperatorState:
     def types(
         self, version: int | None = None, **which: Unpack[Which]
     ) -> tuple[Struct | None, Struct | None]:
-        """The columns of keys and of values, with Spark's types; ``None`` in a store of Python.
+        """Returns the columns of keys and of values, with Spark's types.
+
+        Returns:
+            ``None`` for both in a store of Python.
 
         Raises:
-            RedisStateError: As `get`.
+            RedisStateError: See `get`.
         """
         codec, _ = self._stored.opened(which_of(which, version))
         return codec.columns
@@ -124,34 +127,34 @@ class OperatorState:
     def readable_columns(
         self, version: int | None = None, **which: Unpack[Which]
     ) -> list[str] | None:
-        """The columns to name in `Query.operator`, to leave out what cannot be handed out.
+        """Returns the columns to name in `Query.operator`, to leave out unreadable ones.
 
         Returns:
             ``None`` if all columns are of types that have a form outside of Spark.
 
         Raises:
-            RedisStateError: As `get`.
+            RedisStateError: See `get`.
         """
         codec, _ = self._stored.opened(which_of(which, version))
         found = readable_columns(codec)
         return None if len(found) == len(columns_of(codec).names) else found
 
     def get(self, key: Any, version: int | None = None, **which: Unpack[Which]) -> Any:
-        """The value columns of one key by name, or ``None`` if there is no such key.
+        """Returns the value columns of one key by name, or ``None`` if there is no such key.
 
         Args:
-            key: Values of the key columns, by name or in their order; of a store that Python keeps
-                the key itself, and the answer is the value itself.
+            key: Values of the key columns, by name or in their order. Of a store of Python the key
+                itself; the result is then the value itself.
             version: A state version, which is the number of the batch plus one.
             which: ``at``: ``"confirmed"``, ``"latest"`` or a batch id. ``uids``: Spark's unique ids
                 of `version`, one for each partition in their order, as the commit log has them
                 under checkpoint format 2. ``max_age``: seconds.
 
         Raises:
-            ConfigError: A key column is missing, unknown, or of a type that has no lookup; ids do
+            ConfigError: A key column is missing, unknown, or of a type without look-ups; ids do
                 not fit the partitions; the family has a list for each key.
             NotFoundError: There is no such operator, store or family.
-            StateError: The version is not there, or older than `max_age`.
+            StateError: The version does not exist, or is older than `max_age`.
             UnavailableError: Redis gave no answer before the deadline.
             UnreadableError: A value has no form outside of Spark, or a text is not UTF-8.
         """
@@ -161,12 +164,13 @@ class OperatorState:
         return None if hit is None else hit[0].decode_value(hit[1])
 
     def get_list(self, key: Any, version: int | None = None, **which: Unpack[Which]) -> list[Any]:
-        """The value columns of each element of a key's list, in order; empty if there is no key.
+        """Returns the value columns of each element of a key's list, in order.
 
-        For families with several values a key: list state of `transformWithState`.
+        For families with several values a key, such as list state of `transformWithState`. The
+        result is empty if there is no such key.
 
         Raises:
-            RedisStateError: As `get`; `ConfigError` also if the family has one value a key.
+            RedisStateError: See `get`; also `ConfigError` if the family has one value a key.
         """
         codec, hits = self._keyed.find(AskedKeys([key]), which_of(which, version))
         (hit,) = hits.in_order()
@@ -176,17 +180,18 @@ class OperatorState:
     def get_many(
         self, keys: Iterable[Any], version: int | None = None, **which: Unpack[Which]
     ) -> list[Any]:
-        """What `get` gives for each of the keys, in their order and all of one version.
+        """Returns the result of `get` for each key, in their order and all of one version.
 
-        A few round trips for each 1,000 keys. Of list state each value is a list, or ``None``.
+        Takes a few round trips for each 1,000 keys. Of list state each result is a list, or
+        ``None``.
 
         Args:
-            keys: As `get` takes them; one may come several times.
-            version: As `get`.
-            which: As `get`.
+            keys: In the form that `get` takes; a key may occur several times.
+            version: See `get`.
+            which: See `get`.
 
         Raises:
-            RedisStateError: As `get`.
+            RedisStateError: See `get`.
         """
         wanted, all_keys = which_of(which, version), list(keys)
         if not all_keys:
@@ -197,13 +202,13 @@ class OperatorState:
     def items(
         self, version: int | None = None, **which: Unpack[Which]
     ) -> Iterator[tuple[Any, Any]]:
-        """Key columns and value columns of every row, partition by partition, in no order.
+        """Yields key columns and value columns of every row, partition by partition, in no order.
 
         Memory is bounded by the changes since the last snapshot of one partition and a chunk of
-        blocks. Rows should be taken within ten minutes: then a dropped version expires.
+        blocks. Consume the rows within ten minutes: then a dropped version expires.
 
         Raises:
-            RedisStateError: As `get`; `UnavailableError` also if the version expired while it was
+            RedisStateError: See `get`; also `UnavailableError` if the version expired during the
                 read.
         """
         for codec, rows in self._stored.pieces(which_of(which, version), lists=False):
@@ -213,7 +218,7 @@ class OperatorState:
     def list_items(
         self, version: int | None = None, **which: Unpack[Which]
     ) -> Iterator[tuple[Any, list[Any]]]:
-        """As `items`, with the elements of each key's list, as `get_list` gives them."""
+        """Yields the keys of list state with their elements; see `items` and `get_list`."""
         for codec, rows in self._stored.pieces(which_of(which, version), lists=True):
             for key, value in rows:
                 yield codec.decode_key(key), codec.decode_values(value)
@@ -227,19 +232,19 @@ class OperatorState:
         columns: Sequence[str] | None = None,
         **which: Unpack[Which],
     ) -> Iterator[dict[str, Any]]:
-        """Rows as dicts of the columns that `to_arrow` has, partition by partition, in no order.
+        """Yields rows as dicts of the columns of `to_arrow`, partition by partition, in no order.
 
         Args:
-            version: As `get`.
-            prefix: Values of the first key columns, by name or in their order; of a store of Python
-                the first elements of a tuple, or what a text or bytes begin with.
-            where: A mapping of columns to values that they have to have, or a function of a row,
-                which gets all of its columns.
-            columns: Those that are wanted; ``None`` means all.
-            which: As `get`.
+            version: See `get`.
+            prefix: Values of the first key columns, by name or in their order. Of a store of Python
+                the first elements of a tuple, or the first characters of a text or bytes.
+            where: A mapping of columns to their required values, or a function of a row, which gets
+                all columns.
+            columns: Columns to return; ``None`` means all.
+            which: See `get`.
 
         Raises:
-            RedisStateError: As `items`; `ConfigError` if there is no such column.
+            RedisStateError: See `items`; also `ConfigError` if there is no such column.
         """
         return flat_rows(
             self._stored.pieces(which_of(which, version)),
@@ -249,10 +254,10 @@ class OperatorState:
         )
 
     def count(self, version: int | None = None, **which: Unpack[Which]) -> int:
-        """How many keys there are; from the manifests alone where the store has one family.
+        """Returns the number of keys; reads only manifests if the store has one family.
 
         Raises:
-            RedisStateError: As `items`.
+            RedisStateError: See `items`.
         """
         return self._stored.count(which_of(which, version))
 
@@ -266,20 +271,21 @@ class OperatorState:
         columns: Sequence[str] | None = None,
         **which: Unpack[Which],
     ) -> Iterator[pa.RecordBatch]:
-        """Rows as Arrow batches: key columns, then value columns; of a list a row an element.
+        """Returns rows as Arrow batches: key columns, then value columns.
 
-        docs/reading.md has the types, and what happens to a name that comes twice.
+        A list has a row for each element. docs/reading.md lists the types, and the handling of
+        duplicate names.
 
         Args:
-            version: As `get`.
-            rows: So many at most in a batch.
-            prefix: As `scan`.
-            where: As `scan`.
-            columns: As `scan`.
-            which: As `get`.
+            version: See `get`.
+            rows: Most rows of a batch.
+            prefix: See `scan`.
+            where: See `scan`.
+            columns: See `scan`.
+            which: See `get`.
 
         Raises:
-            RedisStateError: As `scan`; `ConfigError` also without pyarrow, or if the values of a
+            RedisStateError: See `scan`; also `ConfigError` without pyarrow, or if the values of a
                 store of Python have no common Arrow type.
         """
         return arrow.batches(self._stored, which_of(which, version), rows, prefix, where, columns)
@@ -293,10 +299,10 @@ class OperatorState:
         columns: Sequence[str] | None = None,
         **which: Unpack[Which],
     ) -> pa.Table:
-        """All rows of `to_batches` as a `pyarrow.Table`.
+        """Returns all rows of `to_batches` as a `pyarrow.Table`.
 
         Raises:
-            RedisStateError: As `to_batches`.
+            RedisStateError: See `to_batches`.
         """
         return arrow.table(self._stored, which_of(which, version), prefix, where, columns)
 
@@ -309,10 +315,10 @@ class OperatorState:
         columns: Sequence[str] | None = None,
         **which: Unpack[Which],
     ) -> pd.DataFrame:
-        """`to_arrow` as a pandas DataFrame.
+        """Returns `to_arrow` as a pandas DataFrame.
 
         Raises:
-            RedisStateError: As `to_arrow`; `ConfigError` also without pandas.
+            RedisStateError: See `to_arrow`; also `ConfigError` without pandas.
         """
         return arrow.pandas_frame(
             arrow.table(self._stored, which_of(which, version), prefix, where, columns)
@@ -327,27 +333,27 @@ class OperatorState:
         columns: Sequence[str] | None = None,
         **which: Unpack[Which],
     ) -> pl.DataFrame:
-        """`to_arrow` as a Polars DataFrame.
+        """Returns `to_arrow` as a Polars DataFrame.
 
         Raises:
-            RedisStateError: As `to_arrow`; `ConfigError` also without polars.
+            RedisStateError: See `to_arrow`; also `ConfigError` without polars.
         """
         return arrow.polars_frame(
             arrow.table(self._stored, which_of(which, version), prefix, where, columns)
         )
 
     def diff(self, a: int, b: int | None = None) -> Iterator[Change]:
-        """The keys whose values differ between the states after two batches, in no order.
+        """Yields the keys whose values differ between the states after two batches, in no order.
 
-        Read are the deltas between the two, and of the state after the earlier batch the blocks
-        that can hold the keys which they touched. Memory holds what the deltas say of one
-        partition. Where a range of keys was removed, its rows are read; where the family was
-        dropped, or the store was loaded empty, all of one partition.
+        Reads the deltas between the two states, and those blocks of the state after the earlier
+        batch that can hold the touched keys. Memory holds the changes of one partition. Where a
+        range of keys was removed, its rows are read. Where the family was dropped, or the store was
+        loaded empty, all rows of one partition are read.
 
         Args:
-            a: A batch, by the number that the query itself gives it; of a store alone, a version
-                minus one. -1 stands for the empty state before all batches.
-            b: Another one, before or after `a`; ``None`` means the newest confirmed one.
+            a: A batch, by the query's own number; of a store alone, a version minus one. -1 is the
+                empty state before all batches.
+            b: Another batch, before or after `a`; ``None`` means the newest confirmed one.
 
         Raises:
             ConfigError: A batch is not a number, or the store began later.
@@ -355,45 +361,45 @@ class OperatorState:
             StateError: A batch is not confirmed yet, or retention has dropped changes between the
                 two (`VERSION_EXPIRED`): its `version` is the oldest one that can be compared.
             UnavailableError: Redis gave no answer before the deadline, or a version was dropped
-                while it was read.
+                during the read.
         """
         yield from diff(self._place(), a, b)
 
     def history(self, key: Any, *, limit: int | None = None) -> list[Revision]:
-        """The values that a key has had, the newest first, as far back as retention reaches.
+        """Returns the past values of one key, the newest first, as far back as retention reaches.
 
-        Read are the blocks that can hold the key, of each kept delta of its partition: two round
-        trips for 32 deltas. Of a key that is absent now, all partitions are looked at, one after
-        the other, until one knows it.
+        Reads the blocks that can hold the key, of each kept delta of its partition: two round trips
+        for 32 deltas. For a key that is absent now, all partitions are searched, one after the
+        other, until one has the key.
 
         Args:
-            key: As `get` takes it.
-            limit: How many values; ``None`` means all that are kept.
+            key: In the form that `get` takes.
+            limit: Most values to return; ``None`` means all that are kept.
 
         Raises:
-            RedisStateError: As `get`.
+            RedisStateError: See `get`.
         """
         return history(self._place(), key, likely=self._keyed.partition_of(key), limit=limit)
 
     def hot(self, *, batches: int = BATCHES, limit: int = LIMIT, by: By = "updates") -> HotKeys:
-        """The keys that the last batches changed most, or of which they wrote most.
+        """Returns the keys that the last batches changed most often, or with most bytes.
 
-        The deltas of these batches are read, a piece at a time, and of each partition a header.
-        Memory is bounded: with more than 131,072 keys figures may be too low, by `HotKeys.error` at
-        most (Anderson et al., "A High-Performance Algorithm for Identifying Frequent Items in Data
+        Reads the deltas of these batches, a piece at a time, and a header of each partition. Memory
+        is bounded: with more than 131,072 keys figures may be too low, by `HotKeys.error` at most
+        (Anderson et al., "A High-Performance Algorithm for Identifying Frequent Items in Data
         Streams", 2017).
 
         Args:
-            batches: How many, back from the newest that the query has confirmed; older ones than
-                are kept are left out.
-            limit: How many keys.
-            by: What counts: ``"updates"`` are batches that changed the key.
+            batches: Number of batches, back from the newest confirmed one; batches that are no
+                longer kept are left out.
+            limit: Number of keys.
+            by: Measure: ``"updates"`` counts the batches that changed the key.
 
         Raises:
             ConfigError: An argument is out of range.
             NotFoundError: There is no such operator, store or family.
             UnavailableError: Redis gave no answer before the deadline, or versions were dropped
-                while they were read.
+                during the read.
         """
         return hot(self._place(), batches=batches, limit=limit, by=by)
 
@@ -405,29 +411,30 @@ class OperatorState:
         interval_s: float = 1.0,
         stop: threading.Event | None = None,
     ) -> Iterator[ChangeBatch]:
-        """What each batch changed, batch by batch, once all partitions have confirmed it.
+        """Yields the changes of each batch once all partitions have confirmed the batch.
 
-        Only deltas are read, and the version below where it has to be: for rows in a range that
-        was removed, and for lists that were appended to. While nothing happens a follower sends
-        one small command an interval.
+        Reads deltas only, and the version below where needed: for rows in a removed range, and for
+        lists with appended elements. While nothing happens a follower sends one small command an
+        interval.
 
         Args:
-            since: The `token` of a batch: what came after it. The number of a batch: what came
-                after it, on whatever the query went on with. ``"start"``: the whole state first, as
-                the newest confirmed batch left it. ``None``: what comes from now on.
+            since: The `token` of a batch: starts after that batch. The number of a batch: starts
+                after it, on the timeline that the query continued. ``"start"``: begins with the
+                whole state as of the newest confirmed batch. ``None``: starts with the next batch.
             follow: Wait for further batches; else the iterator ends with the batches that are
                 confirmed now.
             interval_s: Seconds between two looks.
-            stop: Ends a follower that waits, from another thread.
+            stop: Ends a waiting follower, from another thread.
 
         Raises:
             ConfigError: `since` is not a token of this store, nor the number of a batch, or the
                 store began later.
             NotFoundError: There is no such operator, store or family.
-            StateError: `VERSION_EXPIRED`: retention has dropped what came next, and `version` is
-                the oldest one from which one can go on. `STATE_LOST`: the query went back behind
+            StateError: `VERSION_EXPIRED`: retention has dropped the next changes, and `version` is
+                the oldest one to continue from. `STATE_LOST`: the query was rewound to before
                 the batch. The message says how to start again.
-            UnavailableError: Redis gave no answer before the deadline; go on with the last token.
+            UnavailableError: Redis gave no answer before the deadline; continue with the last
+                token.
         """
         store = self._query.store_id(self._operator, self._store)
         return changes(self._place, store, since, follow=follow, interval_s=interval_s, stop=stop)

@@ -1,4 +1,4 @@
-"""How the state of an operator is taken, of a query and of its views."""
+"""Shared `operator()` accessor of queries and views."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class _Owner(Stores, Protocol):
 
 
 class Operators:
-    """What has operators; each class of it is a `Stores`."""
+    """Base class of everything that has operators; each subclass is a `Stores`."""
 
     def operator(
         self: _Owner,
@@ -32,24 +32,24 @@ class Operators:
         variant: Variants = "json",
         columns: Sequence[str] | None = None,
     ) -> OperatorState:
-        """The state of one operator; nothing is asked of Redis yet.
+        """Returns the state of one operator, without a request to Redis.
 
         Args:
             operator: Spark's id of the operator: 0 for the first of the query.
             store: Spark's name of the store; only stream-stream joins have several.
-            family: Name of the column family; only `transformWithState` has several, one for each
-                state variable, named as the variable is; `OperatorState.families` lists them.
-            codec: What a program in Python writes the store with; ``None`` means the one of its
-                name, `MSGPACK` or `RAW`.
-            text: How texts are read whose bytes are not UTF-8: ``"strict"`` raises
-                `UnreadableError`, ``"replace"`` reads U+FFFD, ``"surrogates"`` lone surrogates
-                that give the bytes back.
-            variant: A VARIANT is its JSON text, or with ``"binary"`` its two binaries.
-            columns: The columns of keys and values, named as in `scan`, that every call gives;
-                others are not parsed. ``None`` means all.
+            family: Name of the column family. Only `transformWithState` has several, one for each
+                state variable and named like the variable; `OperatorState.families` lists them.
+            codec: Codec with which a Python program writes the store; ``None`` means the codec that
+                the store names, `MSGPACK` or `RAW`.
+            text: Handling of texts whose bytes are not UTF-8: ``"strict"`` raises
+                `UnreadableError`, ``"replace"`` reads U+FFFD, ``"surrogates"`` reads lone
+                surrogates, which encode back to the same bytes.
+            variant: ``"json"`` reads a VARIANT as its JSON text, ``"binary"`` as its two binaries.
+            columns: Columns of keys and values that every call returns, named as in `scan`; other
+                columns are not parsed. ``None`` means all.
 
         Raises:
-            ConfigError: There is no such choice of `text` or `variant`.
+            ConfigError: `text` or `variant` is not one of the choices.
         """
         decoding = decoding_of(text, variant, columns)
         return OperatorState(self._client, self, operator, store, family, codec, decoding)

@@ -1,4 +1,4 @@
-"""One version of a store as a value that another process reads by."""
+"""One version of a store as a value that can be sent to another process."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _DIGEST_DIGITS = 16
 
 @dataclass(slots=True)
 class Pinned:
-    """Partitions of a store, each at one version; it can be pickled, and needs no closing.
+    """Partitions of a store, each at one version; picklable, without resources to close.
 
-    It is read as a `QueryView` is, and as long: while retention keeps the version, and at least ten
+    Readable for as long as a `QueryView`: while retention keeps the version, and for at least ten
     minutes.
 
     Attributes:
-        partitions: Those that are read, which need not be all.
-        blocks: Those that keys were looked up in; they may be of other versions, too.
+        partitions: The opened partitions, not necessarily all.
+        blocks: Cached blocks of look-ups, also of other versions.
     """
 
     info: OperatorInfo
@@ -37,21 +37,21 @@ class Pinned:
 
     @property
     def digest(self) -> str:
-        """Tells versions of one number apart: a query that went back writes it again."""
+        """Hash that tells apart versions of one number: a rewound query writes a number again."""
         pins = "\n".join(f"{one.pin.version} {one.pin.uid}" for one in self.partitions)
         return hashlib.sha256(pins.encode()).hexdigest()[:_DIGEST_DIGITS]
 
     def only(self, partitions: Sequence[Opened]) -> Pinned:
-        """The same for some of the partitions."""
+        """Returns the same version of some of the partitions."""
         return Pinned(self.info, list(partitions))
 
     def known(self, operator: int, store: str) -> OperatorInfo:
-        """What is known of the store."""
+        """Returns the metadata of the store."""
         self._check(operator, store)
         return self.info
 
     def listed(self, operator: int, store: str) -> OperatorInfo:
-        """As `known`: the partitions stay those that were opened."""
+        """Returns the metadata of the store as it was when the version was opened."""
         return self.known(operator, store)
 
     def open_at(
@@ -62,10 +62,10 @@ class Pinned:
         *,
         only: Sequence[int] | None = None,
     ) -> tuple[OperatorInfo, list[Opened]]:
-        """The partitions; asks nothing of Redis.
+        """Returns the partitions, without a request to Redis.
 
         Raises:
-            ConfigError: Another version was asked for.
+            ConfigError: The request names another version.
         """
         self._check(operator, store)
         if wanted != VersionRequest():
@@ -76,7 +76,7 @@ class Pinned:
         return self.info, [by_number[number] for number in only]
 
     def moved(self, opened: Opened) -> None:
-        """Take note that a version is made up of other segments now."""
+        """Records that the segments of a version have changed."""
         self.partitions = [opened if one.id == opened.id else one for one in self.partitions]
 
     def view(
@@ -85,10 +85,10 @@ class Pinned:
         version: int | None = None,
         **which: object,
     ) -> Pinned:
-        """The same: it has one version.
+        """Returns this object, which has one version.
 
         Raises:
-            ConfigError: Another one was asked for.
+            ConfigError: The request names another version.
         """
         if which or version is not None:
             raise _has_one()
@@ -103,7 +103,7 @@ class Pinned:
 
 
 def pin(view: QueryView, operator: int, store: str) -> Pinned:
-    """A store of a view.
+    """Pins the version of a store that a view reads.
 
     Raises:
         NotFoundError: The view has no such operator or store.

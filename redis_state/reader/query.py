@@ -51,11 +51,11 @@ _WHAT = "opening the state"
 
 
 class Query(Operators):
-    """A query by one checkpoint; `Reader.query` makes it.
+    """The query of one checkpoint; made by `Reader.query`.
 
     Attributes:
-        info: What the list of checkpoints says.
-        blocks: Those that keys were looked up in, at most about 32 MiB.
+        info: Entry of the query in the list of checkpoints.
+        blocks: Cached blocks of look-ups, at most about 32 MiB.
     """
 
     def __init__(self, client: Client, info: QueryInfo, *, tenant: str) -> None:
@@ -71,10 +71,10 @@ class Query(Operators):
         return f"Query(name={self.info.name!r}, id={self.info.id!r}, gen={self.info.gen!r})"
 
     def operators(self) -> list[OperatorInfo]:
-        """The stateful operators and their stores, as Redis lists them now.
+        """Returns the stateful operators and their stores, as Redis lists them now.
 
-        Families of an operator that keeps several (`transformWithState`, joins of state format 3
-        and 4) are those of its newest confirmed version, from a header.
+        Families of an operator with several (`transformWithState`, joins of state format 3 and 4)
+        are read from a header of its newest confirmed version.
 
         Raises:
             FormatError: The list of operators is damaged.
@@ -83,13 +83,13 @@ class Query(Operators):
         return [replace(one, families=self._families(one)) for one in self._list()]
 
     def status(self) -> QueryStatus:
-        """How the query stands; as `Reader.status` tells it of all."""
+        """Returns the status of the query, as `Reader.status` does for all queries."""
         return status_of(self._client, self.info, tenant=self._tenant)
 
     def why_growing(self) -> list[Cause]:
-        """Why the state of the query grows or stays large, as far as metadata shows it.
+        """Returns the causes of large or growing state, as far as metadata shows them.
 
-        Manifests, headers of segments and the registry are read, no row; nothing is changed.
+        Reads manifests, headers of segments and the registry, but no row. Changes nothing.
 
         Raises:
             FormatError: A header is damaged.
@@ -100,16 +100,16 @@ class Query(Operators):
         return causes_of(found, stores, older)
 
     def known(self, operator: int, store: str) -> OperatorInfo | None:
-        """What an earlier call found out about a store."""
+        """Returns cached metadata of a store; ``None`` if no call has read any."""
         return self._known.get((operator, store))
 
     def listed(self, operator: int, store: str) -> OperatorInfo | None:
-        """What Redis lists of a store now."""
+        """Returns the metadata of a store as Redis lists it now; ``None`` if it is not listed."""
         self._list()
         return self.known(operator, store)
 
     def partitions(self, operator: int, store: str) -> tuple[OperatorInfo, list[PartitionId]]:
-        """A store and its partitions, as Redis lists them now.
+        """Returns a store and its partitions, as Redis lists them now.
 
         Raises:
             NotFoundError: There is no such operator or store.
@@ -121,39 +121,39 @@ class Query(Operators):
         return listed, self.ids(listed, range(listed.partitions))
 
     def store_id(self, operator: int, store: str) -> StoreId:
-        """What the keys of a store's partitions are made of."""
+        """Returns the id that the keys of a store's partitions contain."""
         return StoreId(self.info.gen, operator, store, self._tenant)
 
     def moved(self, opened: Opened) -> None:
-        """Take note that a version is made up of other segments now."""
+        """Records that the segments of a version have changed."""
         self._newest.moved(opened)
 
     def view(
         self, operator: int | None = None, version: int | None = None, **which: Unpack[Which]
     ) -> QueryView:
-        """One version of all stores of the query, for many calls.
+        """Returns a view of all stores at one version, for many calls.
 
         Args:
             operator: Only the stores of this operator; ``None`` means all.
-            version: As `OperatorState.get`; `which` too.
+            version: See `OperatorState.get`, also for `which`.
 
         Raises:
             NotFoundError: The query has no state, or no such operator.
-            RedisStateError: As `OperatorState.get`.
+            RedisStateError: See `OperatorState.get`.
         """
         return QueryView(self._client, self, self._stores(operator), which_of(which, version))
 
     def live_view(self, operator: int | None = None, *, interval_s: float = INTERVAL_S) -> LiveView:
-        """What the query has confirmed, looked for at most once an interval; for very many calls.
+        """Returns a view that follows the query, for very many calls; sends nothing to Redis yet.
 
-        Nothing is asked of Redis yet.
+        The view looks for a newer confirmed version at most once an interval.
 
         Args:
-            operator: As `view`.
-            interval_s: Seconds between two looks, and so how far an answer may be behind.
+            operator: See `view`.
+            interval_s: Seconds between two looks, and the greatest lag of an answer.
 
         Raises:
-            ConfigError: It is not above 0.
+            ConfigError: `interval_s` is not above 0.
         """
         return LiveView(self._client, self, partial(self._look, operator), interval_s)
 
@@ -168,20 +168,21 @@ class Query(Operators):
         at: str | int = CONFIRMED,
         max_age: float | None = None,
     ) -> tuple[OperatorInfo, list[Opened]]:
-        """Open partitions of a store, all at one version; in one round trip if nothing moves.
+        """Opens partitions of a store at one version, in one round trip if nothing moves.
 
         Args:
             uids: Spark's unique ids of the version, one for each partition; ``None`` means those
-                that the query went on with.
+                from which the query continued.
             only: Partitions of a store that is known; ``None`` means all.
-            at: As docs/reading.md has it.
-            max_age: As docs/reading.md has it, in seconds.
+            at: See docs/reading.md.
+            max_age: See docs/reading.md; seconds.
 
         Raises:
             ConfigError: Ids were given for another number of partitions, or without a version.
             NotFoundError: There is no such operator or store.
-            StateError: A partition does not hold the version, or it is older than `max_age`; or the
-                newest version is wanted, and the store was given another number of partitions.
+            StateError: A partition does not hold the version, or the version is older than
+                `max_age`. Also if the newest version is requested of a store that was given another
+                number of partitions.
         """
         return self.open_at(operator, store, VersionRequest(version, at, uids, max_age), only=only)
 
@@ -193,7 +194,7 @@ class Query(Operators):
         *,
         only: Sequence[int] | None = None,
     ) -> tuple[OperatorInfo, list[Opened]]:
-        """As `open`."""
+        """Opens partitions of a store for a version request; see `open`."""
         listed = self._fresh(operator, store, every=only is None)
         found: list[Opened] | None = None
         if listed is None and wanted.newest:
@@ -213,13 +214,13 @@ class Query(Operators):
     def open_stores(
         self, stores: Sequence[OperatorInfo], wanted: VersionRequest, *, keyed: bool = False
     ) -> list[list[Opened]]:
-        """Open all partitions of several stores; those that move together at one version.
+        """Opens all partitions of several stores; those that move together at one version.
 
         Args:
-            keyed: Only keys are looked up, so it does not matter if segments expire soon.
+            keyed: Only keys are looked up, so segments may expire soon.
 
         Raises:
-            RedisStateError: As `open`.
+            RedisStateError: See `open`.
         """
         if _is_of_now(wanted):
             _check_moved(stores)
@@ -236,15 +237,15 @@ class Query(Operators):
         return [[next(rest) for _ in of_store] for of_store in every]
 
     def ids(self, info: OperatorInfo, partitions: Iterable[int]) -> list[PartitionId]:
-        """Partitions of a store."""
+        """Returns the ids of partitions of a store."""
         of = self.store_id(info.operator, info.store)
         return [PartitionId(of, partition) for partition in partitions]
 
     def _look(self, operator: int | None, last: QueryView | None) -> QueryView:
-        """A view of what is confirmed now, for looking keys up.
+        """Opens a view of the newest confirmed version, for look-ups.
 
         Args:
-            last: What the last look has made.
+            last: The view of the previous look.
         """
         stores = self._stores(operator)
         return QueryView(self._client, self, stores, NEWEST, keyed=True, last=last)
@@ -255,7 +256,7 @@ class Query(Operators):
         return list(self._known.values())
 
     def _families(self, info: OperatorInfo) -> tuple[Family, ...]:
-        """The families of a store; Redis lists only the default one."""
+        """Returns the families of a store; Redis lists only the default one."""
         if info.alone or info.moved or not all(map(is_placeholder, info.families)):
             return info.families
         try:
@@ -273,7 +274,7 @@ class Query(Operators):
         return stores
 
     def _first(self, operator: int, store: str) -> tuple[OperatorInfo, list[Opened]]:
-        """What is confirmed of a store of which only the list of checkpoints has told."""
+        """Opens the newest confirmed version of a store known only from the list of checkpoints."""
         of = self.store_id(operator, store)
         count = self.info.partitions.get((operator, store), 0)
         ids = [PartitionId(of, partition) for partition in range(count)]
@@ -289,9 +290,9 @@ class Query(Operators):
         return info, found if info.alone else level(self._client, found)
 
     def _confirmed(self, ids: Sequence[PartitionId]) -> list[Opened]:
-        """Partitions at their own newest confirmed versions, made up as they are now.
+        """Opens partitions at their own newest confirmed versions, with their current segments.
 
-        For who reads for long: what a version was made up of before may expire any moment.
+        Long reads need current segments: a dropped segment may expire at any moment.
         """
         replies = self._client.call(_WHAT, open_commands(ids, None)) if ids else []
         return read_replies(ids, replies, version=None)
@@ -305,7 +306,7 @@ class Query(Operators):
         keyed: bool = False,
     ) -> list[Opened]:
         if wanted.at == LATEST:
-            # What all have published is to be known, also if only some of them are read.
+            # A version counts once all partitions have published it, also if only some are read.
             read = partitions if info.alone else range(info.partitions)
             opened = open_latest(self._client, self.ids(info, read), alone=info.alone)
             found = {one.id.partition: one for one in opened}
@@ -322,9 +323,10 @@ class Query(Operators):
         self._known = parse_operators(raw)
 
     def _fresh(self, operator: int, store: str, *, every: bool) -> OperatorInfo | None:
-        """As `known`; asks again from time to time where a store may have moved.
+        """Returns the metadata of a store; asks again after a while, since a store may move.
 
-        A store that Python keeps gets its partitions one by one: who wants all asks each time.
+        A store of Python gets its partitions one by one, so a call for all partitions asks every
+        time.
         """
         listed = self.known(operator, store)
         if listed is None or (listed.alone and not every):
@@ -352,7 +354,7 @@ class Query(Operators):
 
 
 def _is_of_now(wanted: VersionRequest) -> bool:
-    """Whether the newest version is asked for, and none that is named."""
+    """Returns whether the newest version is requested, and not a named one."""
     return wanted.newest or wanted.at == LATEST
 
 

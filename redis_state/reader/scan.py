@@ -1,4 +1,4 @@
-"""All rows of a version, from another segment if maintenance replaces one before rows came out."""
+"""Reads all rows of a version; reopens the version if maintenance replaces a segment first."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WHAT = "reading all rows"
 
 
 def pieces_of(client: Client, opened: Opened) -> Iterator[tuple[ScanRows, Sequence[Family]]]:
-    """The live rows of a version, some at a time, with its family table.
+    """Yields the live rows of a version in pieces, each with the family table.
 
     Raises:
         StateError: A published segment was destroyed.
@@ -39,6 +39,7 @@ def pieces_of(client: Client, opened: Opened) -> Iterator[tuple[ScanRows, Sequen
                 yield piece
             return
         except SegmentGoneError:
+            # A second start would return rows twice.
             if given:
                 raise UnavailableError(
                     _WHAT,
@@ -51,10 +52,10 @@ def pieces_of(client: Client, opened: Opened) -> Iterator[tuple[ScanRows, Sequen
 
 
 def rows_of(client: Client, opened: Opened) -> Iterator[tuple[bytes, bytes, Sequence[Family]]]:
-    """Stored key, value and family table for each live row of a version.
+    """Yields stored key, value and family table of each live row of a version.
 
     Raises:
-        RedisStateError: As `pieces_of`.
+        RedisStateError: See `pieces_of`.
     """
     for rows, families in pieces_of(client, opened):
         for key, value in rows:
@@ -62,7 +63,7 @@ def rows_of(client: Client, opened: Opened) -> Iterator[tuple[bytes, bytes, Sequ
 
 
 def families_of(client: Client, partitions: Sequence[Opened]) -> tuple[Family, ...]:
-    """The family table of the first of several partitions that has one; empty if none has.
+    """Returns the family table of the first partition that has one; empty if none has.
 
     Raises:
         StateError: A published segment was destroyed.

@@ -1,4 +1,4 @@
-"""What state is read from: a query, or a view of it."""
+"""Protocols of the sources of state: a query, or a view of a query."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
 
 class Source(Protocol):
-    """What an operator's state is opened by: a query, or a view of it.
+    """Opens stores for reading; a query or a view of a query.
 
     Attributes:
-        blocks: Those that keys were looked up in.
+        blocks: Cached blocks of look-ups.
     """
 
     blocks: BlockCache
 
     def known(self, operator: int, store: str) -> OperatorInfo | None:
-        """What is known of a store; a look for a newer version may come first."""
+        """Returns cached metadata of a store; may look for a newer version first."""
 
     def listed(self, operator: int, store: str) -> OperatorInfo | None:
-        """As `Query.listed`."""
+        """Returns current metadata of a store; see `Query.listed`."""
 
     def open_at(
         self,
@@ -40,7 +40,7 @@ class Source(Protocol):
         *,
         only: Sequence[int] | None = None,
     ) -> tuple[OperatorInfo, list[Opened]]:
-        """As `Query.open_at`."""
+        """Opens partitions of a store at one version; see `Query.open_at`."""
 
     def view(
         self,
@@ -48,14 +48,14 @@ class Source(Protocol):
         version: int | None = None,
         **which: Unpack[Which],
     ) -> Source:
-        """The same at one version."""
+        """Returns a source that is fixed to one version."""
 
     def moved(self, opened: Opened) -> None:
-        """Called when a version was found to be made up of other segments than before."""
+        """Records that the segments of a version have changed."""
 
 
 class Stores(Source, Protocol):
-    """A source that also says where its stores lie, for who looks at many versions."""
+    """A source that also names the partitions of its stores, to read many versions."""
 
     def view(
         self,
@@ -63,10 +63,10 @@ class Stores(Source, Protocol):
         version: int | None = None,
         **which: Unpack[Which],
     ) -> Stores:
-        """The same at one version."""
+        """Returns a source that is fixed to one version."""
 
     def partitions(self, operator: int, store: str) -> tuple[OperatorInfo, list[PartitionId]]:
-        """As `Query.partitions`."""
+        """Returns a store and its partitions; see `Query.partitions`."""
 
     def store_id(self, operator: int, store: str) -> StoreId:
-        """As `Query.store_id`."""
+        """Returns the id of a store; see `Query.store_id`."""

@@ -1,4 +1,4 @@
-"""A state at one version as a table whose Arrow schema is known before its rows are read."""
+"""State at one version as a table whose Arrow schema is known before its rows are read."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ROWS = 16_384
-"""In a batch."""
+"""Rows of a batch."""
 
 
 class StateTable:
-    """The rows of a state: key columns, then value columns; of a list a row for each element.
+    """The rows of a state: key columns, then value columns; a list has a row for each element.
 
     A store of Python has no columns: its keys and values are JSON texts.
 
@@ -48,7 +48,7 @@ class StateTable:
         schema: All columns.
 
     Raises:
-        RedisStateError: As `OperatorState.get`; `ConfigError` also without pyarrow.
+        RedisStateError: See `OperatorState.get`; also `ConfigError` without pyarrow.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class StateTable:
         codec, _ = stored.opened(VersionRequest())
         self._codec: RowCodec = codec
         self._columns = columns_of(codec)
-        # Of one version: what looks at many is not asked for.
+        # The source has one version, so the methods of `Stores` for many versions are not called.
         stores = cast("Stores", source)
         self._state = OperatorState(client, stores, operator, store, family, None, decoding)
         self._keyed = KeyedReads(client, source, operator, store, choice)
@@ -90,10 +90,10 @@ class StateTable:
         return self._columns.names[: self._columns.keys]
 
     def keys_with(self, equal: Mapping[ColumnPath, Sequence[Any]]) -> list[dict[str, Any]] | None:
-        """The keys that `batches` takes for a filter; ``None`` if it does not come down to keys.
+        """Returns the keys that a filter selects; ``None`` if it does not select by whole keys.
 
         Args:
-            equal: As `key_filter.keys_of`.
+            equal: See `key_filter.keys_of`.
         """
         key, value = self._codec.columns
         if key is None or value is None or len(set(value.names)) < len(value.names):
@@ -101,10 +101,10 @@ class StateTable:
         return keys_of(key, equal)
 
     def chosen(self, columns: Sequence[str] | None) -> pa.Schema:
-        """The schema of some of the columns.
+        """Returns the schema of some of the columns.
 
         Raises:
-            ConfigError: There is none of that name.
+            ConfigError: There is no column of a given name.
         """
         import pyarrow as pa
 
@@ -113,14 +113,14 @@ class StateTable:
     def batches(
         self, columns: Sequence[str] | None = None, keys: Sequence[Mapping[str, Any]] | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """The rows, in bounded batches.
+        """Returns an iterator over the rows, in bounded batches.
 
         Args:
-            columns: Those that are wanted, in their order; ``None`` means all.
-            keys: Those whose rows are wanted; ``None`` means all.
+            columns: Columns to return, in their order; ``None`` means all.
+            keys: Keys whose rows to return; ``None`` means all.
 
         Raises:
-            RedisStateError: As `OperatorState.to_batches`.
+            RedisStateError: See `OperatorState.to_batches`.
         """
         schema = self.chosen(columns)
         if keys is not None:
@@ -140,28 +140,31 @@ class StateTable:
         return self._columns.names[self._columns.keys :]
 
     def check_look_up(self) -> None:
-        """Check that rows can be looked up by the key columns.
+        """Checks that rows can be looked up by the key columns.
 
         Raises:
-            ConfigError: They cannot: equal values of one may have different bytes, or it is not
-                implemented for its type.
+            ConfigError: Equal values of a column may have different bytes, or look-ups by its type
+                are not implemented.
         """
         if isinstance(self._codec, FamilyCodec):
             check_lookup(self._codec.key)
 
     def look_up(self, keys: AskedKeys, columns: Sequence[str]) -> tuple[list[pa.Array], pa.Array]:
-        """Value columns of keys, null where there is no such key, and which keys there are.
+        """Returns the value columns of keys, and a mask of the keys that exist.
 
         Args:
-            columns: Value columns, the others are not parsed; the state has no lists.
+            columns: Value columns to parse; the state has no lists.
+
+        Returns:
+            Columns that are null where a key does not exist.
 
         Raises:
-            RedisStateError: As `OperatorState.get_many`.
+            RedisStateError: See `OperatorState.get_many`.
         """
         import pyarrow as pa
 
         places: list[int | None] = [None] * len(keys)
-        # The rows of a partition have one codec, and most often those of all have.
+        # The rows of a partition have one codec; most often all partitions share it.
         groups: dict[int, tuple[RowCodec, list[bytes], list[int]]] = {}
         for group in self._keyed.find(keys, VersionRequest())[1].groups if len(keys) else ():
             _, values, of_group = groups.setdefault(id(group.codec), (group.codec, [], []))
@@ -188,10 +191,10 @@ class StateTable:
     def _found(
         self, keys: Sequence[Any], columns: Sequence[str]
     ) -> Iterator[list[Sequence[Any]] | None]:
-        """The value columns of each key by their places, of a list those of each element.
+        """Yields the value columns of each key by position; of a list, those of each element.
 
         Args:
-            columns: Others are not parsed.
+            columns: Columns to parse.
         """
         if not keys:
             return
@@ -206,13 +209,13 @@ class StateTable:
             yield [made.value_row(element) for element in elements]
 
     def _like(self, codec: RowCodec) -> RowCodec:
-        """A codec that gives rows of a partition the columns of this table.
+        """Returns a codec that gives rows of a partition the columns of this table.
 
         Raises:
-            ConfigError: They have others.
+            ConfigError: The partition has other columns.
         """
         if isinstance(codec, TypedRowCodec) and isinstance(self._codec, TypedRowCodec):
-            # Where a time to live was taken away, some rows and partitions still have one.
+            # Where a time to live was removed, some rows and partitions still have one.
             codec = replace(codec, expires=self._codec.expires)
         if codec.columns[1] != self._codec.columns[1]:
             raise ConfigError(
@@ -259,7 +262,7 @@ class StateTable:
 
 
 def _in_order(type_: Type, value: Any) -> Any:
-    """A struct as its values; that of a key is given by names."""
+    """Returns a struct as a tuple of its values; a struct in a key is given by names."""
     if isinstance(type_, Struct) and isinstance(value, Mapping):
         return tuple(_in_order(field.type, value[field.name]) for field in type_.fields)
     return value

@@ -1,4 +1,4 @@
-"""The columns of a family as a table has them: those of the key, then those of the value."""
+"""The columns of a family as columns of a table: those of the key, then those of the value."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from redis_state.rows.spark_types import Type, is_opaque
 from redis_state.rows.typed_rows import TypedRowCodec
 
 RowCodec = FamilyCodec | PythonCodec | TypedRowCodec
-"""Rows of Spark and of processors have columns; a store of Python has plain keys and values."""
+"""Codecs of rows. Rows of Spark and of processors have columns; rows of Python stores have none."""
 
 _KEY, _VALUE = "key", "value"
 
@@ -22,11 +22,11 @@ class TableColumns:
     """The columns of a table.
 
     Attributes:
-        names: All different: a value column that is called like a key column is
-            ``value.<name>``, and what still comes twice gets a number.
-        types: ``None`` for what only the values themselves tell, as in stores of Python.
-        keys: How many of them are of the key.
-        asked: Places of those that are handed out unless some are named.
+        names: Distinct names. A value column named like a key column becomes ``value.<name>``;
+            remaining duplicates get a numeric suffix.
+        types: ``None`` where only the values tell the type, as in stores of Python.
+        keys: Number of key columns.
+        asked: Positions of the columns that are returned by default.
     """
 
     names: tuple[str, ...]
@@ -35,10 +35,10 @@ class TableColumns:
     asked: tuple[int, ...]
 
     def places(self, wanted: Iterable[str] | None) -> list[int]:
-        """Where columns are; ``None`` means those that the codec hands out.
+        """Returns the positions of columns; ``None`` means the default columns.
 
         Raises:
-            ConfigError: There is none of that name.
+            ConfigError: There is no column of a given name.
         """
         if wanted is None:
             return list(self.asked)
@@ -55,7 +55,7 @@ class TableColumns:
 
 
 def columns_of(codec: RowCodec) -> TableColumns:
-    """The columns of a codec's rows."""
+    """Returns the columns of a codec's rows."""
     key, value = codec.columns
     if key is None or value is None:
         return TableColumns((_KEY, _VALUE), (None, None), 1, (0, 1))
@@ -74,24 +74,24 @@ def columns_of(codec: RowCodec) -> TableColumns:
 
 
 def only_columns(codec: RowCodec, names: Iterable[str]) -> RowCodec:
-    """The codec of these columns, which does not parse the others.
+    """Returns the codec restricted to these columns; other columns are not parsed.
 
     Raises:
-        ConfigError: There is none of a name.
+        ConfigError: There is no column of a given name.
     """
     columns = columns_of(codec)
     return only_places(codec, columns, columns.places(names))
 
 
 def readable_columns(codec: RowCodec) -> list[str]:
-    """The names of the columns whose type has a form outside of Spark."""
+    """Returns the names of the columns whose type has a form outside of Spark."""
     columns = columns_of(codec)
     pairs = zip(columns.names, columns.types, strict=True)
     return [name for name, type_ in pairs if type_ is None or not is_opaque(type_)]
 
 
 def only_places(codec: RowCodec, columns: TableColumns, places: Iterable[int]) -> RowCodec:
-    """The codec of the columns at these places, which does not parse the others."""
+    """Returns the codec restricted to the columns at these positions; others are not parsed."""
     wanted = set(places)
     if len(wanted) == len(columns.names):
         return codec
@@ -102,7 +102,7 @@ def only_places(codec: RowCodec, columns: TableColumns, places: Iterable[int]) -
 
 
 def free_name(name: str, taken: Sequence[str]) -> str:
-    """The name, or with a number behind it where it is taken."""
+    """Returns the name, with a numeric suffix if it is taken."""
     number, found = 1, name
     while found in taken:
         number += 1

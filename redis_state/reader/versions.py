@@ -1,8 +1,8 @@
-"""Which version a read is of: one in all partitions (docs/reading.md).
+"""Chooses the version of a read, one for all partitions (docs/reading.md).
 
 A partition is opened at version v only after the batch that wrote v ended everywhere and was
-logged. So one partition that has opened v proves that v is confirmed in all of them, and those that
-have not come so far yet are read at v, too.
+logged. So one partition that has opened v proves that v is confirmed in all partitions. Those that
+have not opened v yet are read at v, too.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypedDict
 
     class Which(TypedDict, total=False):
-        """What is read, besides `version`; docs/reading.md says what each means.
+        """Arguments that choose a version, besides `version`; docs/reading.md defines them.
 
         Attributes:
             at: ``"confirmed"``, ``"latest"``, or the number of a batch.
@@ -68,13 +68,13 @@ class VersionRequest:
     """The version that a call asks for.
 
     Attributes:
-        version: ``None`` means what `at` says.
-        at: As `Which`.
-        uids: As `Which`.
-        max_age: As `Which`.
+        version: ``None`` means that `at` decides.
+        at: See `Which`.
+        uids: See `Which`.
+        max_age: See `Which`.
 
     Raises:
-        ConfigError: They contradict each other, or one is malformed.
+        ConfigError: The arguments contradict each other, or one is malformed.
     """
 
     version: int | None = None
@@ -120,11 +120,11 @@ class VersionRequest:
 
     @property
     def newest(self) -> bool:
-        """Whether it is the confirmed version that is asked for."""
+        """Whether the newest confirmed version is requested."""
         return self.version is None and self.at == CONFIRMED
 
     def named(self, info: OperatorInfo) -> int | None:
-        """The version by its number; ``None`` if it has to be looked for.
+        """Returns the number of the version; ``None`` if it has to be looked for.
 
         Raises:
             ConfigError: The store has no version for this batch.
@@ -136,10 +136,10 @@ class VersionRequest:
         return version_after(self.at, info.ahead, what=_CHOOSING)
 
     def by_partition(self, info: OperatorInfo) -> Mapping[int, str]:
-        """The unique ids by partition.
+        """Returns the unique ids by partition.
 
         Raises:
-            ConfigError: They are of another number of partitions.
+            ConfigError: The number of ids is not the number of partitions.
         """
         if self.uids is None:
             return {}
@@ -161,12 +161,12 @@ NEWEST = VersionRequest()
 
 
 class NewestOpener:
-    """Opens the newest confirmed version of partitions, and asks only for what is new of it.
+    """Opens the newest confirmed version of partitions; reads only what is new.
 
-    Safe to share between threads: an older answer that is kept costs bytes, and no more.
+    Safe to share between threads: a race can only keep an older answer, which costs bytes.
 
     Args:
-        blocks: What is known of the partitions' segments.
+        blocks: Cached segments of the partitions.
     """
 
     def __init__(self, client: Client, blocks: BlockCache) -> None:
@@ -175,22 +175,22 @@ class NewestOpener:
         self._last: dict[PartitionId, Opened] = {}
 
     def open(self, ids: Sequence[PartitionId]) -> list[Opened]:
-        """Open partitions: in one round trip if all are as they were, else in another one.
+        """Opens partitions: in one round trip if all are unchanged, else with a second one.
 
-        What that finds is of one moment: of a query that goes back, partitions that were as they
-        were before would be of another timeline.
+        The second round trip opens all partitions, so its answer is of one moment. If the query
+        goes back, partitions that were unchanged before would be of another timeline.
 
         Raises:
-            RedisStateError: As `read_replies`.
+            RedisStateError: See `read_replies`.
         """
         known = [self._known(id_) for id_ in ids]
         same = self._unchanged([one for one in known if one is not None])
         return same if len(same) == len(ids) else self._opened(list(zip(ids, known, strict=True)))
 
     def _unchanged(self, known: Sequence[Opened]) -> list[Opened]:
-        """Those of which the same attempt is still the newest confirmed one.
+        """Returns the partitions whose newest confirmed attempt is still the same.
 
-        No script: what its segments say never changes (docs/format.md, section 7).
+        Needs no script, since the content of segments never changes (docs/format.md, section 7).
         """
         read: list[Command] = [("HMGET", keys.meta(one.id), *_CONFIRMED_FIELDS) for one in known]
         replies = self._client.call(_WHAT, read) if read else []
@@ -206,7 +206,7 @@ class NewestOpener:
         what = script("open")
         calls = [(keys.meta(id_), args) for (id_, _), args in zip(wanted, asked, strict=True)]
         if len(calls) == 1:
-            # The server knows the script by now as a rule: its text need not be sent.
+            # The server usually knows the script by now, so its text need not be sent.
             ((meta, args),) = calls
             answers = [self._client.script(_WHAT, what, [meta], args)]
         else:
@@ -217,7 +217,7 @@ class NewestOpener:
         for (id_, last), pins, answer in zip(wanted, cached, answers, strict=True):
             opened = read_opened(id_, answer, version=None, cached=pins)
             if last is not None and opened.pin == last.pin:
-                # What was read of it is known by this object.
+                # Caches of this version belong to this object.
                 opened = last
             elif last is not None and opened.start != EMPTY:
                 segments = opened.segments + last.segments
@@ -227,17 +227,17 @@ class NewestOpener:
         return found
 
     def keep(self, opened: Sequence[Opened]) -> None:
-        """What was found out otherwise."""
+        """Records versions that were opened without this opener."""
         self._last.update((one.id, one) for one in opened)
 
     def moved(self, opened: Opened) -> None:
-        """A version is made up of other segments now."""
+        """Forgets a version whose segments have changed."""
         self._last.pop(opened.id, None)
 
     def _is_long(self, opened: Opened) -> bool:
-        """Whether a chain is better asked for anew, since there may be a snapshot by now.
+        """Returns whether to ask anew for a whole chain, since there may be a snapshot by now.
 
-        Some deltas that were put together do not count: their rows and blocks below are known.
+        Deltas that were merged do not count: their rows and the blocks below are cached.
         """
         segments, recent = opened.segments, self._blocks.recent(opened.id)
         together = 0
@@ -254,17 +254,17 @@ class NewestOpener:
 
 
 def level(client: Client, opened: Sequence[Opened]) -> list[Opened]:
-    """Partitions that move together, all at the newest version that one of them has confirmed.
+    """Opens partitions that move together at the newest version that one of them has confirmed.
 
-    One round trip if some are behind, else none; a few where the query goes on, or goes back, in
-    between.
+    Takes one round trip if some are behind, else none; a few if the query advances or goes back
+    in between.
 
     Args:
         opened: At their own newest confirmed versions.
 
     Raises:
         StateError: A partition does not hold the version.
-        UnavailableError: The query kept going on in between.
+        UnavailableError: The query kept advancing in between.
     """
     if len(opened) == 1:
         return list(opened)
@@ -288,7 +288,7 @@ def level(client: Client, opened: Sequence[Opened]) -> list[Opened]:
 
 
 def runs_reached(client: Client, stores: Sequence[Sequence[PartitionId]]) -> list[tuple[int, int]]:
-    """How new the run is that holds a store, and the newest version confirmed there, by store."""
+    """Returns the epoch of the run that holds each store, and its newest confirmed version."""
     read: list[Command] = [("HMGET", keys.meta(id_), "e", "o") for ids in stores for id_ in ids]
     rest = iter(client.call("looking for the newest run", read) if read else [])
     marks = [[_numbers(next(rest)) for _ in ids] for ids in stores]
@@ -296,13 +296,13 @@ def runs_reached(client: Client, stores: Sequence[Sequence[PartitionId]]) -> lis
 
 
 def open_latest(client: Client, ids: Sequence[PartitionId], *, alone: bool) -> list[Opened]:
-    """Open the newest version that every partition has published.
+    """Opens the newest version that every partition has published.
 
     Args:
         alone: Each partition has versions of its own, and is opened at its newest one.
 
     Raises:
-        StateError: A partition does not hold it.
+        StateError: A partition does not hold the version.
     """
     read: list[Command] = [("HMGET", keys.meta(id_), "e", "l", "o") for id_ in ids]
     failed: StateError | None = None
@@ -328,43 +328,43 @@ def open_latest(client: Client, ids: Sequence[PartitionId], *, alone: bool) -> l
             failed = error
     if alone and failed is not None:
         raise failed
-    # The query is going back to an older version, or something was lost: then this says so.
+    # The query is going back to an older version, or data was lost: then this raises.
     return level(
         client, read_replies(ids, client.call(_WHAT, open_commands(ids, None)), version=None)
     )
 
 
 def _published(marks: Sequence[Sequence[int]]) -> int:
-    """The newest version that every partition has published, on one timeline.
+    """Returns the newest version that every partition has published, on one timeline.
 
     Args:
-        marks: The epoch of each, its latest and its opened version.
+        marks: Epoch, latest version and opened version of each partition.
     """
     newest = max(epoch for epoch, _, _ in marks)
     reached = max(opened for epoch, _, opened in marks if epoch == newest)
     if any(epoch != newest for epoch, _, _ in marks):
-        # A run takes one partition after the other. What the others have above may not count.
+        # A run takes one partition after the other. Newer versions in the others may not count.
         return reached
-    # What one partition has opened, all have published, unless it was lost.
+    # A version that one partition has opened was published by all, unless it was lost.
     return max(min(latest for _, latest, _ in marks), reached)
 
 
 def _same_or(before: Opened, again: Opened) -> Opened:
-    """What was read of a version is known by the object that names it."""
+    """Returns the known object of an unchanged version, since caches belong to that object."""
     return before if before.pin == again.pin else again
 
 
 def _open_at(
     client: Client, ids: Sequence[PartitionId], version: int
 ) -> dict[PartitionId, Opened] | None:
-    """Partitions at a version that one of them has confirmed, all as of one moment.
+    """Opens partitions at a version that one of them has confirmed, all as of one moment.
 
-    Where one of them has several attempts at it, only Spark's log knows which of them counts: then
-    all partitions, at the version below, which is the same for everybody.
+    If a partition has several attempts at the version, only Spark's log knows the right one. Then
+    all partitions are opened at the version below, which is unambiguous.
 
     Returns:
-        ``None`` if the query is going back: what has the version is of a run before the newest one,
-        and what the newest run published there is of another timeline.
+        ``None`` if the query is going back: the version belongs to a run before the newest one,
+        and versions that the newest run published are of another timeline.
     """
     for _ in range(_TRIES_MAX):
         read: list[Command] = [("HMGET", keys.meta(id_), *_BEHIND_FIELDS) for id_ in ids]
@@ -377,8 +377,8 @@ def _open_at(
             return None
         opened = read_replies(there, [answers[id_] for id_ in there], version=version)
         before = [one.id for one in opened if one.opened < version]
-        # A task may open the version after it was asked for here: then the marks are those of
-        # another moment, and say nothing about the attempt that was found.
+        # A task may have opened the version between the two reads. Then the marks are of another
+        # moment, and say nothing about the attempt that was found.
         if not any(_number(marks[id_][0]) >= version for id_ in before):
             break
     else:
@@ -391,10 +391,10 @@ def _open_at(
 
 
 def version_after(batch: int, ahead: int, *, what: str) -> int:
-    """The state version that a batch made.
+    """Returns the state version that a batch made.
 
     Args:
-        ahead: As `OperatorInfo.ahead`.
+        ahead: See `OperatorInfo.ahead`.
 
     Raises:
         ConfigError: The store began later.
@@ -410,22 +410,22 @@ def version_after(batch: int, ahead: int, *, what: str) -> int:
 
 
 def _is_going_back(marks: Sequence[Sequence[bytes | None]], version: int) -> bool:
-    """Whether the newest run has opened older versions alone."""
+    """Returns whether the newest run has opened older versions only."""
     reached = [(_number(mark[-1]), _number(mark[0])) for mark in marks]
     return bool(reached) and max(reached)[1] < version
 
 
 def _is_open_which(mark: Sequence[bytes | None]) -> bool:
-    """Whether there are several attempts right above the opened version."""
+    """Returns whether there are several attempts right above the opened version."""
     _, format_, siblings, contenders, _ = mark
     return contenders is not None or (format_ == b"2" and len((siblings or b"").split()) > 1)
 
 
 def _by_epoch(client: Client, ids: Sequence[PartitionId]) -> tuple[list[Opened], int]:
-    """The partitions at their own newest confirmed versions, and that of the newest run.
+    """Opens partitions at their own newest confirmed versions; returns the newest run's, too.
 
-    A run that goes back takes one partition after the other; those that it has not come to are
-    still at a version that the others have dropped.
+    A run that goes back takes one partition after the other. The partitions that it has not reached
+    are still at a version that the others have dropped.
     """
     read: list[Command] = [("HGET", keys.meta(id_), "e") for id_ in ids]
     replies = client.call(_WHAT, [*open_commands(ids, None), *read])
@@ -442,7 +442,7 @@ def _numbers(reply: Sequence[bytes | None]) -> tuple[int, int]:
 
 
 def _number(raw: bytes | None) -> int:
-    """A number of the meta fields; what is malformed is found when the partition is opened."""
+    """Parses a number of the meta fields; opening the partition reports malformed ones."""
     return text_number((raw or b"0").decode("ascii", "replace")) or 0
 
 
@@ -451,10 +451,10 @@ def _unclear(found: str, advice: str) -> ConfigError:
 
 
 def which_of(given: Mapping[str, Any], version: int | None) -> VersionRequest:
-    """What the arguments of a call ask for.
+    """Returns the version that the arguments of a call ask for.
 
     Raises:
         TypeError: There is no such argument.
-        ConfigError: As `VersionRequest`.
+        ConfigError: See `VersionRequest`.
     """
     return NEWEST if version is None and not given else VersionRequest(version, **given)

@@ -1,4 +1,4 @@
-"""One version of a query's stores, for as many calls as one likes."""
+"""One version of a query's stores, for any number of calls."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _StoreKey = tuple[int, str]
 
 
 class ViewedQuery(Stores, Protocol):
-    """The query behind a view; `Query` is the one implementation.
+    """The query behind a view; `Query` is the only implementation.
 
     Attributes:
         info: Entry of the query in the list of checkpoints.
@@ -39,7 +39,7 @@ class ViewedQuery(Stores, Protocol):
         version: int | None = None,
         **which: Unpack[Which],
     ) -> QueryView:
-        """A view of the query at one version."""
+        """Returns a view of the query at one version."""
 
     def ids(self, info: OperatorInfo, partitions: Iterable[int]) -> list[PartitionId]:
         """Returns the ids of partitions of a store."""
@@ -51,15 +51,15 @@ class ViewedQuery(Stores, Protocol):
 
 
 class QueryView(Operators):
-    """A query at one version; `Query.view` makes it.
+    """A query at one version; made by `Query.view`.
 
-    What is read through it is of this version, also after the query went on: as long as retention
-    keeps the version, and at least ten minutes after the view was made. Then reading ends with
+    All reads are of this version, also after the query has continued. The version stays readable
+    while retention keeps it, and for at least ten minutes after the view was made. Then reads raise
     `VERSION_EXPIRED`. A view holds no connection and needs no closing.
 
     Attributes:
-        info: What the list of checkpoints says of the query.
-        blocks: As those of the query.
+        info: Entry of the query in the list of checkpoints.
+        blocks: Cached blocks of the query.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class QueryView(Operators):
         self._keyed = keyed
         self._tried_s = self._made_s
         if last is not None and self._made_s - last._tried_s < LOOK_S:
-            # Stores that an earlier plan left behind stay there: it takes long to find that out.
+            # Stores that an earlier plan left behind stay there; finding that out takes long.
             self._failed = {
                 place: last._failed[place] for place in last._failed.keys() & self._known
             }
@@ -108,7 +108,7 @@ class QueryView(Operators):
 
     @property
     def batch(self) -> int | None:
-        """The batch that made the version; ``None`` if none did."""
+        """The batch that made the version; ``None`` if no batch did."""
         ahead = {self._known[place].ahead for place in self._pins}
         version = self.version
         if version is None or len(ahead) != 1 or version < 1:
@@ -117,15 +117,15 @@ class QueryView(Operators):
         return batch if batch >= 0 else None
 
     def operators(self) -> list[OperatorInfo]:
-        """The stores that can be read at this version."""
+        """Returns the stores that can be read at this version."""
         return [self._known[place] for place in self._pins]
 
     def known(self, operator: int, store: str) -> OperatorInfo | None:
-        """What is known of a store."""
+        """Returns the metadata of a store; ``None`` if the view does not have the store."""
         return self._known.get((operator, store))
 
     def listed(self, operator: int, store: str) -> OperatorInfo | None:
-        """As `known`: a view has the partitions with which it was made."""
+        """Returns the metadata of a store as of the making of the view; see `known`."""
         return self.known(operator, store)
 
     def view(
@@ -134,10 +134,10 @@ class QueryView(Operators):
         version: int | None = None,
         **which: Unpack[Which],
     ) -> QueryView:
-        """The view itself: it has one version.
+        """Returns this view, which has one version.
 
         Raises:
-            ConfigError: Another one was asked for.
+            ConfigError: The request names another version.
         """
         if which or version is not None:
             raise _has_one()
@@ -151,13 +151,13 @@ class QueryView(Operators):
         *,
         only: Sequence[int] | None = None,
     ) -> tuple[OperatorInfo, list[Opened]]:
-        """The partitions of a store at this version.
+        """Returns the partitions of a store at this version.
 
-        Asks nothing of Redis, unless all of them are wanted of a view that a live one has made:
-        who reads for long needs segments that do not expire any moment.
+        Sends nothing to Redis, except for all partitions of a view that a live view has made: a
+        long read needs segments that do not expire soon.
 
         Raises:
-            ConfigError: Another version was asked for.
+            ConfigError: The request names another version.
             NotFoundError: The view has no such store.
             StateError: The store has no such version, or the view is older than its `max_age`.
         """
@@ -182,15 +182,15 @@ class QueryView(Operators):
         return self._known[operator, store], list(found)
 
     def partitions(self, operator: int, store: str) -> tuple[OperatorInfo, list[PartitionId]]:
-        """As `Query.partitions`, for what looks at many versions: no view binds that."""
+        """Returns a store and its partitions, to read many versions; see `Query.partitions`."""
         return self._query.partitions(operator, store)
 
     def store_id(self, operator: int, store: str) -> StoreId:
-        """As `Query.store_id`."""
+        """Returns the id of a store; see `Query.store_id`."""
         return self._query.store_id(operator, store)
 
     def moved(self, opened: Opened) -> None:
-        """Take note that a version is made up of other segments now."""
+        """Records that the segments of a version have changed."""
         pins = self._pins.get((opened.id.store.operator, opened.id.store.store), [])
         number = opened.id.partition
         if number < len(pins) and pins[number].pin == opened.pin:
@@ -203,8 +203,8 @@ class QueryView(Operators):
         except StateError:
             if len(stores) == 1 or isinstance(wanted.at, int):
                 raise
-        # A store that an earlier plan of the query had does not go on with the others. What the
-        # newest run holds says where the query is; each other store joins if it holds that, too.
+        # A store of an earlier plan of the query does not advance with the others. The version that
+        # the newest run holds is the query's version; each other store joins if it holds that, too.
         ids = [self._query.ids(one, range(one.partitions)) for one in stores]
         reached = dict(zip(map(_place, stores), runs_reached(self._client, ids), strict=True))
         good: list[OperatorInfo] = []

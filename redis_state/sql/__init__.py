@@ -1,4 +1,4 @@
 """SQL over live state, by DuckDB, which is imported when a statement runs (docs/sql.md).
 
-Imports `reader` and what lies below it. Begin with `database.py`.
+Imports `reader` and the layers below it. Begin with `database.py`.
 """

@@ -1,7 +1,7 @@
-"""One statement over live state, by DuckDB (docs/sql.md).
+"""Runs a statement over live state, by DuckDB (docs/sql.md).
 
-Each statement has a database of its own, in memory: it reads no file, loads no extension, and takes
-its tables from nowhere but Redis.
+Each statement has a database of its own, in memory. The database reads no file, loads no extension,
+and reads its tables from Redis only.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ if TYPE_CHECKING:
 
 _THREADS = 2
 _INTERRUPT_EVERY_S = 0.1
-"""DuckDB drops an interrupt that comes before it has begun."""
+"""Interval of repeated interrupts: DuckDB drops an interrupt that arrives before it has begun."""
 
 _OF_DUCKDB = frozenset({"duckdb_tables", "duckdb_views"})
-"""Views by which `SHOW TABLES` is answered; a table of the name would be read in their place."""
+"""Views that answer `SHOW TABLES`; a table of the same name would be read in their place."""
 
 _TEXT_ERRORS = ("ParserException", "BinderException", "CatalogException", "SyntaxException")
-"""Errors of DuckDB that tell of the statement alone. Others may hold values."""
+"""Errors of DuckDB whose text is about the statement alone. Others may contain values."""
 
 
 class Database:
@@ -61,9 +61,9 @@ class Database:
 
     Args:
         query_of: Makes a query of an entry in the list.
-        at: As docs/reading.md has it.
-        memory: What DuckDB may take, such as ``1GB``, besides the answer.
-        text: As `Operators.operator`.
+        at: See docs/reading.md.
+        memory: Memory limit of DuckDB, such as ``1GB``, without the answer.
+        text: See `Operators.operator`.
     """
 
     def __init__(
@@ -86,11 +86,11 @@ class Database:
         self.tables: dict[str, LiveTable] = {}
 
     def run(self, text: str, parameters: Sequence[Any] = ()) -> pa.Table:
-        """The answer to one statement.
+        """Returns the answer to one statement.
 
         Raises:
-            UsageError: DuckDB does not take the statement, or fails at it.
-            NotFoundError: It names a table that is not there.
+            UsageError: DuckDB rejects the statement, or fails to run it.
+            NotFoundError: The statement names a table that does not exist.
             RedisStateError: A table could not be read.
         """
         _check_kind(parameters)
@@ -113,7 +113,7 @@ class Database:
     def _interruptible(
         self, connection: DuckDBPyConnection, text: str, parameters: Sequence[Any]
     ) -> pa.Table:
-        """The answer, made in a thread: the main one, in DuckDB, does not hear of Control-C."""
+        """Runs the statement in a thread: while in DuckDB, the main thread ignores Ctrl-C."""
         with ThreadPoolExecutor(1, thread_name_prefix="redis-state-sql") as pool:
             answer = pool.submit(self._answer, connection, text, parameters)
             try:
@@ -150,17 +150,17 @@ class Database:
             state = view.operator(one.operator, one.store)
             named = [family.name for family in state.families() if not family.internal]
             if len(named) > 1 and DEFAULT_FAMILY in named:
-                # Spark's transformWithState declares it beside its variables, and leaves it.
+                # Spark's transformWithState declares this family as well, and leaves it empty.
                 named.remove(DEFAULT_FAMILY)
             for name in named or [DEFAULT_FAMILY]:
                 yield TableSource(info.gen, one.operator, one.store, name)
 
     def _places_there(self, info: QueryInfo) -> Iterator[TableSource]:
-        """Those of a query that can be read now; it may be about to write its first version."""
+        """Yields the tables of a query that can be read now; its first version may be missing."""
         try:
             yield from self._places_of(info)
         except (NotFoundError, StateError, FormatError, InternalError):
-            # A script that fails at a damaged manifest is an internal error.
+            # A script that fails at a damaged manifest raises an internal error.
             return
 
     def _view(self, gen: str) -> QueryView:
@@ -222,7 +222,7 @@ def _check_count(statement: Statement, parameters: Sequence[Any]) -> None:
 
 
 def _check_names(table: str, columns: Sequence[str]) -> None:
-    """SQL does not tell names apart that differ in case only, and would read the other column."""
+    """Rejects names that differ in case only: SQL would read the wrong column."""
     by_name: dict[str, str] = {}
     for one in columns:
         other = by_name.setdefault(folded(one), one)
@@ -257,12 +257,12 @@ def _keys(
 
 
 def _fitting(connection: DuckDBPyConnection, kind: str, value: Any) -> Any:
-    """A constant as a value of the column, where DuckDB compares it as one."""
+    """Converts a constant to a value of the column, where DuckDB compares it as one."""
     if type(value) is str and kind in ("date", "timestamp", "timestamp_ntz"):
         wanted = {"date": "date", "timestamp_ntz": "timestamp"}.get(kind, "timestamptz")
         value = connection.execute(f"select try_cast(? as {wanted})", [value]).fetchall()[0][0]
     if type(value) is datetime:
-        # Two times that differ in it alone are equal.
+        # Two times that differ in `fold` alone are equal.
         value = value.replace(fold=0) if value.tzinfo is None else value
     if kind == "timestamp" and type(value) is datetime:
         return _in_utc(value)
@@ -272,7 +272,7 @@ def _fitting(connection: DuckDBPyConnection, kind: str, value: Any) -> Any:
 
 
 def _in_utc(value: datetime) -> datetime | None:
-    """A time as Python compares it by the instant; ``None`` if the calendar has no such day."""
+    """Returns a time in UTC, as Python compares times; ``None`` if the calendar lacks the day."""
     if value.tzinfo is None:
         return value.replace(tzinfo=timezone.utc)
     try:
@@ -291,14 +291,14 @@ def _connected(memory: str) -> DuckDBPyConnection:
         for name, value in (
             ("memory_limit", memory),
             ("threads", _THREADS),
-            # What does not fit into the memory fails; it goes to no disk.
+            # Data that does not fit into the memory fails, and is never written to disk.
             ("temp_directory", ""),
             ("TimeZone", "UTC"),
             ("autoload_known_extensions", False),
             ("autoinstall_known_extensions", False),
             # Tables are never variables of Python.
             ("python_enable_replacements", False),
-            # The last one: some of the others cannot be set after it.
+            # Set last: some of the other settings cannot be set after it.
             ("enable_external_access", False),
         ):
             connection.execute(f"set {name} = ?", [value])

@@ -1,4 +1,4 @@
-"""What DuckDB reads a table through: it asks for a stream of Arrow batches each time it scans."""
+"""Tables for DuckDB, which requests a stream of Arrow batches for each scan."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class LiveTable:
     """A table of a statement, by Arrow's interface of C streams.
 
     Attributes:
-        error: What ended a scan. DuckDB makes a text of it.
-        rows: How many rows the scans read from Redis.
+        error: The error that ended a scan; DuckDB keeps only its text.
+        rows: Number of rows that the scans read from Redis.
     """
 
     def __init__(
@@ -33,11 +33,11 @@ class LiveTable:
         self.rows = 0
 
     def __arrow_c_schema__(self) -> object:
-        """The schema of the columns that the statement needs."""
+        """Returns the schema of the columns that the statement needs."""
         return self._schema.__arrow_c_schema__()
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """All rows that the statement needs, once more."""
+        """Returns a new stream of all rows that the statement needs."""
         import pyarrow as pa
 
         reader = pa.RecordBatchReader.from_batches(self._schema, self._batches())

@@ -1,9 +1,9 @@
-"""What a statement needs of its tables: which columns, and rows with which keys.
+"""Analyses a statement: the columns that it needs, and the keys of its rows.
 
-DuckDB parses the statement and gives its tree as JSON. Only what surely leaves the answer as it is
-takes rows away: a table is read by keys if every place that names it compares its key columns with
-constants, in the `WHERE` of its own `SELECT`. DuckDB tests the condition again. A tree of another
-shape than is known here means that the whole table is read.
+DuckDB parses the statement and returns its tree as JSON. Rows are left out only if the answer is
+certainly the same. A table is read by keys if every place that names it compares its key columns
+with constants, in the `WHERE` of its own `SELECT`. DuckDB tests the condition again. If the tree
+has an unknown shape, the whole table is read.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Node = dict[str, Any]
 _JOINS = {"INNER", "LEFT", "RIGHT", "OUTER"}
 _JOIN_KINDS = {"REGULAR", "CROSS", "NATURAL"}
 _PLAIN_FUNCTIONS = {"unnest", "range", "generate_series"}
-"""Functions that stand for a table, and read no other one by its name."""
+"""Functions that stand for a table, and read no other table by name."""
 _CONSTANTS = {"VALUE_CONSTANT", "VALUE_PARAMETER", "OPERATOR_CAST"}
 
 _SCHEMA = "main"
@@ -38,8 +38,8 @@ class Use:
     """One place of a statement that names a table.
 
     Attributes:
-        equal: Expressions that a column has to be equal to one of, by the lower-case path of the
-            column; all of these conditions hold at once.
+        equal: By the lower-case path of a column, the expressions of which the column must equal
+            one; all of these conditions hold at once.
     """
 
     equal: Mapping[ColumnPath, Sequence[Node]] = field(default_factory=dict)
@@ -47,15 +47,14 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A statement, taken apart.
+    """An analysed statement.
 
     Attributes:
         uses: By the lower-case name of the table.
-        columns: Lower-case names, among which are all columns that are read; ``None`` if they may
-            be any.
-        lists_tables: Whether all tables are asked for, as `SHOW TABLES` does.
-        own: Names among them that the statement itself gives to tables by `WITH`.
-        parameters: Names of its parameters; ``1``, ``2`` and so on where it numbers them.
+        columns: Lower-case names that include all columns read; ``None`` if any column may be read.
+        lists_tables: Whether the statement lists all tables, as `SHOW TABLES` does.
+        own: Those of the names that the statement itself defines by `WITH`.
+        parameters: Names of its parameters; ``1``, ``2`` and so on for numbered ones.
     """
 
     text: str
@@ -67,10 +66,10 @@ class Statement:
 
 
 def parse(connection: DuckDBPyConnection, text: str) -> Statement:
-    """Take a statement apart.
+    """Analyses a statement.
 
     Raises:
-        UsageError: It is not one statement that only reads.
+        UsageError: The text is not one statement that only reads.
     """
     import duckdb
 
@@ -103,10 +102,10 @@ def parse(connection: DuckDBPyConnection, text: str) -> Statement:
 
 
 def constant_of(connection: DuckDBPyConnection, node: Node, parameters: Sequence[Any]) -> Any:
-    """The value of an expression without columns, as DuckDB has it.
+    """Evaluates an expression without columns in DuckDB.
 
     Returns:
-        ``None`` if it has none, or is of a type that DuckDB compares otherwise than Python does.
+        ``None`` without a value, or if DuckDB compares its type differently from Python.
     """
     import duckdb
 
@@ -121,7 +120,7 @@ def constant_of(connection: DuckDBPyConnection, node: Node, parameters: Sequence
         value, kind = found.fetchall()[0][0], str(found.description[0][1])
     except duckdb.Error:
         return None
-    # Values of BIGNUM, JSON and others come as texts, and are not equal to the same texts only.
+    # Values of BIGNUM, JSON and others arrive as texts, but are not equal to the same texts only.
     return None if type(value) is str and kind != "VARCHAR" else value
 
 
@@ -152,10 +151,10 @@ def _select(node: Node) -> Node:
 
 
 class _Walk:
-    """Collects what a tree names.
+    """Collects the names in a tree.
 
     Attributes:
-        own: As `Statement`.
+        own: See `Statement`.
         unclear: Whether tables may be read that the tree does not name.
     """
 
@@ -169,11 +168,11 @@ class _Walk:
         self._aliases: set[str] = set()
 
     def run(self, node: Any, equal: Mapping[int, Use]) -> None:
-        """Visit a part of the tree, and what is below it.
+        """Visits a part of the tree, and everything below it.
 
         Args:
-            equal: What is known of the tables that stand directly in the `SELECT` above, by the
-                identity of their nodes.
+            equal: Conditions on the tables directly in the `SELECT` above, by the identity of their
+                nodes.
         """
         if isinstance(node, list):
             for one in node:
@@ -214,7 +213,7 @@ class _Walk:
         self._alias(folded(str(node.get("alias") or "")))
 
     def _alias(self, name: str) -> None:
-        # The name of a table in the place of a column is the whole row.
+        # A table's name in place of a column stands for the whole row.
         self._aliases.add(name)
         self.all_columns |= name in self.columns
 
@@ -236,7 +235,7 @@ def _function(node: Node) -> str:
 
 
 def _conditions(select: Node) -> dict[int, Use]:
-    """What the `WHERE` of a `SELECT` says of each table in its `FROM`, by identity of the node."""
+    """Returns the conditions of a `WHERE` on each table in the `FROM`, by identity of the node."""
     if select.get("sample"):
         return {}  # it is taken before the `WHERE`
     tables: list[Node] = []
@@ -270,7 +269,7 @@ def _name(table: Node) -> str:
 
 
 def _sources(node: Any) -> Iterator[Node | None]:
-    """What a `FROM` joins; ``None`` for a join that a missing row may change otherwise."""
+    """Yields the tables that a `FROM` joins; ``None`` for joins that a missing row may change."""
     if not isinstance(node, dict):
         yield None
     elif node.get("type") != "JOIN":
@@ -283,7 +282,7 @@ def _sources(node: Any) -> Iterator[Node | None]:
 
 
 def _equalities(node: Any) -> Iterator[tuple[ColumnPath, Sequence[Node]]]:
-    """Columns and the expressions without columns that each has to be equal to one of."""
+    """Yields columns with the constant expressions of which each must equal one."""
     if not isinstance(node, dict):
         return
     match node.get("type"):

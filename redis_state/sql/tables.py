@@ -1,8 +1,8 @@
-"""Which table of SQL is which state: names of queries, operators, stores and state variables.
+"""Maps SQL table names to state: names of queries, operators, stores and state variables.
 
-A table has the name of its query, or its id; then the number of the operator, the name of the store
-and that of the state variable, each after an underscore, and each left out where it is the usual
-one: operator 0, `default`. So a name stays what it is when the query gets another operator.
+A table has the name of its query, or its id. The number of the operator, the name of the store and
+that of the state variable follow, each after an underscore. Defaults are left out: operator 0 and
+`default`. So a name does not change when the query gets another operator.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ODD = re.compile(r"[^0-9A-Za-z_]+")
 
 @dataclass(frozen=True, slots=True)
 class TableSource:
-    """What a table shows.
+    """The state behind a table.
 
     Attributes:
         gen: The checkpoint.
@@ -42,7 +42,7 @@ class TableSource:
     family: str
 
     def suffix(self) -> str:
-        """What its name has behind that of the query."""
+        """Returns the part of the table's name after the query's name."""
         parts = [
             str(self.operator) if self.operator else "",
             "" if self.store == DEFAULT_STORE else self.store,
@@ -52,16 +52,16 @@ class TableSource:
 
 
 PlacesOf = Callable[[QueryInfo], Iterable[TableSource]]
-"""The operators, stores and state variables of a query, which takes asking Redis."""
+"""Returns the operators, stores and state variables of a query, by reading Redis."""
 
 
 def folded(name: str) -> str:
-    """A name as DuckDB tells it from others: it takes no case of the letters from A to Z alone."""
+    """Folds a name as DuckDB does, which ignores the case of the letters A to Z only."""
     return name.translate(_LOWER)
 
 
 def newest(queries: Sequence[QueryInfo]) -> list[QueryInfo]:
-    """The queries without those whose name or id a newer checkpoint has."""
+    """Returns the queries without those whose name or id a newer checkpoint has."""
     by_name: dict[str, QueryInfo] = {}
     for info in sorted(queries, key=lambda one: (one.seen_ms, one.created_ms)):
         by_name[folded(_name(info))] = info
@@ -69,7 +69,7 @@ def newest(queries: Sequence[QueryInfo]) -> list[QueryInfo]:
 
 
 def all_tables(queries: Sequence[QueryInfo], places_of: PlacesOf) -> dict[str, TableSource]:
-    """Every table by its name."""
+    """Returns every table by its name."""
     return {
         _name(info) + place.suffix(): place for info in newest(queries) for place in places_of(info)
     }
@@ -82,16 +82,16 @@ def find_tables(
     *,
     own: Container[str] = (),
 ) -> dict[str, TableSource]:
-    """The tables of these names, which are in lower case; only queries that fit are asked.
+    """Returns the tables of lower-case names; reads only queries whose name fits.
 
     A table may also be named by the id of its query or checkpoint instead of the query's name.
 
     Args:
-        own: Names that need not be there.
+        own: Names that need not exist.
 
     Raises:
         NotFoundError: There is no such table.
-        RedisStateError: What the only query that it may be of holds cannot be read.
+        RedisStateError: The only query that may have the table cannot be read.
         UsageError: The name stands for two tables.
     """
     known: dict[str, list[TableSource]] = {}
@@ -134,7 +134,7 @@ def find_tables(
 
 
 def _aliases(queries: Sequence[QueryInfo]) -> Mapping[str, QueryInfo]:
-    """Queries by what their tables may begin with, in lower case; of two the newer one."""
+    """Returns queries by the lower-case prefixes of their tables; of two, the newer query."""
     found: dict[str, QueryInfo] = {}
     for info in sorted(queries, key=lambda one: (one.seen_ms, one.created_ms)):
         found |= {folded(one): info for one in (info.gen, info.id, info.name) if one}

@@ -1,4 +1,4 @@
 """Status of queries, read from metadata only: batches, rows, bytes, partitions, causes of growth.
 
-Imports `protocol` and what lies below it; no row of state is read. Begin with `overview.py`.
+Imports `protocol` and the layers below it; no row of state is read. Begin with `overview.py`.
 """

@@ -1,6 +1,6 @@
-"""The times at which blocks of a family begin whose keys are in the order of time.
+"""First times of the blocks of a family whose keys are ordered by time.
 
-Headers have the first key of each block of an ordered family, so the oldest and newest keys of
+Headers have the first key of each block of an ordered family. So the oldest and newest keys of
 timers and expiry indexes are known without reading a row.
 """
 
@@ -24,7 +24,7 @@ _MS = "Ms"
 
 
 def times_of_blocks(family: Family, header: Header) -> list[int]:
-    """Milliseconds since 1970 of the first key of each block; empty if keys are in another order.
+    """Returns the time of each block's first key, in ms since 1970; empty for other key orders.
 
     Raises:
         FormatError: A key is damaged.
@@ -40,7 +40,7 @@ def times_of_blocks(family: Family, header: Header) -> list[int]:
     name = _time_column(codec, family)
     if name is None:
         return []
-    # Other columns may hold what has no form outside of Spark.
+    # Other columns may hold values without a form outside of Spark.
     alone = codec.only([codec.key.names.index(name)], [])
     return [_ms(alone.decode_key(key)[name], name) for key in first]
 

@@ -1,4 +1,4 @@
-"""Numbers, times and texts as people read them in a table."""
+"""Numbers, times and texts in the form of tables for people."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _TIMES = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
 def count(number: int | None) -> str:
-    """A number with its thousands apart."""
+    """Formats a number with separated thousands."""
     return NOTHING if number is None else f"{number:,}"
 
 
 def size(number: int) -> str:
-    """Bytes, in units of 1000, with three digits."""
+    """Formats bytes in units of 1000, with three digits."""
     return _scaled(number, _UNITS)
 
 
 def amount(number: int) -> str:
-    """A number, in units of 1000, with three digits."""
+    """Formats a number in units of 1000, with three digits."""
     return _scaled(number, _THOUSANDS)
 
 
@@ -41,7 +41,7 @@ def _scaled(number: int, units: Sequence[str]) -> str:
 
 
 def span(ms: int) -> str:
-    """A length of time, in its largest whole unit."""
+    """Formats a duration in its largest whole unit."""
     seconds = max(0, ms) // 1000
     for unit, name in _TIMES:
         if seconds >= unit:
@@ -50,12 +50,12 @@ def span(ms: int) -> str:
 
 
 def ago(at_ms: int, now_ms: int) -> str:
-    """How long ago a time was; 0 means that it is not known."""
+    """Formats the time since a moment; 0 means that the moment is not known."""
     return f"{span(now_ms - at_ms)} ago" if at_ms else NOTHING
 
 
 def moment(at_ms: int) -> str:
-    """``2026-11-21 18:00``, in UTC; a dash for a time that the calendar does not have."""
+    """Formats a time in UTC, such as ``2026-11-21 18:00``; a dash if the calendar lacks it."""
     try:
         return f"{datetime.fromtimestamp(at_ms / 1000, timezone.utc):%Y-%m-%d %H:%M}"
     except (OverflowError, OSError, ValueError):
@@ -63,21 +63,21 @@ def moment(at_ms: int) -> str:
 
 
 def some_of(names: Sequence[str]) -> str:
-    """Names in a message: the first ones, each cut where it is very long."""
+    """Lists names in a message: the first ones, each shortened if it is very long."""
     shown = [name if len(name) <= _NAME_MAX else f"{name[:_NAME_MAX]}…" for name in names]
     more = [f"{len(shown) - _NAMES_MAX:,} more"] if len(shown) > _NAMES_MAX else []
     return ", ".join([*shown[:_NAMES_MAX], *more])
 
 
 def plain(text: str) -> str:
-    """A text of Redis without what could change the terminal: control characters are spelled."""
+    """Escapes control characters of a text, which could change the terminal."""
     return "".join(
         one if one.isprintable() else one.encode("unicode_escape").decode() for one in text
     )
 
 
 def cell(value: Any) -> str:
-    """A value of a state row in one line."""
+    """Formats a value of a state row in one line."""
     shown = to_json(value)
     if shown is None:
         return "null"

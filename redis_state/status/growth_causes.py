@@ -1,7 +1,7 @@
-"""Why the state of a query grows: causes that its metadata shows, and how sure they are.
+"""Causes of growing state that the metadata of a query shows, with advice.
 
-Each look is a function from what is known of a store to the causes that it sees. All of them go by
-manifests, headers and the registry; `docs/commands.md` says what each one goes by.
+Each look is a function from the history of a store to the causes that it finds. All of them use
+manifests, headers and the registry only; `docs/commands.md` describes the evidence of each.
 """
 
 from __future__ import annotations
@@ -68,12 +68,12 @@ class CauseKind(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why a state grows, or stays large.
+    """Reason why a state grows, or stays large.
 
     Attributes:
-        operator: ``None`` if the whole query is concerned; so is `store`.
-        partitions: Those that show it; empty for all.
-        found: What was seen, as a sentence.
+        operator: ``None`` if the cause is of the whole query; so is `store`.
+        partitions: Partitions that show the cause; empty for all.
+        found: The evidence, as a sentence.
         advice: What to do or where to look next.
     """
 
@@ -88,10 +88,10 @@ class Cause:
 def causes_of(
     query: QueryStatus, stores: Sequence[StoreHistory], older: Sequence[QueryStatus]
 ) -> list[Cause]:
-    """All causes that can be seen, the most telling first.
+    """Returns all visible causes, the most telling first.
 
     Args:
-        older: Checkpoints that the folder of this one had before.
+        older: Earlier checkpoints of the same folder.
     """
     found = [cause for store in stores for look in _LOOKS for cause in look(store)]
     found += [*_older(query, older), *_near_limit(query)]
@@ -100,7 +100,7 @@ def causes_of(
 
 
 def _near_limit(query: QueryStatus) -> Iterator[Cause]:
-    """Not why it grows, but how long it may."""
+    """Reports a nearby limit: not a cause of growth, but its end."""
     limits = (
         ("stateBytesMax", query.bytes, query.bytes_max, "The query"),
         ("prefixBytesMax", query.prefix_bytes, query.prefix_bytes_max, "All of the key prefix"),
@@ -120,7 +120,7 @@ def _cause(of: StoreHistory, kind: CauseKind, found: str, advice: str, *partitio
 
 
 def _growth(of: StoreHistory) -> Iterator[Cause]:
-    """The number of keys over the kept versions: it never falls, or no longer does."""
+    """Checks the number of keys over the kept versions: it never falls, or no longer does."""
     live = list(of.live.items())
     falls = [at for (_, before), (at, after) in pairwise(live) if after < before]
     start = falls[-1] if falls else live[0][0] if live else 0
@@ -177,7 +177,7 @@ def _watermark_advice(of: StoreHistory) -> str:
 
 
 def _old_keys(of: StoreHistory) -> Iterator[Cause]:
-    """Blocks of a family in the order of time: those at its beginning are far behind."""
+    """Checks families ordered by time for old blocks at their beginning."""
     for one in of.partitions:
         if one.header is None or one.base is None:
             continue
@@ -199,7 +199,7 @@ def _stale(of: StoreHistory, one: PartitionHistory, header: Header, family: Fami
     try:
         times = times_of_blocks(family, header)
     except ConfigError:
-        # Keys in Avro need a package that may not be there; nothing is said of them then.
+        # Keys in Avro need a package that may be missing; then their age is unknown.
         return ""
     if len(times) < _BLOCKS_MIN or one.base is None:
         return ""
@@ -215,7 +215,7 @@ def _stale(of: StoreHistory, one: PartitionHistory, header: Header, family: Fami
         return ""
     gap_ms, at = max((after - before, at) for at, (before, after) in enumerate(pairwise(times), 1))
     newer_ms = times[-1] - times[at]
-    # Timers that are due now stand far before those of tomorrow, too: old ones lie in the past.
+    # Timers that are due now are far before those of tomorrow, too; old ones lie in the past.
     past = times[at - 1] < of.now_ms - _HOUR_MS
     if past and at <= len(times) // 2 and gap_ms > max(_HOUR_MS, _STALE_TIMES * newer_ms):
         hours = (times[-1] - times[0]) // _HOUR_MS
@@ -227,7 +227,7 @@ def _stale(of: StoreHistory, one: PartitionHistory, header: Header, family: Fami
 
 
 def _fat_key(of: StoreHistory) -> Iterator[Cause]:
-    """One bucket with many parts, or batches that change few rows with many bytes."""
+    """Checks for a bucket with many parts, and for batches with few rows of many bytes."""
     advice = (
         "Find it by the size of its value, or of a join by the number of its rows: `redis-state "
         "scan --columns …`. Null, empty and default keys are the usual ones: filter them out."
@@ -300,7 +300,7 @@ def _internal(of: StoreHistory) -> Iterator[Cause]:
 
 
 def _versions(of: StoreHistory) -> Iterator[Cause]:
-    """What is kept beside the newest version, and why."""
+    """Checks the versions kept besides the newest one, and the reason for keeping them."""
     kept = [one for one in of.status.partitions if one.kept]
     late = [one for one in kept if one.held_by is Hold.MAINTENANCE and _over(one)]
     stuck = [one for one in kept if one.held_by is Hold.SNAPSHOT and _over(one)]
@@ -357,7 +357,7 @@ def _kept_versions(of: StoreHistory) -> Iterator[Cause]:
 
 
 def _untouched(of: StoreHistory) -> Iterator[Cause]:
-    """Rows that no kept batch can have touched: a lower bound."""
+    """Checks for rows that no kept batch can have touched; the number is a lower bound."""
     rows = left = of.status.rows
     untouched = 0, 0
     for batches, changed in enumerate(reversed(list(of.changed.values())), 1):

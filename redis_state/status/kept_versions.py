@@ -1,6 +1,6 @@
-"""What the kept versions of a store say of its past: how many rows each batch changed.
+"""Past of a store from its kept versions: the number of rows that each batch changed.
 
-From manifests and, of the largest partitions, the header of one segment; no row is read.
+Reads manifests and, of the largest partitions, the header of one segment, but no row.
 """
 
 from __future__ import annotations
@@ -24,13 +24,12 @@ _WHAT = "looking why a query grows"
 
 @dataclass(frozen=True, slots=True)
 class PartitionHistory:
-    """One partition.
+    """Kept versions of one partition.
 
     Attributes:
-        deltas: By version, the newest first: those of the confirmed version's lineage, as far as
-            they are kept without a gap.
-        base: The newest segment of the lineage that needs no older one; ``None`` if there is none.
-        header: Of that segment; ``None`` if it has none or was not looked at.
+        deltas: By version, the newest first: gapless deltas on the confirmed version's timeline.
+        base: The newest segment of the timeline that needs no older one; ``None`` without any.
+        header: Header of that segment; ``None`` if it has none or was not read.
     """
 
     status: PartitionStatus
@@ -41,10 +40,10 @@ class PartitionHistory:
 
 @dataclass(frozen=True, slots=True)
 class StoreHistory:
-    """All partitions of a store.
+    """Kept versions of all partitions of a store.
 
     Attributes:
-        now_ms: When it was looked, in ms since 1970 by the server's clock.
+        now_ms: Time of the look, in ms since 1970 by the server's clock.
         live: Keys after each version that every partition has, the oldest first, without those of
             internal families.
         changed: Rows that these versions changed, removals included.
@@ -58,11 +57,11 @@ class StoreHistory:
 
 
 def histories(client: Client, query: QueryStatus, *, tenant: str) -> list[StoreHistory]:
-    """The history of each store of a query.
+    """Reads the history of each store of a query.
 
     Raises:
-        FormatError: A header is damaged. A partition whose manifest is damaged is left out: its
-            status says so.
+        FormatError: A header is damaged. A partition with a damaged manifest is left out: its
+            status has the problem.
         UnavailableError: The server gives no answer.
     """
     stores = [
@@ -98,7 +97,7 @@ def _history(status: PartitionStatus, raw: Mapping[bytes, bytes]) -> PartitionHi
             if delta is None:
                 break
             deltas[at] = delta.entry
-            # The parent of a delta with all rows is not needed, and tells of the past all the same.
+            # A delta with all rows needs no parent, but the parent still shows the past.
             at, uid = at - 1, delta.entry.ref
             if uid == EMPTY_UID:
                 break
@@ -115,7 +114,7 @@ def _segment(raw: Mapping[bytes, bytes], field: str) -> Segment | None:
 def _with_headers(
     client: Client, store: StoreId, all_: Sequence[PartitionHistory]
 ) -> list[PartitionHistory]:
-    """Reads the headers of the largest partitions; one that is gone by now is left out."""
+    """Reads the headers of the largest partitions; skips headers that are gone by now."""
     largest = sorted(all_, key=lambda one: -one.status.bytes)[:_HEADERS_MAX]
     wanted = [
         (one, keys.segment(PartitionId(store, one.status.partition), one.base.ident), one.base)
@@ -147,6 +146,6 @@ def _store_history(of: StoreStatus, now_ms: int, all_: Sequence[PartitionHistory
 
 
 def _common(all_: Iterable[Mapping[int, Entry]]) -> list[int]:
-    """Versions that every partition has, the oldest first."""
+    """Returns the versions that every partition has, the oldest first."""
     sets = [set(one) for one in all_]
     return sorted(set.intersection(*sets)) if sets else []

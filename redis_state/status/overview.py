@@ -1,7 +1,7 @@
-"""Looks how queries stand, by metadata alone: a few bounded pipelines, no script, nothing changed.
+"""Reads query status from metadata only: a few bounded pipelines, no script, no change.
 
-Three looks, each in pipelines of a bounded number of commands: the list of checkpoints; the hash of
-each query; the manifest of each partition beside the instances of its query.
+Three steps, each in pipelines of a bounded number of commands: the list of checkpoints; the hash of
+each query; the manifest of each partition together with the instances of its query.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _Reply = Any
 
 
 def status_of_all(client: Client, *, tenant: str) -> list[QueryStatus]:
-    """Every query of a server, database and key prefix, the one that was created first at the top.
+    """Reads the status of every query of a server, database and key prefix, by time of creation.
 
     Raises:
         UnavailableError: The server gives no answer.
@@ -56,17 +56,20 @@ def status_of_all(client: Client, *, tenant: str) -> list[QueryStatus]:
 
 
 def status_of(client: Client, info: QueryInfo, *, tenant: str) -> QueryStatus:
-    """One query; raises as `status_of_all`."""
+    """Reads the status of one query; raises the errors of `status_of_all`."""
     return status_with_older(client, info, tenant=tenant, older=False)[0]
 
 
 def status_with_older(
     client: Client, info: QueryInfo, *, tenant: str, older: bool = True
 ) -> list[QueryStatus]:
-    """One query, and behind it the checkpoints that its folder had before.
+    """Reads the status of one query, followed by earlier checkpoints of its folder.
 
     Args:
-        older: Whether these are looked at; raises as `status_of_all`.
+        older: Whether to read these.
+
+    Raises:
+        UnavailableError: The server gives no answer.
     """
     time, raw = client.call(_WHAT, [("TIME",), ("HGETALL", keys.checkpoints(tenant=tenant))])
     queries = parse_listing(raw)
@@ -123,7 +126,7 @@ def _newest_by_path(listed: Sequence[QueryInfo]) -> dict[str, str]:
 
 
 class _PolledQuery:
-    """What is asked for one query, and what the replies mean."""
+    """Commands for the status of one query, and the parser of their replies."""
 
     def __init__(
         self, info: QueryInfo, raw: Mapping[bytes, bytes] | OtherType, tenant: str
@@ -150,14 +153,14 @@ class _PolledQuery:
         return StoreId(self.info.gen, one.operator, one.store, tenant)
 
     def _count(self, one: OperatorInfo) -> int:
-        # An executor that describes a store outside of a task does not know how many there are.
+        # An executor that describes a store outside of a task does not know the number.
         count = one.partitions or self.info.partitions.get((one.operator, one.store), 0)
         if not count:
             self._problems.append(f"nobody has counted the partitions of operator {one.operator}")
         return count
 
     def commands(self) -> Iterator[Command]:
-        """The manifest of each partition, then who serves them."""
+        """Yields the commands for the manifest of each partition, then for the owners."""
         for id_ in self._ids:
             yield ("HGETALL", keys.meta(id_))
         for start in range(0, len(self._ids), KEYS_AT_ONCE):
@@ -165,7 +168,7 @@ class _PolledQuery:
             yield ("MGET", *map(keys.instance, chunk))
 
     def status(self, replies: Iterator[_Reply], *, now_ms: int, newest: str | None) -> QueryStatus:
-        """Takes the replies of its commands."""
+        """Builds the status from the replies to `commands`."""
         metas = [next(replies) for _ in self._ids]
         owners: list[bytes | None] = []
         while len(owners) < len(self._ids):
@@ -227,9 +230,10 @@ def _without_gone(
     partitions: Sequence[PartitionStatus],
     unwritten: Set[PartitionId],
 ) -> tuple[PartitionStatus, ...]:
-    """The partitions, with a problem at those whose manifest was lost.
+    """Returns the partitions, with a problem at those whose manifest was lost.
 
-    Where one has confirmed a version, all have written it; those at the end may be none (`beyond`).
+    If one partition has confirmed a version, all have written it. Unwritten ones at the end may not
+    exist (`beyond`).
     """
     gone = {id_ for id_ in ids if id_ in unwritten}
     if gone and not one.alone and any(part.confirmed for part in partitions):
@@ -275,7 +279,7 @@ def _of_manifest(empty: PartitionStatus, raw: Mapping[bytes, bytes]) -> Partitio
 
 
 def _counted(empty: PartitionStatus, raw: Mapping[bytes, bytes]) -> PartitionStatus:
-    """Reads entries by hand: a server may have a million, of which a few words count."""
+    """Parses entries by hand: a server may have a million, of which only a few words count."""
     opened, wanted, floor = int(raw.get(b"o", b"0")), int(raw[b"n"]), int(raw.get(b"w", b"0"))
     at = b"%d:%s" % (opened, raw.get(b"ou", EMPTY_UID.encode()))
     versions: set[int] = set()
@@ -322,7 +326,7 @@ def _counted(empty: PartitionStatus, raw: Mapping[bytes, bytes]) -> PartitionSta
 
 
 def _hold(oldest: int, alone: Sequence[int], target: int) -> Hold:
-    """Why the oldest version stays (docs/format.md, section 8).
+    """Returns the reason for keeping the oldest version (docs/format.md, section 8).
 
     Args:
         alone: Versions that need no older one.

@@ -1,7 +1,7 @@
-"""How queries stand, as Redis lists it: the values that `Reader.status` gives.
+"""Status of queries as Redis lists it: the result types of `Reader.status`.
 
-Numbers come from manifests and the registry alone; no row was read for them. Times are milliseconds
-since 1970 by the server's clock; 0 means that the time is not known.
+Numbers come from manifests and the registry alone; no row is read. Times are milliseconds since
+1970 by the server's clock; 0 means that the time is not known.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from redis_state.protocol.instances import LATELY_MS, Instance
 
 
 class Hold(str, Enum):
-    """Why the oldest versions of a partition are still there.
+    """Reason why the oldest versions of a partition are still kept.
 
     Attributes:
-        OPTION: As many are kept as the query asks for.
-        SNAPSHOT: The kept versions stand on an older one, until a snapshot closer to them is made.
-        MAINTENANCE: Nothing needs them any more; the next maintenance drops them.
+        OPTION: The query asks for this number of versions.
+        SNAPSHOT: The kept versions need an older one until a newer snapshot is written.
+        MAINTENANCE: Nothing needs the oldest versions; the next maintenance drops them.
     """
 
     OPTION = "option"
@@ -36,23 +36,24 @@ class PartitionStatus:
     """One partition of a store.
 
     Attributes:
-        confirmed: The newest version that the query has confirmed; 0 for none.
+        confirmed: The newest version that the query has confirmed; 0 without any.
         newest: The version that was published last.
-        kept: How many versions the manifest has a delta or a snapshot of.
-        oldest: The oldest of them; 0 for none.
-        wanted: How many versions the query asks to keep.
-        held_by: Why the oldest is still there; ``None`` if there is none.
+        kept: Number of versions with a delta or a snapshot in the manifest.
+        oldest: The oldest kept version; 0 without any.
+        wanted: Number of versions that the query asks to keep.
+        held_by: Reason why the oldest version is kept; ``None`` without any version.
         rows: Keys of the confirmed version, without those of internal families.
-        internal_rows: Its keys of families that Spark or a processor keeps for itself.
-        snapshot: Version of the newest snapshot; 0 for none.
-        snapshot_bytes: Of that snapshot.
-        delta_bytes: Of all kept deltas.
-        bytes: Of everything that the manifest names; older snapshots are in it, too.
-        written_ms: When it was written last. A partition notes that once a minute, so it may have
-            been written up to a minute later.
-        run: Which run holds it; empty if none does.
-        owner: The process that serves it and reported within the last minute; ``None`` if none did.
-        problem: Why numbers are missing; empty if none are.
+        internal_rows: Keys of families that are internal to Spark or a processor.
+        snapshot: Version of the newest snapshot; 0 without any.
+        snapshot_bytes: Bytes of that snapshot.
+        delta_bytes: Bytes of all kept deltas.
+        bytes: Bytes of all segments in the manifest, older snapshots included.
+        written_ms: Time of the last write, at most a minute too early: a partition notes writes
+            once a minute.
+        run: Run that holds the partition; empty if no run does.
+        owner: Process that serves the partition and reported within the last minute; ``None``
+            without any.
+        problem: Reason why numbers are missing; empty if none are.
     """
 
     operator: int
@@ -85,12 +86,12 @@ class StoreStatus:
         store: Spark's name of the store.
         name: Spark's name of the operator, such as ``stateStoreSave``; may be empty.
         families: Column families as the query has listed them. Of `transformWithState` the list
-            names the first alone; `OperatorState.families` names all.
-        first_batch: The batch with which the store began; ``None`` if its versions are not batches.
+            has the first one only; `OperatorState.families` has all.
+        first_batch: The first batch of the store; ``None`` if its versions are not batches.
         first_version: The version that this batch made: 2 above an initial state, else 1.
-        watermark_ms: Of the newest batch of a processor in Python; ``None`` where Redis does not
-            know it, as with all of Spark's own operators. 0 means that there is none.
-        began_ms: When that batch began.
+        watermark_ms: Watermark of the newest batch of a Python processor; 0 means that it has none.
+            ``None`` where Redis does not know it, as with all of Spark's own operators.
+        began_ms: Start of that batch.
     """
 
     operator: int
@@ -115,11 +116,11 @@ class StoreStatus:
 
     @property
     def bytes(self) -> int:
-        """Of everything that the manifests name."""
+        """Bytes of all segments in the manifests."""
         return sum(one.bytes for one in self.partitions)
 
     def batch_of(self, version: int) -> int | None:
-        """The batch that made a version; ``None`` if no batch did."""
+        """Returns the batch that made a version; ``None`` if no batch did."""
         if self.first_batch is None or version < self.first_version:
             return None
         return self.first_batch + version - self.first_version
@@ -127,32 +128,32 @@ class StoreStatus:
 
 @dataclass(frozen=True, slots=True)
 class QueryStatus:
-    """A query by one checkpoint.
+    """The query of one checkpoint.
 
-    What it tells of a partition is of one moment; partitions are looked at one after the other, so
-    one may be a batch ahead of another.
+    The numbers of one partition are of one moment. Partitions are read one after the other, so one
+    may be a batch ahead of another.
 
     Attributes:
         gen: Id of the checkpoint.
         id: Spark's id of the query.
         name: Empty if the query has none.
-        created_ms: When the checkpoint was first used.
-        seen_ms: When the newest run began to write, as the list of checkpoints says.
-        started_ms: When the newest run was registered.
+        created_ms: First use of the checkpoint.
+        seen_ms: First write of the newest run, according to the list of checkpoints.
+        started_ms: Registration of the newest run.
         run: The newest run; empty if none is registered.
-        driver_ms: When the driver of a run reported last that it is alive; 0 where no driver
-            reports, as with stores of Python. It reports every minute.
-        now_ms: When it was looked.
-        bytes_max: What the option `stateBytesMax` allows; 0 for no limit.
-        prefix_bytes_max: What `prefixBytesMax` allows all queries of the key prefix together.
-        prefix_bytes: What these have, as far as it was measured for that; 0 if nobody did.
-        copy_every: After how many batches the driver copies the state (`copyEveryBatches`); 0 for
-            never.
-        copied_version: Of the newest copy that its drivers told of; 0 for none.
-        copied_ms: When that was made.
-        replaced_by: Id of the checkpoint that the same folder has now, after it was deleted and
-            created again; empty if this is the one.
-        problem: Why something is missing; empty if nothing is. Partitions have their own.
+        driver_ms: Last report of a run's driver, which reports every minute; 0 where no driver
+            reports, as with stores of Python.
+        now_ms: Time of the look.
+        bytes_max: Limit of the option `stateBytesMax`; 0 for no limit.
+        prefix_bytes_max: Limit of `prefixBytesMax` for all queries of the key prefix together.
+        prefix_bytes: Bytes of these queries, as last measured for the limit; 0 if never measured.
+        copy_every: Number of batches between copies of the state (`copyEveryBatches`); 0 for
+            no copies.
+        copied_version: Version of the newest copy that the drivers reported; 0 without any.
+        copied_ms: Time of that copy.
+        replaced_by: Id of the checkpoint that replaced this one, after its folder was deleted and
+            created again; empty if this one is current.
+        problem: Reason why values are missing; empty if none are. Partitions have their own.
     """
 
     gen: str
@@ -176,36 +177,36 @@ class QueryStatus:
 
     @property
     def title(self) -> str:
-        """What to call the query: its name, or else the id that it has."""
+        """Name of the query for messages: its name, or else its id."""
         return self.name or self.id or self.gen
 
     @property
     def partitions(self) -> Iterator[PartitionStatus]:
-        """Those of all stores."""
+        """Partitions of all stores."""
         return (one for store in self.stores for one in store.partitions)
 
     @property
     def confirmed_batch(self) -> int | None:
-        """The newest batch that every partition has confirmed; ``None`` if there is none."""
+        """The newest batch that every partition has confirmed; ``None`` without any."""
         batches = [of.batch_of(one.confirmed) for of in self.stores for one in of.partitions]
         known = [batch for batch in batches if batch is not None]
         return min(known) if known and len(known) == len(batches) else None
 
     @property
     def newest_batch(self) -> int | None:
-        """The newest batch that any partition has published; ``None`` if there is none."""
+        """The newest batch that any partition has published; ``None`` without any."""
         batches = [of.batch_of(one.newest) for of in self.stores for one in of.partitions]
         return max((batch for batch in batches if batch is not None), default=None)
 
     @property
     def copied_batch(self) -> int | None:
-        """The newest batch whose state was copied; ``None`` if none was."""
+        """The newest batch whose state was copied; ``None`` without any."""
         batches = [of.batch_of(self.copied_version) for of in self.stores if self.copied_version]
         return max((batch for batch in batches if batch is not None), default=None)
 
     @property
     def written_ms(self) -> int:
-        """When the partition that was written last was written, to the minute."""
+        """Latest write to any partition, to the minute."""
         return max((one.written_ms for one in self.partitions), default=0)
 
     @property
@@ -215,12 +216,12 @@ class QueryStatus:
 
     @property
     def bytes(self) -> int:
-        """Of everything that the manifests name."""
+        """Bytes of all segments in the manifests."""
         return sum(of.bytes for of in self.stores)
 
     @property
     def limit_share(self) -> float | None:
-        """How near the nearer limit is, 1 being reached; ``None`` if there is none."""
+        """Used fraction of the nearer limit; ``None`` without limits."""
         shares = [
             size / limit
             for size, limit in (
@@ -233,23 +234,23 @@ class QueryStatus:
 
     @property
     def served(self) -> int:
-        """How many partitions have an owner."""
+        """Number of partitions with an owner."""
         return sum(one.owner is not None for one in self.partitions)
 
     @property
     def driver_alive(self) -> bool | None:
-        """Whether the driver reported lately; ``None`` if none ever did."""
+        """Whether the driver reported lately; ``None`` if no driver ever did."""
         return self._lately(self.driver_ms) if self.driver_ms else None
 
     @property
     def alive(self) -> bool:
-        """Whether anything shows that the query runs: its driver, an owner, or a late write."""
+        """Whether the query seems to run: by its driver, an owner, or a recent write."""
         times = (self.driver_ms, self.written_ms, self.started_ms)
         return self.served > 0 or any(self._lately(at_ms) for at_ms in times if at_ms)
 
     @property
     def problems(self) -> list[str]:
-        """What is wrong with the query or its partitions; empty if nothing is."""
+        """Problems of the query and its partitions; empty if there are none."""
         of_partitions = (
             f"operator {one.operator} partition {one.partition} store {one.store}: {one.problem}"
             for one in self.partitions

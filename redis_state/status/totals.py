@@ -1,7 +1,7 @@
-"""Counters of stores, from what the instances of their partitions have counted.
+"""Counters of stores, summed from the counters of their partitions' instances.
 
-Each instance counts from when it was loaded (docs/format.md, section 9), so a store's own counter
-is the sum of the increases that somebody has seen.
+Each instance counts from its start (docs/format.md, section 9), so the counter of a store is the
+sum of the observed increases.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ _INSTANCES_MAX = 32
 
 
 class Increases:
-    """Adds up increases from look to look; it begins with what it sees first. Not thread-safe."""
+    """Sums of increases between looks, starting from the counts of the first. Not thread-safe."""
 
     def __init__(self) -> None:
-        # Of each partition what its instances showed last, the newest of them at the end: Python
-        # workers take turns, and each goes on with its own counts.
+        # Latest counts of each partition's instances, the newest instance last: Python workers take
+        # turns, and each continues its own counts.
         self._last: dict[tuple[str, CounterKey], dict[Instance, Mapping[str, int]]] = {}
         self._sums: dict[CheckpointStore, dict[str, int]] = {}
 
     def add(
         self, seen: Mapping[str, Mapping[CounterKey, Totals]]
     ) -> Mapping[CheckpointStore, Mapping[str, int]]:
-        """What each store has counted by now.
+        """Adds the increases since the last look; returns the sums by store.
 
         Args:
-            seen: As `Reader.totals` gives it; checkpoints that are not in it are forgotten.
+            seen: Result of `Reader.totals`; checkpoints that are not in it are forgotten.
         """
-        # The hash of a checkpoint may be gone for a look, as after an eviction.
+        # The hash of a checkpoint may be missing for one look, for example after an eviction.
         last = {place: found for place, found in self._last.items() if place[0] in seen}
         for gen, places in seen.items():
             for place, now in places.items():
@@ -53,7 +53,7 @@ class Increases:
                     if more < 0 and count * 2 < counted:
                         more = count  # the instance was loaded anew
                     elif more < 0:
-                        # The server came back with an older file, or is a replica that lags.
+                        # The server was restored from an older file, or is a lagging replica.
                         more, kept[name] = 0, counted
                     sums[name] = sums.get(name, 0) + more
         self._last = last
@@ -62,9 +62,9 @@ class Increases:
 
 
 class ErrorIncreases:
-    """Adds up errors from look to look. Not thread-safe.
+    """Sums of errors between looks. Not thread-safe.
 
-    Of the first look nothing counts; whatever is there later does, also where nothing was before.
+    The first look only sets the baseline. Later looks also count errors of new places.
     """
 
     def __init__(self, clock: Clock = SYSTEM) -> None:
@@ -76,10 +76,10 @@ class ErrorIncreases:
     def add(
         self, seen: Mapping[str, Mapping[tuple[str, int, str], int]]
     ) -> Mapping[tuple[str, str, int, str], int]:
-        """How many there were by now, by checkpoint, error, operator and store.
+        """Adds the errors since the last look; returns sums by checkpoint, error, operator, store.
 
         Args:
-            seen: As `Reader.errors` gives it; checkpoints that are not in it are forgotten.
+            seen: Result of `Reader.errors`; checkpoints that are not in it are forgotten.
         """
         now_s = self._clock.monotonic_s()
         may_be_new = (now_s - self._looked_s) * 1000 >= TOTALS_TTL_MS
@@ -88,8 +88,8 @@ class ErrorIncreases:
                 known = self._last.get(gen, {})
                 for of, count in counts.items():
                     before = known.get(of, 0)
-                    # A smaller number: what was counted before has expired, if it can have. Else
-                    # the server came back with an older file, or is a replica that lags.
+                    # A smaller number: earlier counts have expired, if enough time has passed. Else
+                    # the server was restored from an older file, or is a lagging replica.
                     more = count if count < before and may_be_new else max(0, count - before)
                     place = (gen, of[0], of[1], of[2])
                     self._sums[place] = self._sums.get(place, 0) + more

@@ -1,6 +1,6 @@
 """Tests of stateful processors, without Spark (docs/stateful-python.md).
 
-With pytest there is a fixture, too; a ``conftest.py`` imports it by its name::
+For pytest there is a fixture, which a ``conftest.py`` imports by name::
 
     from redis_state.testing import redis_url
 """

@@ -1,4 +1,4 @@
-"""A processor that dies on its way through a batch."""
+"""A processor that fails in the middle of a batch."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ class CutError(Exception):
 
 
 class Cut(StatefulProcessor):
-    """A processor that stops after so many rows that were given out.
+    """A processor that stops after a number of output rows.
 
     Args:
-        after: How many.
+        after: Number of rows.
     """
 
     def __init__(self, processor: StatefulProcessor, after: int) -> None:
@@ -24,11 +24,11 @@ class Cut(StatefulProcessor):
         self._left = after
 
     def init(self, handle: Any) -> None:
-        """As the processor's."""
+        """Initializes the wrapped processor."""
         self._processor.init(handle)
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803  # PySpark's names
-        """As the processor's, up to the cut."""
+        """Forwards to the wrapped processor, up to the cut."""
         return self._up_to_the_cut(self._processor.handleInputRows(key, rows, timerValues))
 
     def handleExpiredTimer(  # noqa: N802  # PySpark's name
@@ -37,12 +37,12 @@ class Cut(StatefulProcessor):
         timerValues: Any,  # noqa: N803  # PySpark's names
         expiredTimerInfo: Any,  # noqa: N803  # PySpark's names
     ) -> Iterator[Any]:
-        """As the processor's, up to the cut."""
+        """Forwards to the wrapped processor, up to the cut."""
         given = self._processor.handleExpiredTimer(key, timerValues, expiredTimerInfo)
         return self._up_to_the_cut(given)
 
     def close(self) -> None:
-        """As the processor's."""
+        """Closes the wrapped processor."""
         self._processor.close()
 
     def _up_to_the_cut(self, given: Iterable[Any] | None) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""Durations as Spark writes them."""
+"""Durations in Spark's notation."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 def duration_ms(given: str | timedelta | int) -> int:
-    """Milliseconds of ``10 seconds``, of a `timedelta`, or of a number of them.
+    """Returns the milliseconds of ``10 seconds``, of a `timedelta`, or of a number of them.
 
     Raises:
-        UsageError: It is none of these.
+        UsageError: The value is none of these.
     """
     if isinstance(given, timedelta):
         return given // _MILLISECOND

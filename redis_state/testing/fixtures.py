@@ -1,4 +1,4 @@
-"""Fixtures of pytest, to be imported by name: no plugin that every run of pytest would load."""
+"""Fixtures of pytest, to be imported by name: a plugin would be loaded by every run of pytest."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ from redis_state.embedded import EmbeddedRedis
 
 @pytest.fixture(scope="session")
 def redis_url() -> Iterator[str]:
-    """The URL of a private server, which all tests of a run share and which goes with it."""
+    """URL of a private server, which all tests of a run share, and which stops after the run."""
     with EmbeddedRedis() as server:
         yield server.url

@@ -1,4 +1,4 @@
-"""A processor batch by batch in one process, without Spark: with the engine and store of a task."""
+"""Runs a processor batch by batch in one process, without Spark, on a task's engine and store."""
 
 from __future__ import annotations
 
@@ -72,22 +72,22 @@ class ProcessorTest:
     """Drives a `StatefulProcessor` as `transform_with_state` does, for tests of the processor.
 
     Every batch is run by the code that runs in a task, on a real store with one partition, and is
-    committed to a real server. Use it as a context manager.
+    committed to a real server. Use this class as a context manager.
 
     Args:
-        processor: It is copied for each batch, as Spark does: what it keeps in itself is gone.
+        processor: Copied for each batch, as Spark does, so its own attributes do not persist.
         key: The grouping columns.
         input: Columns of the rows, as DDL text or `StructType`.
-        schema: Of what the processor gives out.
-        rows: What the processor takes and gives, as in `transform_with_state`.
+        schema: Columns of the output, in the same forms.
+        rows: Form of the processor's input and output, as in `transform_with_state`.
         time_mode: ``None``, ``ProcessingTime`` or ``EventTime``.
-        event_time: The column with the event time, where the time mode is that.
-        delay: Of the watermark, as in `withWatermark`.
-        now_ms: What the clock shows at first, in ms since 1970.
-        time_zone: Of the session: that of time stamps in frames.
-        store: Its name; ``None`` means a new one.
-        url: A server that is there; what is written there expires by itself. ``None`` means an
-            `EmbeddedRedis` of its own.
+        event_time: The column with the event time, in the time mode ``EventTime``.
+        delay: Delay of the watermark, as in `withWatermark`.
+        now_ms: Initial time of the clock, in ms since 1970.
+        time_zone: Time zone of the session, for time stamps in frames.
+        store: Name of the store; ``None`` means a new one.
+        url: A running server, in which the written data expires by itself. ``None`` means a
+            private `EmbeddedRedis`.
         **options: Options of docs/configuration.md, in snake case.
 
     Raises:
@@ -95,9 +95,9 @@ class ProcessorTest:
 
     Attributes:
         url: The server, for live reads of the `store`.
-        store: Its name.
-        now_ms: What the clock shows: the processing time of the next batch.
-        watermark_ms: Of the batch that was run last; 0 before there is one.
+        store: Name of the store.
+        now_ms: Time of the clock: the processing time of the next batch.
+        watermark_ms: Watermark of the batch that was run last; 0 before the first one.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class ProcessorTest:
         self._exit = ExitStack()
 
     def __enter__(self) -> Self:
-        """Start the server if none was given."""
+        """Starts a server if none was given."""
         if not self.url:
             self.url = self._exit.enter_context(EmbeddedRedis()).url
         try:
@@ -170,24 +170,24 @@ class ProcessorTest:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close everything; a server of its own goes."""
+        """Closes everything, and stops a private server."""
         self._stop()
         self._exit.close()
 
     def run(self, rows: Any = ()) -> Any:
-        """Run the next batch and commit it.
+        """Runs the next batch and commits it.
 
         Args:
-            rows: Tuples, dicts, a pandas frame or an Arrow table. Times may be texts. None at all
-                is a batch without rows of this partition: timers fire, and state expires.
+            rows: Tuples, dicts, a pandas frame or an Arrow table. Times may be texts. No rows make
+                a batch without input for this partition: timers fire, and state expires.
 
         Returns:
-            What the processor gave out: one frame, a list of `Row`s, or one table.
+            The processor's output: one frame, a list of `Row`s, or one table.
 
         Raises:
             UsageError: Rows or output do not fit.
-            Exception: What the processor raised. Nothing is changed then, and the next call is
-                another attempt at this batch, which keeps the time when it began.
+            Exception: The processor raised it. Nothing is changed then, and the next call is
+                another attempt at this batch, with the same start time.
         """
         batch = self._begin(rows)
         found = self._attempt(batch, self._copy())
@@ -195,37 +195,37 @@ class ProcessorTest:
         return found
 
     def again(self) -> Any:
-        """Run the last batch once more, from the state before it, and commit that attempt.
+        """Runs the last batch once more, from the state before it, and commits that attempt.
 
         Spark may do that at any time. The output is the same if the processor is deterministic.
 
         Raises:
-            UsageError: There was no batch, or as `run`.
+            UsageError: No batch was run; see also `run`.
         """
         if self._last is None:
             raise _wrong("no batch was run", "Call run first.")
         return self._attempt(self._last, self._copy())
 
     def cut(self, rows: Any = (), *, after: int) -> None:
-        """Let the next batch die once so many rows were given out; nothing is changed.
+        """Makes the next batch fail after a number of output rows; nothing is changed.
 
-        With fewer rows it dies before its commit. The next `run` is another attempt at the batch,
-        which keeps the time when it began.
+        With fewer rows the batch fails before its commit. The next `run` is another attempt at the
+        batch, with the same start time.
 
         Raises:
-            Exception: As `run`.
+            Exception: See `run`.
         """
         batch = self._begin(rows)
         with self._opened(batch) as (store, joined), suppress(CutError):
             self._output(store, batch, joined, Cut(self._copy(), after))
 
     def restart(self) -> None:
-        """Go on as a fresh process after a restart of the query: nothing is cached."""
+        """Continues as a fresh process after a restart of the query: nothing is cached."""
         self._stop()
         self._start()
 
     def advance(self, duration: str | timedelta | int) -> None:
-        """Put the clock forward.
+        """Advances the clock.
 
         Args:
             duration: ``10 seconds``, a `timedelta`, or milliseconds.
@@ -233,10 +233,13 @@ class ProcessorTest:
         self.now_ms += duration_ms(duration)
 
     def value(self, name: str, key: Any) -> tuple[Any, ...] | None:
-        """The committed value of a group, as the processor would get it now; ``None`` for none.
+        """Returns the committed value of a group, as the processor would read it now.
 
         Args:
             key: A plain value for one key column, a tuple for several.
+
+        Returns:
+            ``None`` without a value.
 
         Raises:
             UsageError: The processor has no such value state.
@@ -244,17 +247,17 @@ class ProcessorTest:
         return self._read(lambda handle, _: self._variable(handle, name, key, ValueState).get())
 
     def list(self, name: str, key: Any) -> list[tuple[Any, ...]]:
-        """The committed elements of a group's list; as `value`."""
+        """Returns the committed elements of a group's list; see `value`."""
         return self._read(lambda handle, _: [*self._variable(handle, name, key, ListState).get()])
 
     def map(self, name: str, key: Any) -> dict[tuple[Any, ...], tuple[Any, ...]]:
-        """The committed keys and values of a group's map; as `value`."""
+        """Returns the committed keys and values of a group's map; see `value`."""
         return self._read(
             lambda handle, _: dict(self._variable(handle, name, key, MapState).iterator())
         )
 
     def timers(self, key: Any) -> Sequence[int]:
-        """The times of a group's timers in ascending order, in ms since 1970.
+        """Returns the times of a group's timers in ascending order, in ms since 1970.
 
         Raises:
             UsageError: The processor has no time mode.
@@ -267,7 +270,7 @@ class ProcessorTest:
         return self._read(read)
 
     def keys(self, name: str) -> Sequence[Any]:
-        """The groups that have something in a state variable, in their order.
+        """Returns the groups that have a value in a state variable, in their order.
 
         Raises:
             UsageError: The processor has no such variable.
@@ -296,7 +299,7 @@ class ProcessorTest:
         self._client.close()
 
     def _copy(self) -> StatefulProcessor:
-        """The processor as it comes to a task."""
+        """Returns a copy of the processor, serialized as for a task."""
         copy: StatefulProcessor = cloudpickle.loads(cloudpickle.dumps(self._processor))  # type: ignore[no-untyped-call]
         return copy
 
@@ -315,7 +318,7 @@ class ProcessorTest:
 
     @contextmanager
     def _opened(self, batch: _LastBatch) -> Iterator[tuple[FamilyStore, JoinedBatch]]:
-        """The store of an attempt, which is given up unless it is committed."""
+        """Opens the store of an attempt; aborts it unless it is committed."""
         self._attempts += 1
         # A run has one frame for each batch, as Spark plans it.
         frame = uuid.uuid5(uuid.UUID(self._run_id), str(batch.number)).hex[:FRAME_LETTERS]
@@ -361,7 +364,7 @@ class ProcessorTest:
         return pa.Table.from_batches(list(given), schema=engine.output)
 
     def _read(self, read: Callable[[Handle, FamilyStore], R]) -> R:
-        """What the committed state says, to a processor that is called now."""
+        """Reads the committed state through a processor that is called now."""
         if self._provider is None:
             self._provider = StateStoreProvider(
                 StateStoreProviderId(self._plan.store_id(_PARTITION), self._run_id),

@@ -1,4 +1,4 @@
-"""Rows of a test as the Arrow table that a task would get, and what is given out as one thing."""
+"""Converts rows of a test to the Arrow table of a task, and output to one value."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _WHAT = "reading the rows of a batch"
 
 
 def arrow_schema(given: object) -> pa.Schema:
-    """The Arrow schema of a `StructType` or of DDL text, without a session of Spark.
+    """Returns the Arrow schema of a `StructType` or of DDL text, without a Spark session.
 
     Raises:
-        UsageError: It is neither.
+        UsageError: The value is neither of the two.
     """
     from pyspark.sql.types import StructType
 
@@ -35,13 +35,13 @@ def arrow_schema(given: object) -> pa.Schema:
 
 
 def table_of(given: Any, schema: pa.Schema, time_zone: str) -> pa.Table:
-    """The rows of a batch: an Arrow table, a pandas frame, or tuples, dicts or `Row`s.
+    """Converts the rows of a batch: an Arrow table, a pandas frame, or tuples, dicts or `Row`s.
 
     Args:
-        time_zone: Of time stamps that name none.
+        time_zone: Time zone of time stamps that name none.
 
     Raises:
-        UsageError: They do not fit the schema.
+        UsageError: The rows do not fit the schema.
     """
     import pyarrow as pa
 
@@ -59,7 +59,7 @@ def table_of(given: Any, schema: pa.Schema, time_zone: str) -> pa.Table:
 
 
 def handed_out(table: pa.Table, form: RowForm, time_zone: str) -> Any:
-    """A whole batch's output in the processor's form: a frame, a list of `Row`s, or a table."""
+    """Converts a batch's output to the processor's form: a frame, a list of `Row`s, or a table."""
     if form == "arrow":
         return table
     if form == "pandas":

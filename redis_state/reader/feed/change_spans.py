@@ -1,6 +1,6 @@
-"""Changes between two positions, cut by partition, so that many processes read them side by side.
+"""Changes between two positions, split by partition, for parallel processes.
 
-One process chooses the positions; what it hands to the others can be pickled.
+One process chooses the positions, and sends picklable spans to the others.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from redis_state.reader.feed.tokens import Position
 from redis_state.reader.feed.waiting import NewerVersion
 
 INITIAL, PUT, REMOVED = "initial", "put", "removed"
-"""A row of the state that a feed began with; one that a batch wrote; one that it removed."""
+"""Kinds of rows: of the state that a feed began with; written by a batch; removed by a batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What is read of one partition.
+    """Part of a feed that one process reads of one partition.
 
     Attributes:
-        before: The changes are those behind it; with `opened` it is where the state stands.
-        last: The last version whose changes are wanted.
-        opened: The whole state is wanted, at this version; ``None`` means changes.
+        before: The changes follow this position; with `opened` it is the position of the state.
+        last: The last version whose changes are read.
+        opened: The version of the whole state to read; ``None`` means changes.
     """
 
     timeline: Timeline
@@ -51,12 +51,12 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class SpanRow:
-    """A changed row, as it is stored.
+    """A changed row in stored form.
 
     Attributes:
         kind: `INITIAL`, `PUT` or `REMOVED`.
-        family: That of the key.
-        after: That of the value.
+        family: Family of the key.
+        after: Family of the value.
         value: ``None`` if the key was removed.
         batch: The number of the batch.
     """
@@ -71,7 +71,7 @@ class SpanRow:
 
 @dataclass(frozen=True, slots=True)
 class _Rest:
-    """While the waiting is not over, nothing has come behind the position."""
+    """A position after which nothing is new until the waiting is over."""
 
     after: Position
     place: FamilyLocation
@@ -79,11 +79,11 @@ class _Rest:
 
 
 class ChangeSpans:
-    """Chooses positions of a feed, and cuts what lies between two of them.
+    """Chooses positions of a feed, and splits the changes between two of them.
 
     Args:
-        place_of: Where the family lies, as the list of operators says it now.
-        advice: How whoever follows starts again.
+        place_of: Locates the family by the current list of operators.
+        advice: Advice for followers on how to start again.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class ChangeSpans:
         self._rest: _Rest | None = None
 
     def newest(self) -> Position:
-        """That of the newest batch which all partitions have confirmed.
+        """Returns the position of the newest batch that all partitions have confirmed.
 
         Raises:
             NotFoundError: There is no such operator, store or family.
@@ -108,12 +108,12 @@ class ChangeSpans:
         return position
 
     def behind(self, since: Position | int) -> Position:
-        """That of the batch of a number, or a position of which one wants to know whether it holds.
+        """Returns the position of a batch number, or a position after checking that it still holds.
 
         Raises:
             ConfigError: The store has no version for the batch.
-            StateError: The batch is not confirmed yet, retention has dropped what came next, or the
-                query went back behind it.
+            StateError: The batch is not confirmed yet, retention has dropped the next changes, or
+                the query went back behind the batch.
         """
         place = self._place_of()
         if isinstance(since, int):
@@ -123,16 +123,16 @@ class ChangeSpans:
         return checked(timelines, since, place.ahead, self._advice)
 
     def next(self, after: Position, *, batches: int | None, top: int | None) -> Position:
-        """The newest position that one may go to; the same one if nothing has come.
+        """Returns the newest position to advance to; `after` itself if there is nothing new.
 
-        One small command while nothing happens.
+        Sends one small command while nothing happens.
 
         Args:
-            batches: At most so many behind `after`; ``None`` means all.
-            top: The version that is not passed; ``None`` means none.
+            batches: Most batches to advance; ``None`` means no limit.
+            top: Version not to pass; ``None`` means no limit.
 
         Raises:
-            StateError: As `behind`.
+            StateError: See `behind`.
         """
         rest, heads = self._rest, None
         if rest is not None and rest.after == after:
@@ -154,13 +154,13 @@ class ChangeSpans:
         return position_of(timelines, last) if last > low else after
 
     def spans(self, before: Position | None, last: Position) -> list[Span]:
-        """What lies between two positions, partition by partition; none for those without changes.
+        """Splits the changes between two positions by partition, without unchanged partitions.
 
         Args:
-            before: ``None`` means the whole state, as it stands at `last`.
+            before: ``None`` means the whole state as of `last`.
 
         Raises:
-            StateError: As `behind`.
+            StateError: See `behind`.
         """
         place = self._place_of()
         low = last.version if before is None else before.version
@@ -190,28 +190,28 @@ class ChangeSpans:
         ]
 
     def token(self, position: Position) -> str:
-        """The text of a position, as `changes` gives and takes it."""
+        """Returns the token of a position, in the format of `changes`."""
         return tokens.encode(position, self._store)
 
     def position(self, token: str) -> Position:
-        """The position of a text.
+        """Parses the token of a position.
 
         Raises:
-            ConfigError: It is none, or one of another store.
+            ConfigError: The text is not a token, or is a token of another store.
         """
         return tokens.decode(token, self._store)
 
 
 def span_rows(place: FamilyLocation, span: Span, advice: Advice) -> Iterator[SpanRow]:
-    """The rows of a span; of each batch a key comes once.
+    """Yields the rows of a span; each key once for each batch.
 
     Memory holds some MiB of small deltas, or one large one.
 
     Raises:
-        StateError: Retention was faster, or the query went back.
+        StateError: Retention dropped the changes, or the query went back.
         FormatError: Blocks are damaged.
-        UnavailableError: Redis gave no answer before the deadline, or, of the whole state, the
-            version was dropped while it was read.
+        UnavailableError: Redis gave no answer before the deadline, or the version of the whole
+            state was dropped during the read.
     """
     changes, timeline = PartitionChanges(), span.timeline
     if span.opened is not None:

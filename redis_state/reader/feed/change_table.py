@@ -1,4 +1,4 @@
-"""Changed rows as Arrow batches: the batch, what it did, the key, and the value after it."""
+"""Changed rows as Arrow batches: the batch, the kind of change, the key, and the value after it."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 BATCH, CHANGE, KEY, VALUE = "batch", "change", "key", "value"
 ROWS = 16_384
-"""In a batch, at most."""
+"""Most rows of a batch."""
 
 _BYTES_MAX = 16 << 20
 
 
 def change_schema(codec: RowCodec) -> pa.Schema:
-    """The columns of changes: key and value are structs, of list state the value a list of them.
+    """Returns the columns of changes: key and value are structs; list state has lists of structs.
 
     A store of Python has no columns: its keys and values are JSON texts.
     """
@@ -50,13 +50,13 @@ def change_schema(codec: RowCodec) -> pa.Schema:
 def change_batches(
     rows: Iterable[SpanRow], made: Callable[[Family], RowCodec], wanted: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """Rows as batches of some of the columns.
+    """Yields rows as batches with the wanted columns.
 
-    Columns of the state that `wanted` does not have are left out, and what a row does not have is
-    null: the query may have got other columns since it was asked for them.
+    State columns that `wanted` lacks are left out, and columns that a row lacks are null: the
+    query's columns may have changed since the schema was requested.
 
     Args:
-        made: The codec of a family.
+        made: Returns the codec of a family.
         wanted: Some of the columns of `change_schema`, by their names.
 
     Raises:
@@ -111,7 +111,7 @@ def _batch(
 
 
 def _values(rows: Sequence[SpanRow], codec: RowCodec) -> pa.Array:
-    """The values, null where the key was removed."""
+    """Returns the values, null where the key was removed."""
     import pyarrow as pa
 
     there = [row.value for row in rows if row.value is not None]
@@ -134,9 +134,10 @@ def _values(rows: Sequence[SpanRow], codec: RowCodec) -> pa.Array:
 
 
 def _as_wanted(codec: RowCodec, type_: pa.DataType) -> RowCodec:
-    """With a time to live in each row, or in none: whether rows have one is said by another family.
+    """Returns the codec with or without a time to live in each row, to fit the wanted type.
 
-    Where it was given or taken away, some rows have one and others do not.
+    Another family records whether rows expire. Where a time to live was added or removed, some rows
+    have one and others do not.
     """
     import pyarrow as pa
 
@@ -153,7 +154,7 @@ def _as_wanted(codec: RowCodec, type_: pa.DataType) -> RowCodec:
 
 
 def _only(codec: RowCodec, part: int, type_: pa.DataType) -> RowCodec:
-    """The codec of the columns that a struct has, which does not parse the others.
+    """Returns the codec restricted to the columns of a struct; others are not parsed.
 
     Args:
         part: 0 for a key, 1 for a value.
@@ -180,7 +181,7 @@ def _whole(columns: Struct | None) -> pa.DataType:
 
 
 def _struct(columns: Struct | None, arrays: Sequence[pa.Array], rows: int) -> pa.Array:
-    """One array of all columns; a store of Python has one column."""
+    """Returns one array of all columns; a store of Python has one column."""
     import pyarrow as pa
 
     if columns is None:
@@ -192,7 +193,7 @@ def _struct(columns: Struct | None, arrays: Sequence[pa.Array], rows: int) -> pa
 
 
 def _fitted(array: pa.Array, type_: pa.DataType, name: str) -> pa.Array:
-    """The array in a type; fields of structs go by their names."""
+    """Casts an array to a type; matches fields of structs by name."""
     import pyarrow as pa
 
     if array.type == type_:

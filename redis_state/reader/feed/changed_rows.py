@@ -1,4 +1,4 @@
-"""What deltas changed in one family: each key once, with as few reads as that takes."""
+"""Changes of deltas in one family: each key once, with as few reads as possible."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class ChangedRow:
     """A key that deltas touched.
 
     Attributes:
-        family: That of the stored key.
-        before: As the family was before the deltas has it; ``None`` if the key was absent, or
-            nobody asked.
-        after: As the family is after the deltas has it; ``None`` if the key is absent.
+        family: Family of the stored key.
+        before: In the encoding of the family before the deltas; ``None`` if the key was absent, or
+            its value was not requested.
+        after: In the encoding of the family after the deltas; ``None`` if the key is absent.
     """
 
     family: Family
@@ -33,13 +33,13 @@ class ChangedRow:
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """What some deltas, one after the other, say together of the family of a name.
+    """Merged changes of consecutive deltas in the family of one name.
 
     Attributes:
-        before: The family in the version below; ``None`` if it had none of this name.
-        after: The same for the version that the deltas made; it may be another family.
-        rows: The last word on each key that they wrote, of `after`.
-        gone: Of the rows of `before` these were removed, wherever `rows` does not say otherwise.
+        before: The family in the version below; ``None`` without a family of this name.
+        after: The family in the last version; it may be another one.
+        rows: The latest change of each key of `after`.
+        gone: Removed ranges of `before`; `rows` overrides them.
     """
 
     before: Family | None
@@ -53,22 +53,22 @@ def fold(
     table: Sequence[Family],
     deltas: Iterable[tuple[Segment, SegmentContent]],
 ) -> tuple[Folded, Sequence[Family]]:
-    """Put deltas together, the oldest first.
+    """Merges deltas, the oldest first.
 
-    Memory holds what they say of this family.
+    Memory holds their changes in this family.
 
     Args:
         table: The families of the version below.
 
     Returns:
-        What they say, and the families of the version that they made.
+        The merged changes, and the families of the last version.
     """
     before = now = named(table, name)
     changes = Changes()
     replaced = False
     for segment, content in deltas:
         if segment.entry.complete:
-            # It has every row of its version, and nothing older applies.
+            # A complete delta has every row of its version, and nothing older applies.
             changes, replaced = Changes(), True
         if content.families is not None:
             table = content.families
@@ -92,30 +92,30 @@ def fold(
 
 
 def named(table: Sequence[Family], name: str) -> Family | None:
-    """The family of a name."""
+    """Returns the family of a name."""
     return next((family for family in table if family.name == name), None)
 
 
 def changed_rows(
     folded: Folded, below: Callable[[], Points], *, with_before: bool
 ) -> Iterator[ChangedRow]:
-    """The keys that deltas touched, each once.
+    """Yields the keys that deltas touched, each once.
 
-    The version below is read where only it knows: for rows in a range that was removed, for lists
-    that were appended to, and, if asked for, for all values before.
+    Reads the version below only where needed: for rows in a removed range, for lists with appended
+    elements, and for all values before the change if they are requested.
 
     Args:
-        below: The version below; called once if it is needed.
-        with_before: Read the value before of each key, and leave out those that did not change.
+        below: Opens the version below; called at most once, if needed.
+        with_before: Read the value before of each key, and leave out unchanged keys.
 
     Raises:
-        RedisStateError: As `Points.values` and `Points.rows_in`.
+        RedisStateError: See `Points.values` and `Points.rows_in`.
     """
     before, after, rows = folded.before, folded.after, folded.rows
     points = None
     if before is not None and folded.gone:
         points = below()
-        # A family that was dropped and made again under its name has another id.
+        # A family that was dropped and created again under its name has another id.
         heir = after if after is not None and _one_layout(before, after) else None
         for key, value in points.rows_in(folded.gone, before):
             left = None
@@ -147,15 +147,15 @@ def changed_rows(
 
 
 def _one_layout(one: Family, other: Family) -> bool:
-    """Whether the same bytes are the same key in both."""
+    """Returns whether the same bytes are the same key in both families."""
     return (one.kind, one.params, one.key_schema) == (other.kind, other.params, other.key_schema)
 
 
 def _reads_otherwise(one: Family, other: Family) -> bool:
-    """Whether the same bytes may be another value in the other family."""
+    """Returns whether the same bytes may be another value in the other family."""
     return one.id != other.id and one.value_schema != other.value_schema
 
 
 def _alone(word: Value) -> bytes | None:
-    """What a word makes of a key that was removed before."""
+    """Returns the value that a change gives a key which was removed before."""
     return word.data if isinstance(word, Appended) else word

@@ -1,4 +1,4 @@
-"""The change feed: what each batch changed, in order (docs/format.md, section 7)."""
+"""The change feed: the changes of each batch, in order (docs/format.md, section 7)."""
 
 from __future__ import annotations
 
@@ -57,17 +57,17 @@ ChangedKeys = Iterator[tuple[Any, Any]]
 
 @dataclass(frozen=True, slots=True)
 class ChangeBatch:
-    """What one batch changed; iterate over it to get pairs of key and value.
+    """Changes of one batch; iterating yields pairs of key and value.
 
-    A value is the one after the batch, ``None`` if the key was removed; a key comes once. Rows are
-    read while they are taken, so a batch that nobody iterates over costs nothing. It may be read
-    again.
+    A value is the one after the batch, ``None`` if the key was removed; each key comes once. Rows
+    are read during the iteration, so a batch that is not iterated costs nothing. A batch can be
+    iterated again.
 
     Attributes:
-        number: Which batch; of a store alone, its version minus one. -1 for the state before all
-            batches.
-        token: Where to go on once the batch is dealt with: ``changes(since=token)``.
-        whole: The rows are the whole state after the batch, and no other key has a value.
+        number: Number of the batch; of a store alone, its version minus one. -1 for the state
+            before all batches.
+        token: Position to continue from once the batch is processed: ``changes(since=token)``.
+        whole: True if the rows are the whole state after the batch, so other keys have no value.
     """
 
     number: int
@@ -76,12 +76,12 @@ class ChangeBatch:
     _read: Callable[[], ChangedKeys] = field(repr=False, compare=False)
 
     def __iter__(self) -> ChangedKeys:
-        """Keys and values, partition by partition, in no order.
+        """Yields keys and values, partition by partition, in no order.
 
         Raises:
-            StateError: The batch is gone by now, as `OperatorState.changes` says.
-            UnavailableError: Redis gave no answer before the deadline, or, of the whole state, the
-                version was dropped while it was read.
+            StateError: The batch is gone by now; see `OperatorState.changes`.
+            UnavailableError: Redis gave no answer before the deadline, or the version of the whole
+                state was dropped during the read.
         """
         return self._read()
 
@@ -95,13 +95,13 @@ def changes(
     interval_s: float,
     stop: threading.Event | None,
 ) -> Iterator[ChangeBatch]:
-    """The batches of a store after a position, as `OperatorState.changes` gives them.
+    """Yields the batches of a store after a position; see `OperatorState.changes`.
 
     Args:
-        place_of: Where the family lies, as the list of operators says it now.
+        place_of: Locates the family by the current list of operators.
 
     Raises:
-        ConfigError: An argument is wrong; all else is raised while batches are taken.
+        ConfigError: An argument is wrong; all other errors are raised by the iterator.
     """
     is_number = isinstance(interval_s, (int, float))
     if not is_number or not INTERVAL_MIN_S <= interval_s <= INTERVAL_MAX_S:
@@ -137,7 +137,7 @@ class _Feed:
     def batches(
         self, since: Position | int | None, *, whole: bool, follow: bool
     ) -> Iterator[ChangeBatch]:
-        """The batches after a position, or after the batch of a number."""
+        """Yields the batches after a position, or after the batch of a number."""
         place = self._place_of()
         if isinstance(since, Position):
             position = since
@@ -187,14 +187,14 @@ class _Feed:
     def _next(
         self, place: FamilyLocation, heads: Sequence[PartitionHead], version: int
     ) -> list[PartitionHead]:
-        """Wait until each partition has gone on from a version, or one of them went back."""
+        """Waits until each partition has passed a version, or one of them went back."""
         waiting = NewerVersion(heads, version, look=self._place_of)
         while not self._wait(place.client.clock) and not waiting.is_over(place.client):
             pass
         return waiting.heads
 
     def _wait(self, clock: Clock) -> bool:
-        """Whether the feed is to stop, after an interval."""
+        """Waits for an interval; returns whether the feed is to stop."""
         if self._stop is not None:
             return self._stop.wait(self._interval_s)
         clock.sleep_s(self._interval_s)

@@ -1,6 +1,6 @@
-"""Which deltas lead from one confirmed version to another (docs/format.md, section 7).
+"""Finds the deltas from one confirmed version to another (docs/format.md, section 7).
 
-A partition's manifest names its versions and their parents. What counts is the line of parents of
+A partition's manifest names its versions and their parents. The timeline is the line of parents of
 the version that was opened last: Spark logged each batch on it.
 """
 
@@ -32,13 +32,13 @@ _TRIES_MAX = 5
 
 @dataclass(frozen=True, slots=True)
 class PartitionHead:
-    """How far a partition is.
+    """Progress of a partition.
 
     Attributes:
-        epoch: While it stays, what was opened is never taken back.
+        epoch: While it is the same, opened versions are never taken back.
         opened: The newest version that the query itself has confirmed.
-        floor: Retention keeps this version and newer ones; two heads are equal without it.
-        written: Whether Redis knows anything of the partition.
+        floor: Retention keeps this version and newer ones; ignored by comparison.
+        written: Whether Redis has any data of the partition.
     """
 
     id: PartitionId
@@ -50,13 +50,12 @@ class PartitionHead:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """The versions of a partition that the query went on with.
+    """The versions of a partition from which the query continued.
 
     Attributes:
-        oldest: From this version on, deltas lead up to the opened one; it is not looked for below
-            the version that was asked for.
-        uids: By version, those that were asked for.
-        deltas: What made each version out of the one before, those that were asked for.
+        oldest: Deltas lead from this version up to the opened one; not below the requested version.
+        uids: By version, of the requested versions.
+        deltas: By version, the delta that made it from the one before; of the requested versions.
     """
 
     head: PartitionHead
@@ -70,14 +69,14 @@ class Timeline:
         return self.head.id
 
     def pin(self, version: int) -> Pin:
-        """One of the versions that were asked for; raises as `uid`."""
+        """Returns the pin of a requested version; raises the errors of `uid`."""
         return Pin(version, self.uid(version))
 
     def uid(self, version: int) -> str:
-        """The attempt that wrote one of the versions that were asked for.
+        """Returns the uid of the attempt that wrote a requested version.
 
         Raises:
-            FormatError: What the partition has opened does not lead there.
+            FormatError: The parents of the opened version do not lead there.
         """
         found = self.uids.get(version)
         if found is None:
@@ -90,7 +89,7 @@ class Timeline:
 
 
 def read_heads(client: Client, ids: Sequence[PartitionId]) -> list[PartitionHead]:
-    """How far each partition is: one small command for each.
+    """Reads the progress of each partition, with one small command for each.
 
     Raises:
         StateError: The checkpoint was purged.
@@ -114,16 +113,16 @@ def read_timelines(
     high: int | None = None,
     heads: Sequence[PartitionHead] | None = None,
 ) -> list[Timeline]:
-    """The timelines of all partitions that a store has, as they were together at one moment.
+    """Reads the timelines of all partitions of a store, consistent at one moment.
 
-    One more command for each partition that is at most one version above `low`; the manifest of
-    each other one is read whole. Its size is that of the kept versions, not of the state.
+    Takes one more command for each partition that is at most one version above `low`. The whole
+    manifest is read of the others; its size depends on the kept versions, not on the state.
 
     Args:
-        low: The version that deltas are wanted from; ``None`` means the newest one that all
+        low: The version from which deltas are read; ``None`` means the newest one that all
             partitions have confirmed.
-        high: The last version that is wanted; ``None`` means all.
-        heads: Of these partitions in their order, if they were just read.
+        high: The last version to read; ``None`` means all.
+        heads: Heads of these partitions in their order, if they were just read.
 
     Raises:
         StateError: The checkpoint was purged.
@@ -135,9 +134,9 @@ def read_timelines(
         there = {head.id for head in with_state(heads)}
         bottom = confirmed(heads) if low is None else low
         found = _timelines(client, heads, bottom, NUMBER_MAX if high is None else high)
-        # Where no epoch has changed there was a moment between the two looks at which all of what
-        # the first one saw held: else one partition might be from before a rewind, another not.
-        # And what is unwritten after another one was seen confirmed will never be written.
+        # If no epoch has changed, everything that the first read saw was true at one moment between
+        # the two reads. Else one partition might be from before a rewind and another from after it.
+        # A partition still unwritten after another was seen confirmed will never be written.
         if all(
             (one.head.epoch, one.head.written) == (head.epoch, head.written)
             for one, head in zip(found, heads, strict=True)
@@ -148,12 +147,12 @@ def read_timelines(
 
 
 def confirmed(heads: Sequence[PartitionHead]) -> int:
-    """The newest version that every partition of the store has confirmed."""
+    """Returns the newest version that every partition of the store has confirmed."""
     return min((head.opened.version for head in with_state(heads)), default=0)
 
 
 def with_state(heads: Sequence[PartitionHead]) -> list[PartitionHead]:
-    """The partitions without those that a store only seems to have, as `beyond` says."""
+    """Returns the partitions without the surplus ones that `beyond` finds."""
     if not any(head.opened.version for head in heads):
         return list(heads)
     unwritten = {head.id for head in heads if not head.written}
@@ -164,11 +163,11 @@ def with_state(heads: Sequence[PartitionHead]) -> list[PartitionHead]:
 def read_contents(
     client: Client, wanted: Sequence[tuple[PartitionId, Segment]]
 ) -> Iterator[SegmentContent]:
-    """What deltas say, in their order: small ones many at a time, a large one in pieces.
+    """Yields the contents of deltas in order: small ones many at a time, large ones in pieces.
 
     Raises:
-        SegmentGoneError: One is not whole any more.
-        FormatError: One is damaged.
+        SegmentGoneError: A delta is not complete any more.
+        FormatError: A delta is damaged.
     """
     small: list[tuple[PartitionId, Segment]] = []
     for id_, segment in wanted:
@@ -206,7 +205,7 @@ def _timelines(
         for head, of, reply in zip(group, names, replies, strict=True):
             fields = _named(of, reply)
             now = _head(head.id, fields)
-            # The query may have gone on: what was opened before is confirmed all the same.
+            # The query may have advanced: versions opened before are confirmed all the same.
             seen = replace(now, opened=head.opened)
             found[head.id] = _walk(seen, fields, low, high)
     for start in range(0, len(far), _MANIFESTS_AT_ONCE):
@@ -230,7 +229,7 @@ def _walk(head: PartitionHead, fields: Mapping[str, bytes], low: int, high: int)
             return Timeline(head, at.version, uids, deltas)
         segment = parse_segment(_delta_field(at), _text(raw))
         if segment.entry.ref == EMPTY_UID and at.version > 1:
-            # A store that was loaded empty at a version which this partition never had.
+            # The store was loaded empty at a version that this partition never had.
             return Timeline(head, at.version, uids, deltas)
         if at.version <= high:
             deltas[at.version] = segment

@@ -1,4 +1,4 @@
-"""What changed between two batches, from the deltas between them."""
+"""Differences between two batches, from the deltas between them."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ class Change:
 
 
 def diff(place: FamilyLocation, a: int, b: int | None) -> Iterator[Change]:
-    """The changes from the state after batch `a` to that after batch `b`, in no order.
+    """Yields the changes from the state after batch `a` to that after batch `b`, in no order.
 
     Raises:
-        RedisStateError: As `OperatorState.diff`.
+        RedisStateError: See `OperatorState.diff`.
     """
     ahead = place.ahead
     first = version_of(a, ahead, what=_WHAT)

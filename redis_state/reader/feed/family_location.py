@@ -1,4 +1,4 @@
-"""Where an operator's family lies, and how its rows are read, for what looks at many versions."""
+"""Location of an operator's family and codec of its rows, to read many versions."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class FamilyLocation:
     """A family in all partitions of a store.
 
     Attributes:
-        ahead: As `OperatorInfo.ahead`.
-        made: The codec of a family of this name, as one version describes it.
-        check: Refuses a name that is not known and that none of these versions has.
+        ahead: See `OperatorInfo.ahead`.
+        made: Returns the codec of a family of this name, as one version describes it.
+        check: Raises an error for an unknown name that none of these versions has.
     """
 
     client: Client
@@ -41,21 +41,21 @@ class FamilyLocation:
     check: Callable[[Callable[[], Sequence[Opened]]], None]
 
     def key(self, family: Family, stored: bytes) -> Any:
-        """The key, as the reader gives it."""
+        """Decodes a key."""
         return self.made(family).decode_key(stored)
 
     def value(self, family: Family | None, value: bytes | None) -> Any:
-        """The value, as the reader gives it: a list where the family has one for each key."""
+        """Decodes a value; a list if the family has a list for each key."""
         if family is None or value is None:
             return None
         codec = self.made(family)
         return codec.decode_values(value) if family.multi_value else codec.decode_value(value)
 
     def open(self, timelines: Sequence[Timeline], version: int) -> list[Opened]:
-        """One version of some partitions, of the attempts that the query went on with.
+        """Opens one version of some partitions, on the timeline of the query.
 
         Raises:
-            StateError: A partition does not hold it any more.
+            StateError: A partition no longer holds the version.
         """
         found: list[Opened] = []
         for start in range(0, len(timelines), _OPENED_AT_ONCE):
@@ -71,7 +71,7 @@ class FamilyLocation:
 def place_of(
     client: Client, stores: Stores, operator: int, store: str, choice: FamilyChoice
 ) -> FamilyLocation:
-    """A family as the list of operators says it now.
+    """Locates a family by the current list of operators.
 
     Raises:
         NotFoundError: There is no such operator or store.
@@ -83,16 +83,16 @@ def place_of(
         if choice.known is None:
             choice.likely(info, opened())
 
-    # Asked for with every row.
+    # Called for every row, so cached.
     made = lru_cache(maxsize=_FAMILIES_MAX)(choice.of)
     return FamilyLocation(client, ids, choice.name, info.ahead, made, check)
 
 
 def check_batch(batch: object, *, what: str) -> int:
-    """What can be the number of a batch, or -1.
+    """Returns a batch number after checking that it is one, or -1.
 
     Raises:
-        ConfigError: It cannot.
+        ConfigError: The value cannot be the number of a batch.
     """
     if type(batch) is not int or not NO_BATCH <= batch < NUMBER_MAX:
         raise ConfigError(
@@ -104,31 +104,32 @@ def check_batch(batch: object, *, what: str) -> int:
 
 
 def version_of(batch: object, ahead: int, *, what: str) -> int:
-    """The state version after a batch; -1 stands for the empty state before all batches.
+    """Returns the state version after a batch; -1 is the empty state before all batches.
 
     Raises:
-        ConfigError: It is not the number of a batch, or the store has no version for it.
+        ConfigError: The value is not the number of a batch, or the store has no version for it.
     """
     number = check_batch(batch, what=what)
     return 0 if number == NO_BATCH else version_after(number, ahead, what=what)
 
 
 def batch_of(version: int, ahead: int) -> int:
-    """The batch that made a version; -1 for the empty state before all batches."""
+    """Returns the batch that made a version; -1 for the empty state before all batches."""
     return version - ahead if version else NO_BATCH
 
 
 def check_reach(
     timelines: Sequence[Timeline], *, ahead: int, low: int, high: int, what: str, advice: str
 ) -> None:
-    """Refuse versions that are not confirmed yet, or whose deltas are gone.
+    """Checks that versions are confirmed, and that their deltas are kept.
 
     Args:
-        ahead: As `OperatorInfo.ahead`.
-        advice: What to do if they are gone, with a place for a batch and one for its version.
+        ahead: See `OperatorInfo.ahead`.
+        advice: Advice for dropped deltas, with placeholders for a batch and its version.
 
     Raises:
-        StateError: One of the two; then `version` is the oldest one from which deltas are there.
+        StateError: A version is not confirmed, or its deltas are gone; then `version` is the oldest
+            one from which deltas are kept.
     """
     late = next((one for one in timelines if one.head.opened.version < high), None)
     if late is not None:
@@ -145,7 +146,7 @@ def check_reach(
         )
     oldest = max((one.oldest for one in timelines), default=0)
     if oldest > low:
-        # Behind batch 0 where a load of initial state made the oldest one: no batch names that.
+        # Initial state may make a version before batch 0, which no batch number names.
         batch = max(batch_of(oldest, ahead), 0)
         oldest = batch + ahead
         raise StateError(

@@ -1,4 +1,4 @@
-"""Where a reader of changes may go on: what it has seen, and what the query says of it now."""
+"""Checks the position of a feed against the current timelines of the query."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ WHAT = "following the changes of the state"
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """How to start again, for whoever follows.
+    """Advice for followers on how to start again.
 
     Attributes:
-        expired: Retention has dropped what came next; places for a batch and for its version.
-        rewound: The query went back behind what was read.
+        expired: For dropped deltas; has placeholders for a batch and its version.
+        rewound: For a query that went back behind the position.
     """
 
     expired: str
@@ -29,20 +29,20 @@ class Advice:
 
 
 def position_of(timelines: Sequence[Timeline], version: int) -> Position:
-    """A version that was read of all partitions."""
+    """Returns the position of a version that was read of all partitions."""
     mark = mark_of(one.uid(version) for one in timelines)
     return Position(version, len(timelines), mark)
 
 
 def newest_position(timelines: Sequence[Timeline], ahead: int) -> Position:
-    """The newest version that all partitions have confirmed.
+    """Returns the position of the newest version that all partitions have confirmed.
 
     Args:
         timelines: From that version on.
-        ahead: As `OperatorInfo.ahead`.
+        ahead: See `OperatorInfo.ahead`.
 
     Raises:
-        StateError: A partition does not have it any more.
+        StateError: A partition no longer holds the version.
     """
     if not timelines:
         return position_of(timelines, 0)
@@ -67,10 +67,10 @@ def newest_position(timelines: Sequence[Timeline], ahead: int) -> Position:
 def checked(
     timelines: Sequence[Timeline], position: Position, ahead: int, advice: Advice
 ) -> Position:
-    """The position, with its mark; refused if the query did not go on from it, or deltas are gone.
+    """Returns the position with its mark, after checking that the feed can continue from it.
 
     Raises:
-        StateError: It is refused.
+        StateError: The query did not continue from the position, or deltas are gone.
     """
     version = position.version
     batch = batch_of(version, ahead)
@@ -98,10 +98,12 @@ def checked(
 def check_not_behind(
     place: FamilyLocation, timelines: Sequence[Timeline], position: Position
 ) -> None:
-    """Let a feed end for a while where another replica is asked now, and not for good.
+    """Raises a temporary error if a replica lags behind the position.
+
+    A feed that now reads from another replica can be continued later.
 
     Raises:
-        UnavailableError: The replica has not come to the position.
+        UnavailableError: The replica has not reached the position.
     """
     stands = confirmed([one.head for one in timelines])
     if place.client.may_lag and stands < position.version:
@@ -109,11 +111,11 @@ def check_not_behind(
 
 
 def check_again(place: FamilyLocation, before: Position, advice: Advice) -> None:
-    """Say why the version behind a position is gone, where the query or its retention took it.
+    """Raises the cause if the query or its retention removed the version of a position.
 
     Raises:
-        StateError: One of the two did.
-        UnavailableError: As `check_not_behind`.
+        StateError: The query went back, or retention dropped the version.
+        UnavailableError: See `check_not_behind`.
     """
     low = before.version
     timelines = read_timelines(place.client, place.ids, low=low, high=low + 1)
@@ -122,7 +124,7 @@ def check_again(place: FamilyLocation, before: Position, advice: Advice) -> None
 
 
 def destroyed(segment: Segment) -> StateError:
-    """The error for a delta that is gone though it is to be kept."""
+    """Builds the error for a missing delta that retention should have kept."""
     return StateError(
         WHAT,
         found=f"blocks of {segment.ident} are missing",

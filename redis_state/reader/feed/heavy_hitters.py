@@ -1,8 +1,8 @@
-"""The heaviest of many items in bounded memory.
+"""Finds the heaviest of many items in bounded memory.
 
 The algorithm of Anderson, Bevin, Lang, Liberty, Rhodes and Thaler, "A High-Performance Algorithm
-for Identifying Frequent Items in Data Streams" (IMC 2017), after Misra and Gries: when there
-are too many counters, the middle one's weight is taken off all, and those without any left go.
+for Identifying Frequent Items in Data Streams" (IMC 2017), after Misra and Gries. When there are
+too many counters, the median weight is subtracted from all, and empty counters are removed.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ Hitter = TypeVar("Hitter")
 
 @dataclass(slots=True)
 class ItemCount:
-    """What is known of one item.
+    """Counter of one item.
 
     Attributes:
-        weight: Without what was taken off.
-        times: How often it was added since it has a counter.
-        bytes: Of these times.
+        weight: Remaining weight, after subtractions.
+        times: Number of additions since the counter was made.
+        bytes: Bytes of these additions.
     """
 
     weight: int = 0
@@ -33,10 +33,10 @@ class ItemCount:
 
 
 class Frequent(Generic[Hitter]):
-    """Adds weights up; exact until there are more items than counters.
+    """Sums of weights by item; exact until there are more items than counters.
 
     Attributes:
-        error: At most this much was taken off any item; 0 means that all is exact.
+        error: Greatest weight that was subtracted from any item; 0 if all sums are exact.
     """
 
     def __init__(self, counters_max: int = COUNTERS_MAX) -> None:
@@ -45,7 +45,7 @@ class Frequent(Generic[Hitter]):
         self.error = 0
 
     def add(self, item: Hitter, weight: int, size: int) -> None:
-        """Count an item once more."""
+        """Counts an item once more."""
         counter = self._counters.get(item)
         if counter is None:
             if len(self._counters) >= self._max:
@@ -56,7 +56,7 @@ class Frequent(Generic[Hitter]):
         counter.bytes += size
 
     def top(self, limit: int) -> list[tuple[Hitter, ItemCount]]:
-        """The heaviest, the heaviest first; of two that weigh the same, the one of more bytes."""
+        """Returns the heaviest items in descending order; more bytes first at equal weight."""
         return nlargest(
             limit, self._counters.items(), key=lambda one: (one[1].weight, one[1].bytes)
         )

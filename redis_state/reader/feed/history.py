@@ -1,4 +1,4 @@
-"""What one key went through, from the buckets or blocks of the kept deltas that can hold it."""
+"""Past values of one key, from the buckets or blocks of the kept deltas that can hold the key."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Revision:
     """The value that a key had from one batch on.
 
     Attributes:
-        batch: Which batch gave it; of a store alone, its version minus one.
+        batch: Batch that wrote the value; of a store alone, its version minus one.
         value: ``None`` if the batch removed the key.
-        earlier: Retention has dropped what came before: the key had this value after the batch, and
-            the batch or an older one gave it.
+        earlier: Retention has dropped older deltas: the key had this value after the batch, and the
+            batch or an older one wrote it.
     """
 
     batch: int
@@ -41,12 +41,12 @@ class Revision:
 
 @dataclass(frozen=True, slots=True)
 class _Word:
-    """What a delta says of the key.
+    """Change of the key in one delta.
 
     Attributes:
-        family: That of the version; ``None`` if it had none of the name.
-        said: Whether it has a row of the key.
-        gone: Whether what was before does not apply.
+        family: The family in the version; ``None`` without a family of the name.
+        said: Whether the delta has a row of the key.
+        gone: Whether earlier values do not apply.
     """
 
     version: int
@@ -57,7 +57,7 @@ class _Word:
 
     @property
     def alone(self) -> bool:
-        """Whether the value after it follows from it alone."""
+        """Whether the value after the delta follows from the delta alone."""
         return self.gone or (self.said and not isinstance(self.value, Appended))
 
     def over(self, before: bytes | None) -> bytes | None:
@@ -68,13 +68,13 @@ class _Word:
 
 
 def history(place: FamilyLocation, key: Any, *, likely: int, limit: int | None) -> list[Revision]:
-    """The values of a key, the newest first, as far back as the deltas of its partition reach.
+    """Returns the values of a key, the newest first, as far back as its partition's deltas reach.
 
     Args:
-        likely: The partition that is looked into first; the others only if it knows nothing.
+        likely: The partition to search first; the others follow only if it does not have the key.
 
     Raises:
-        RedisStateError: As `OperatorState.history`.
+        RedisStateError: See `OperatorState.history`.
     """
     if limit is not None and (type(limit) is not int or limit < 1):
         raise ConfigError(
@@ -116,7 +116,7 @@ class _KeyHistory:
     """One key in one partition, from the newest version down.
 
     Args:
-        family: Of the newest version.
+        family: The family in the newest version.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class _KeyHistory:
         self._key = key
 
     def revisions(self, limit: int | None) -> list[Revision]:
-        """The newest first."""
+        """Returns the revisions, the newest first."""
         words: list[_Word] = []
         oldest = self._timeline.oldest
         versions = range(self._timeline.head.opened.version, oldest, -1)
@@ -154,7 +154,7 @@ class _KeyHistory:
         return self._below(oldest).values([key], self._family).get(key)
 
     def _words(self, segments: Sequence[Segment]) -> list[_Word]:
-        """What the next deltas say of the key, the newest first."""
+        """Returns the changes of the key in the next deltas, the newest first."""
         heads = headers_of(self._place.client, self._timeline.id, segments)
         found: list[_Word] = []
         run: list[tuple[Segment, Header]] = []
@@ -162,7 +162,7 @@ class _KeyHistory:
             run.append((segment, head))
             if head.families is None or segment.version - 1 <= 0:
                 continue
-            # Only here can the family be another one than in the version below.
+            # Only here can the family differ from the one in the version below.
             lower = named(self._below(segment.version - 1).families(), self._place.name)
             found += self._words_of(run)
             run = []
@@ -172,7 +172,7 @@ class _KeyHistory:
         return found + self._words_of(run)
 
     def _words_of(self, run: Sequence[tuple[Segment, Header]]) -> list[_Word]:
-        """The same of deltas whose versions have one family."""
+        """Returns the changes of the key in deltas whose versions share one family."""
         family = self._family
         if family is None:
             return [_Word(segment.version, None, False, True) for segment, _ in run]
@@ -202,7 +202,7 @@ class _KeyHistory:
 
 
 def _steps(words: Sequence[_Word]) -> list[_HistoryStep]:
-    """The changes that these words, the newest first, are enough for."""
+    """Returns the steps that these changes, the newest first, fully determine."""
     first = max((at for at, word in enumerate(words) if word.alone), default=None)
     if first is None:
         return []

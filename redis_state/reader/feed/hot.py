@@ -1,7 +1,6 @@
-"""Which keys the last batches changed most, counted from their deltas.
+"""Counts the keys that the last batches changed most, from their deltas.
 
-A writer does nothing for it: what it would count are the keys of its commits, and these are what
-the deltas hold.
+Writers keep no counts: the deltas hold all keys of each commit.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from redis_state.reader.feed.heavy_hitters import Frequent
 from redis_state.reader.lookup.points import Points
 
 By = Literal["updates", "bytes"]
-"""What keys are ordered by: in how many batches they changed, or what was written of them."""
+"""Order of keys: by the number of batches that changed them, or by the bytes written."""
 
 BATCHES = 10
 LIMIT = 20
@@ -37,13 +36,13 @@ _WHAT = "counting the changes of keys"
 
 @dataclass(frozen=True, slots=True)
 class HotKey:
-    """A key that changed often, or of which much was written.
+    """A key that changed often, or with many bytes.
 
     Attributes:
-        key: As the reader gives it.
-        updates: In how many of the batches it changed; a removal counts, too.
-        bytes: Of the key and the values that these batches wrote, before they are compressed.
-        share: Of all that was counted, in updates or bytes.
+        key: In the form that the reader returns.
+        updates: Number of batches that changed the key; removals count, too.
+        bytes: Bytes of the key and the values that these batches wrote, uncompressed.
+        share: Fraction of the whole count, in updates or bytes.
     """
 
     key: Any
@@ -54,14 +53,14 @@ class HotKey:
 
 @dataclass(frozen=True, slots=True)
 class HotKeys:
-    """What the last confirmed batches changed.
+    """Hot keys of the last confirmed batches.
 
     Attributes:
-        first: The first batch that was counted; `last` is the last one. Both are -1 for none.
+        first: The first batch counted; `last` is the last one. Both are -1 without batches.
         updates: Of all keys: a key counts once for each batch that changed it.
         bytes: Of all keys.
-        error: A key that is not among `keys` may have this much more than the last of them, in
-            updates or bytes, and so may each key have more than is said of it. 0: all is exact.
+        error: Greatest error in updates or bytes; 0 means that all is exact. A key may have this
+            much more than its figure. A key not in `keys` may have this much more than the last.
         keys: The hottest first.
     """
 
@@ -74,15 +73,15 @@ class HotKeys:
 
     @property
     def batches(self) -> int:
-        """How many were counted."""
+        """Number of batches counted."""
         return self.last - self.first + 1 if self.last >= 0 else 0
 
 
 def hot(place: FamilyLocation, *, batches: int, limit: int, by: By) -> HotKeys:
-    """The keys that the last batches changed most, from the deltas of these batches alone.
+    """Returns the keys that the last batches changed most, from their deltas alone.
 
     Raises:
-        RedisStateError: As `OperatorState.hot`.
+        RedisStateError: See `OperatorState.hot`.
     """
     _check(batches, limit, by)
     for _ in range(_TRIES_MAX):
@@ -150,7 +149,7 @@ def _rows(
     for version, (_, segment), content in zip(versions, deltas, contents, strict=True):
         rows = {key: word for key, word in content.rows.items() if family_of(key) == family.id}
         if segment.entry.complete and version > 1:
-            # It has every row of its version: also those that a copy took over as they were.
+            # A complete delta has every row of its version, also unchanged ones of a copy.
             rows = _changed(place, timeline, version, family, rows)
         yield from rows.items()
 
@@ -162,7 +161,7 @@ def _changed(
     family: Family,
     rows: dict[bytes, Value],
 ) -> dict[bytes, Value]:
-    """The rows of a complete delta that the version below does not have as they are."""
+    """Returns the rows of a complete delta that differ from the version below."""
     (opened,) = place.open([timeline], version - 1)
     points = Points(place.client, opened)
     before = named(points.families(), place.name)
@@ -173,7 +172,7 @@ def _changed(
 
 
 def _whole(word: Value) -> bytes | None:
-    """What a complete delta makes of a key: an append begins a list."""
+    """Returns the value of a key in a complete delta, where an append begins a list."""
     return word.data if isinstance(word, Appended) else word
 
 

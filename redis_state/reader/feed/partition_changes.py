@@ -1,4 +1,4 @@
-"""The rows that a batch changed in a partition, and those of a whole state, as they are stored."""
+"""Stored rows that a batch changed in a partition, and those of a whole state."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from redis_state.reader.lookup.points import Points
 from redis_state.reader.scan import rows_of
 
 Changed = tuple[ChangedRow, Family | None]
-"""A row, and the family after the batch; ``None`` if there is none any more."""
+"""A row, and the family after the batch; ``None`` if the family was dropped."""
 
 
 class PartitionChanges:
-    """Reads changes version by version, and remembers the families of the last one."""
+    """Reads changes version by version, and remembers the families of the last version."""
 
     def __init__(self) -> None:
         self._tables: dict[PartitionId, tuple[int, Sequence[Family]]] = {}
 
     def whole(self, place: FamilyLocation, opened: Opened) -> Iterator[tuple[Family, bytes, bytes]]:
-        """The rows of a version of a partition.
+        """Yields the rows of a version of a partition.
 
         Raises:
-            RedisStateError: As `scan.rows_of`.
+            RedisStateError: See `scan.rows_of`.
         """
         table: Sequence[Family] | None = None
         family: Family | None = None
@@ -44,10 +44,10 @@ class PartitionChanges:
     def below(
         self, place: FamilyLocation, timelines: Sequence[Timeline], version: int
     ) -> dict[PartitionId, Points]:
-        """The versions below, of partitions whose families nobody has read: opened in one go.
+        """Opens the versions below in partitions with unknown families, in few round trips.
 
         Raises:
-            StateError: A partition does not hold it any more.
+            StateError: A partition no longer holds the version.
         """
         unknown = [
             one
@@ -67,14 +67,14 @@ class PartitionChanges:
         content: SegmentContent,
         points: Points | None,
     ) -> Iterator[Changed]:
-        """What a version changed in a partition, each key once.
+        """Yields the changes of a version in a partition, each key once.
 
         Args:
-            content: Of the delta that made the version.
+            content: Content of the delta that made the version.
             points: The version below, if `below` has opened it.
 
         Raises:
-            RedisStateError: As `changed_rows`.
+            RedisStateError: See `changed_rows`.
         """
         segment, id_ = timeline.deltas[version], timeline.id
 

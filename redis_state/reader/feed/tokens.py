@@ -1,4 +1,4 @@
-"""Where a reader of changes is, as a text that it can keep."""
+"""Tokens: the position of a change feed as a text that its reader can store."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Position:
     """A version of all partitions of a store.
 
     Attributes:
-        mark: Stands for the uids of the version in all partitions, in their order: another
-            timeline has others. ``None`` if they are not known.
+        mark: Hash of the version's uids in all partitions, in their order; it differs between
+            timelines. ``None`` if the uids are not known.
     """
 
     version: int
@@ -37,12 +37,12 @@ class Position:
 
 
 def mark_of(uids: Iterable[str]) -> bytes:
-    """What stands for the uids of all partitions."""
+    """Returns the hash of the uids of all partitions."""
     return hashlib.sha256(" ".join(uids).encode("ascii")).digest()[:_MARK_BYTES]
 
 
 def encode(position: Position, store: StoreId) -> str:
-    """The token of a position, about 90 letters, digits, ``-`` and ``_``."""
+    """Returns the token of a position, about 90 letters, digits, ``-`` and ``_``."""
     place = [bytes.fromhex(store.gen), store.operator, store.store]
     payload = msgpack.packb([*place, position.version, position.partitions, position.mark])
     check = zlib.crc32(payload).to_bytes(_CHECK_BYTES, "big")
@@ -50,10 +50,10 @@ def encode(position: Position, store: StoreId) -> str:
 
 
 def decode(token: str, store: StoreId) -> Position:
-    """The position of a token of this store.
+    """Parses the token of a position in this store.
 
     Raises:
-        ConfigError: It is no token, or one of another store.
+        ConfigError: The text is not a token, or is a token of another store.
     """
     gen, operator, name, version, partitions, mark = _read(token)
     if (gen, operator, name) != (bytes.fromhex(store.gen), store.operator, store.store):

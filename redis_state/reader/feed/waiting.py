@@ -1,4 +1,4 @@
-"""Waiting until a query has gone on from a version, with one small command a look."""
+"""Waits until a query has passed a version, with one small command a poll."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from redis_state.backend.client import Client
 from redis_state.reader.feed.deltas import PartitionHead, read_heads, with_state
 
 LOOK_S = 10
-"""After so long it is looked whether a store that can move to another checkpoint has done so."""
+"""Seconds between checks whether a store has moved to another checkpoint."""
 
 
 class NewerVersion:
-    """Partitions that stood at a version when they were looked at.
+    """Waits for partitions to pass a version.
 
     Args:
-        heads: Of all partitions that a store has.
-        look: Called every ten seconds: where nobody writes any more, heads stay as they are.
+        heads: Heads of all partitions of a store.
+        look: Called every ten seconds, to notice a store that has moved: its heads never change.
 
     Attributes:
-        heads: The same, as they were seen last.
+        heads: The latest heads of the partitions.
     """
 
     def __init__(
@@ -32,13 +32,13 @@ class NewerVersion:
         self._left = [head for head in heads if head.opened.version == version]
 
     def is_over(self, client: Client) -> bool:
-        """Look once whether each partition has gone on, or one of them went back.
+        """Polls once; returns whether all partitions have passed the version, or one went back.
 
-        One command while nothing happens, and for each partition about one more when it does: a
-        partition that has gone on is not asked again.
+        Sends one command while nothing happens, and about one more for each partition when it does:
+        a partition that has passed is not polled again.
 
         Raises:
-            RedisStateError: As `read_heads`, and what the look finds.
+            RedisStateError: See `read_heads`; also errors of `look`.
         """
         if not self._left:
             return True

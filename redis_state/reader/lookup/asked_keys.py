@@ -1,7 +1,7 @@
-"""Keys that are asked for together: their bytes and partitions, many at once where it can be.
+"""Keys of one look-up: their bytes and partitions, encoded together where possible.
 
-With numpy the keys of Spark's plain columns are encoded and hashed column by column; without it,
-or for other keys, one after the other. Both ways give the same.
+With numpy the keys of Spark's plain columns are encoded and hashed column by column. Without numpy,
+or for other keys, one key is encoded after the other, with the same result.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from redis_state.rows.key_arrays import KeyArrays
 
 MANY = 32
-"""From so many keys on, what numpy needs for itself pays off."""
+"""Number of keys from which numpy's fixed cost pays off."""
 
 
 class AskedKeys:
     """Keys of one call.
 
     Args:
-        keys: As `OperatorState.get` takes them.
+        keys: In the form that `OperatorState.get` takes.
     """
 
     def __init__(self, keys: Sequence[Any]) -> None:
@@ -35,7 +35,7 @@ class AskedKeys:
         return len(self._keys)
 
     def stored(self, codec: RowCodec) -> list[bytes]:
-        """The stored keys, in their order.
+        """Returns the stored keys, in their order.
 
         Raises:
             ConfigError: A key does not fit the columns.
@@ -46,7 +46,7 @@ class AskedKeys:
         return [codec.encode_key(key) for key in self._keys]
 
     def likely_partitions(self, codec: RowCodec, *, partitions: int) -> Sequence[int]:
-        """For each key where it most likely is; as `FamilyCodec.likely_partition`.
+        """Returns the most likely partition of each key; see `FamilyCodec.likely_partition`.
 
         Raises:
             ConfigError: A key does not fit the columns.
@@ -62,11 +62,11 @@ class AskedKeys:
         return [codec.likely_partition(key, partitions=partitions) for key in self._keys]
 
     def at(self, place: int) -> Any:
-        """One of the keys."""
+        """Returns one of the keys."""
         return self._keys[place]
 
     def columns(self, names: Sequence[str]) -> Sequence[Sequence[Any]] | None:
-        """The values of key columns, each for all keys; ``None`` if the keys differ in shape."""
+        """Returns the values of each key column; ``None`` if the keys differ in shape."""
         kinds, sizes = set(map(type, self._keys)), set(map(len, self._keys))
         if sizes != {len(names)}:
             return None

@@ -1,4 +1,4 @@
-"""What blocks of the cache say of keys, without a question to Redis."""
+"""Answers look-ups from cached blocks, without a round trip."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from redis_state.protocol.opening import Opened
 from redis_state.reader.block_cache import BlockCache, BlockId, BucketLayer, Where, where_of
 
 _NOTHING = Appended(b"")
-"""What a segment says of a key of which it has no row."""
+"""Stands for a segment without a row of the key."""
 
 _NO_ROWS: Mapping[bytes, Value] = {}
 _NO_HEADER = Header()
 _ORDERED_KEYS_MAX = 8
 
 CachedRows = tuple[tuple[Family, ...], dict[bytes, bytes]]
-"""The family table of a version, and the values of those keys that are there."""
+"""The family table of a version, and the values of those keys that exist."""
 
 
 def known_rows(
     opened: Opened, keys: Sequence[bytes], kind: str, cache: BlockCache
 ) -> CachedRows | None:
-    """What the cache says of keys of one family; ``None`` if it does not have all of it.
+    """Looks keys of one family up in the cache; ``None`` if it lacks a needed block.
 
-    Of a hashed family it knows what was put together of all segments of the version. Of an ordered
-    one it knows the single blocks, and a few keys are looked up in them.
+    Of a hashed family the cache has layers merged from all segments of the version. Of an ordered
+    family it has single blocks, in which only a few keys are looked up.
     """
     try:
         if kind not in ORDERED_KINDS:
@@ -41,14 +41,14 @@ def known_rows(
 
 
 def head_of(segment: Segment, where: Where, cache: BlockCache) -> Header | None:
-    """The header of a segment, an empty one if it has none; ``None`` if it is to be read."""
+    """Returns the header of a segment, empty if there is none; ``None`` if it is not cached."""
     if not segment.entry.blocks or not segment.entry.header:
         return _NO_HEADER
     return cache.head((*where, FIELD))
 
 
 def block_with(head: Header, key: bytes) -> str | None:
-    """The field of the ordered block in which a key can be, if there is one."""
+    """Returns the field of the ordered block that can hold a key; ``None`` without any."""
     family = family_of(key)
     number = bisect_right(head.ordered.get(family, ()), key) - 1
     return None if number < 0 else f"{family}/{number}"
@@ -102,7 +102,7 @@ def _rows(segment: Segment, place: BlockId, key: bytes, cache: BlockCache) -> Ma
 
 
 def _values(asked: Iterable[tuple[bytes, Iterable[BucketLayer]]]) -> dict[bytes, bytes]:
-    """Of keys, each with the layers that may have it, the newest first."""
+    """Returns the values of keys, each given with its layers, the newest first."""
     values: dict[bytes, bytes] = {}
     for key, layers in asked:
         value: bytes | None = None

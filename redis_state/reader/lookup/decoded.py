@@ -1,4 +1,4 @@
-"""Values that were found, as `get_many` gives them: many of one family at once where it can be."""
+"""Decodes the values of `get_many`, many of one family at once where possible."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from redis_state.reader.table_columns import RowCodec
 from redis_state.rows.codec import FamilyCodec
 from redis_state.rows.spark_types import Atomic
 
-# Of these Arrow hands out the very objects that a single row has.
+# For these types Arrow returns the same Python objects as the decoder of single rows.
 _SAME = frozenset(
     {"boolean", "byte", "short", "integer", "long", "float", "double", "string", "binary"}
 )
 
 
 def decoded(hits: Hits) -> list[Any]:
-    """The value of each key, in their order, ``None`` where there is none; of list state a list.
+    """Returns the value of each key in order, ``None`` for absent keys; of list state a list.
 
     Raises:
-        FormatError: Bytes are no such value.
+        FormatError: The bytes are not such a value.
     """
     found: list[Any] = [None] * len(hits)
-    # The rows of a partition have one codec, and most often those of all have.
+    # The rows of a partition have one codec; most often all partitions share it.
     for _, groups in groupby(hits.groups, key=lambda group: id(group.codec)):
         together = list(groups)
         values = [value for group in together for value in group.values]
@@ -43,7 +43,7 @@ def _together(codec: RowCodec, values: Sequence[bytes]) -> list[dict[str, Any]] 
     if len(values) < MANY or not isinstance(codec, FamilyCodec) or codec.family.multi_value:
         return None
     fields = codec.values.columns.fields
-    # Without columns there is nothing that says how many rows there are.
+    # Without columns, nothing gives the number of rows.
     if not fields or not all(
         isinstance(one.type, Atomic) and one.type.name in _SAME for one in fields
     ):

@@ -1,4 +1,4 @@
-"""Reads of keys: where they are looked for first, where then, and in which pieces."""
+"""Finds keys: in their likely partitions first, then in the others, in bounded pieces."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ from redis_state.reader.versions import VersionRequest
 KEYS_AT_ONCE = 1_000
 _BYTES_AT_ONCE = 16 << 20
 _KEPT_BYTES_MAX = BYTES_MAX // 2
-"""Of the decoded blocks of a state whose blocks are kept, however many keys are asked for."""
+"""Bound of a state's decoded blocks up to which they are cached for any number of keys."""
 
 
 _TURNED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
-"""By a byte, the one with its bits in the opposite order."""
+"""Maps a byte to the byte with its bits in the opposite order."""
 
 Hit = tuple[RowCodec, bytes]
-"""A value that was found, and what decodes it."""
+"""A value that was found, and its codec."""
 
 
 @dataclass(frozen=True, slots=True)
 class HitGroup:
-    """What was found in one partition at once.
+    """Values that were found together in one partition.
 
     Attributes:
-        codec: What decodes the values.
-        places: Of the keys in the call.
-        values: Beside them.
+        codec: Codec of the values.
+        places: Positions of the keys in the call.
+        values: In the order of `places`.
     """
 
     codec: RowCodec
@@ -53,10 +53,10 @@ class HitGroup:
 
 
 class Hits:
-    """What was found of the keys of one call.
+    """Values that were found for the keys of one call.
 
     Args:
-        size: How many keys there are.
+        size: Number of keys.
     """
 
     def __init__(self, size: int) -> None:
@@ -68,24 +68,24 @@ class Hits:
         return self._size
 
     def add(self, group: HitGroup) -> None:
-        """Take more of what was found; a group of nothing is none."""
+        """Adds a group; empty groups are ignored."""
         if group.places:
             self.groups.append(group)
             self.count += len(group.places)
 
     def places(self) -> Iterator[int]:
-        """Of the keys that were found."""
+        """Yields the positions of the keys that were found."""
         return chain.from_iterable(group.places for group in self.groups)
 
     def left(self) -> list[int]:
-        """The places of keys that were not found."""
+        """Returns the positions of the keys that were not found."""
         if self.count == self._size:
             return []
         there = set(self.places())
         return [at for at in range(self._size) if at not in there]
 
     def in_order(self) -> list[Hit | None]:
-        """Of each key of the call."""
+        """Returns the hit of each key of the call, ``None`` for absent keys."""
         found: list[Hit | None] = [None] * self._size
         for group in self.groups:
             for at, value in zip(group.places, group.values, strict=True):
@@ -97,7 +97,7 @@ _KeysByNumber = tuple[Opened, list[int]]
 
 
 class KeyedReads:
-    """Finds keys of one family, and remembers where they were found."""
+    """Finds keys of one family, and remembers whether their partitions are predictable."""
 
     def __init__(
         self, client: Client, source: Source, operator: int, store: str, choice: FamilyChoice
@@ -110,22 +110,22 @@ class KeyedReads:
         self._placement = Placement()
 
     def find(self, keys: AskedKeys, wanted: VersionRequest) -> tuple[RowCodec, Hits]:
-        """What is under the keys, all of one version.
+        """Looks keys up, all at one version.
 
         Returns:
-            The codec of the family, and what was found.
+            The codec of the family, and the values that were found.
 
         Raises:
-            RedisStateError: As `OperatorState.get`.
+            RedisStateError: See `OperatorState.get`.
         """
         search, _ = self._search(keys, wanted)
         return search.codec, search.hits
 
     def partition_of(self, key: Any) -> int:
-        """Where a key is now; where it would be looked for first, if it is nowhere.
+        """Returns the current partition of a key; of an absent key, its likely partition.
 
         Raises:
-            RedisStateError: As `OperatorState.get`.
+            RedisStateError: See `OperatorState.get`.
         """
         search, info = self._search(AskedKeys([key]), VersionRequest())
         if search.hits.groups:
@@ -164,7 +164,7 @@ class KeyedReads:
     def _search_added(
         self, search: _Search, info: OperatorInfo, wanted: VersionRequest
     ) -> OperatorInfo:
-        """Look for what is left in partitions that Python has added since they were listed."""
+        """Searches the remaining keys in partitions that Python has added meanwhile."""
         left = search.hits.left()
         if not left:
             return info
@@ -178,7 +178,7 @@ class KeyedReads:
     def _begin(
         self, keys: AskedKeys, wanted: VersionRequest, *, every: bool
     ) -> tuple[RowCodec, OperatorInfo, dict[int, Opened], dict[int, list[int]], bool]:
-        """The partitions in which the keys most likely are; or all, where nothing is known yet."""
+        """Opens the likely partitions of the keys; all partitions while nothing is known yet."""
         info, codec = self._source.known(self._operator, self._store), self._choice.known
         complete = every or info is None or codec is None or self._placement.scattered
         if info is None or codec is None or complete:
@@ -198,7 +198,7 @@ class KeyedReads:
     def _open_all(
         self, wanted: VersionRequest, known: OperatorInfo | None
     ) -> tuple[OperatorInfo, list[Opened]]:
-        """Every partition; those of a store that is known only if they have changed."""
+        """Opens every partition; asks for the number of partitions again only if it has changed."""
         if known is not None:
             info, opened = self._open(wanted, range(known.partitions))
             if info.partitions == known.partitions:
@@ -208,10 +208,10 @@ class KeyedReads:
     def _others(
         self, info: OperatorInfo, wanted: VersionRequest, opened: Mapping[int, Opened]
     ) -> dict[int, Opened] | None:
-        """The other partitions; ``None`` if the first ones are not as they were by now.
+        """Opens the other partitions; ``None`` if the first ones have changed.
 
-        The first ones are opened again with them: of a query that went back and came as far again,
-        the number of the version is the same, and its unique id is not.
+        The first ones are opened again together with them. If the query went back and reached the
+        version again, its number is the same, but not its unique id.
         """
         if info.alone:
             _, found = self._open(wanted, [n for n in range(info.partitions) if n not in opened])
@@ -224,10 +224,10 @@ class KeyedReads:
 
 
 class _Search:
-    """Keys of one call on their way through partitions.
+    """Search state of one look-up call.
 
     Attributes:
-        hits: What was found of them.
+        hits: Values that were found.
     """
 
     def __init__(
@@ -247,10 +247,10 @@ class _Search:
         self.hits = Hits(len(keys))
 
     def run(self, asked: Sequence[_KeysByNumber]) -> None:
-        """Look for keys, each in a partition where it was not looked for before.
+        """Looks for keys, each in a partition that was not searched for it before.
 
-        Many keys are taken in the order of their blocks, so that each block is read about once. It
-        is kept for further calls if the cache has room for all of them.
+        Many keys are sorted by their blocks, so that each block is read about once. Blocks are kept
+        for further calls if the cache has room for all of them.
         """
         kind, cache = self.codec.family.kind, self._source.blocks
         keep = True
@@ -266,7 +266,7 @@ class _Search:
                     self._source.moved(found.opened)
                 own = self._choice.codec(found.families)
                 if own is None:
-                    continue  # Nothing was written yet, or the family came later.
+                    continue  # nothing written yet, or a newer family
                 values, stored = found.values, self._stored
                 if own.layout != self.codec.layout:
                     # The registry describes another layout of keys than this version has.
@@ -290,7 +290,7 @@ class _Search:
 
 
 def _by_partition(codec: RowCodec, info: OperatorInfo, keys: AskedKeys) -> dict[int, list[int]]:
-    """Places of keys by the partition in which each most likely is."""
+    """Groups the positions of keys by their likely partition."""
     likely = keys.likely_partitions(codec, partitions=info.partitions)
     found: dict[int, list[int]] = {}
     for at, partition in enumerate(likely):
@@ -304,29 +304,29 @@ def _by_partition(codec: RowCodec, info: OperatorInfo, keys: AskedKeys) -> dict[
 def _rest(
     opened: Mapping[int, Opened], places: Mapping[int, Sequence[int]], left: Sequence[int]
 ) -> Iterator[_KeysByNumber]:
-    """Keys that are left, by the partitions in which they were not looked for."""
+    """Yields the remaining keys by the partitions in which they were not looked for."""
     for number, one in opened.items():
         searched = set(places.get(number, ()))
         yield one, [at for at in left if at not in searched]
 
 
 def _by_block(stored: Sequence[bytes], places: Sequence[int], kind: str) -> list[int]:
-    """Places of keys in such an order that keys of one block follow each other, in any segment.
+    """Sorts the positions of keys so that keys of one block are neighbours, in any segment.
 
-    Numbers of buckets are powers of two: a bucket of a small segment has the keys of several ones
-    of a larger segment, those whose numbers end in the same bits.
+    Numbers of buckets are powers of two. A bucket of a small segment has the keys of several
+    buckets of a larger segment: those whose numbers end in the same bits.
     """
     if kind in ORDERED_KINDS:
         return sorted(places, key=stored.__getitem__)
     hashes = bucketing_hashes([stored[at] for at in places], kind=kind)
-    # The lowest bit becomes the highest, and so on.
+    # Reverse the bits: the lowest becomes the highest.
     form = f"{len(hashes)}I"
     turned = struct.unpack(f">{form}", struct.pack(f"<{form}", *hashes).translate(_TURNED))
     return [places[number] for number in sorted(range(len(places)), key=turned.__getitem__)]
 
 
 def _pieces(asked: Sequence[_KeysByNumber]) -> Iterator[list[_KeysByNumber]]:
-    """The same in pieces of which the client can hold the blocks; one key may be a piece alone."""
+    """Splits a search into pieces whose blocks fit in memory; a piece has at least one key."""
     if len(asked) == 1 and len(asked[0][1]) == 1:
         yield list(asked)
         return

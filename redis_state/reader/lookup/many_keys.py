@@ -24,15 +24,15 @@ _FEW = 8
 _WHAT = "reading a key"
 
 AskedPartition = tuple[Opened, Sequence[bytes]]
-"""A partition and the stored keys that are looked up in it, of one family."""
+"""A partition and the stored keys to look up in it, all of one family."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionHits:
-    """What one partition says of keys.
+    """Result of a look-up in one partition.
 
     Attributes:
-        values: Of the keys that are there.
+        values: Values of the keys that exist.
         families: The family table of the version.
     """
 
@@ -47,17 +47,17 @@ _BlockField = int | str
 
 @dataclass(slots=True)
 class _SegmentPart:
-    """What is known of one segment: its header, and the rows of fields that can hold the keys.
+    """Known content of one segment: its header, and the rows of fields that can hold the keys.
 
     Attributes:
-        head: ``None`` as long as it was not read.
-        fields: For each key the one that can hold it; ``None`` if none can.
-        keys: By field those that it can hold.
-        rows: Of the fields that were read, and are there: at least those of these keys.
-        wanted: Fields that are to be read next.
-        apart: Of the fields that were read those of which the cache has no table.
-        where: The first parts of its places in the cache.
-        keep: As `look_up`.
+        head: ``None`` until it is read.
+        fields: For each key the field that can hold it; ``None`` if no field can.
+        keys: By field the keys that it can hold.
+        rows: Rows of the existing fields that were read: at least those of these keys.
+        wanted: Fields to read next.
+        apart: Fields that were read but have no table in the cache.
+        where: Address of the segment in the cache.
+        keep: See `look_up`.
     """
 
     opened: Opened
@@ -83,15 +83,15 @@ def look_up(
     cache: BlockCache | None = None,
     keep: bool = True,
 ) -> Iterator[PartitionHits]:
-    """The values of stored keys, partition by partition.
+    """Yields the values of stored keys, partition by partition.
 
-    One round trip, one more where a bucket has parts or the family is ordered, so that the header
-    says where a key is; more where maintenance interferes; fewer for what the cache has. One more
-    where deltas are read whole, after which further keys take fewer.
+    Takes one round trip. A second one reads buckets with parts, or an ordered family, where the
+    header names the field of a key. A read of whole deltas takes one more, after which further keys
+    take fewer. Maintenance may cause more round trips, cached blocks save them.
 
     Args:
-        keep: Whether the cache gets the blocks that are read, and in time tables of their rows.
-            Else only the rows of the keys are taken out of a block.
+        keep: Whether to cache the blocks that are read, and in time tables of their rows.
+            Else only the rows of the keys are decoded.
 
     Raises:
         StateError: A published segment was destroyed.
@@ -109,7 +109,7 @@ def look_up(
         if cache is not None and left:
 
             def asks(opened: Opened, keys: Sequence[bytes]) -> bool:
-                # Only headers tell of ordered blocks, and what is known of those was looked at.
+                # Only headers name the ordered blocks, and the cached ones were searched already.
                 return kind in ORDERED_KINDS or any(
                     one.wanted for one in _begun(opened, keys, kind, cache, keep)
                 )
@@ -133,13 +133,13 @@ def look_up(
 
 @dataclass(frozen=True, slots=True)
 class _Top:
-    """What the newest segments of a partition say of keys, which were put together.
+    """Merged changes of the newest segments of a partition, for the keys of a look-up.
 
     Attributes:
-        values: Of keys that have one there.
-        families: Their newest family table; ``None`` if none of them has one.
-        below: The partition without them.
-        left: Keys of which they say nothing.
+        values: Values of the keys that have one there.
+        families: The newest family table there; ``None`` without any.
+        below: The partition without these segments.
+        left: Keys without a change in these segments.
     """
 
     opened: Opened
@@ -150,11 +150,15 @@ class _Top:
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing is to be looked up below."""
+        """Whether the segments below need not be searched."""
         return self.families is not None and not (self.left and self.below.segments)
 
     def over(self, found: PartitionHits | None) -> PartitionHits:
-        """The same with what was found below, or in the version as it is made up now."""
+        """Combines this result with the result of the segments below.
+
+        Args:
+            found: May be of other segments, if maintenance has replaced those below.
+        """
         if found is None:
             return PartitionHits(self.opened, self.values, self.families or ())
         is_same = found.opened.segments == self.below.segments
@@ -178,7 +182,7 @@ def _top(opened: Opened, keys: Sequence[bytes], cache: BlockCache) -> _Top | Non
 def _known(
     opened: Opened, keys: Sequence[bytes], kind: str, cache: BlockCache
 ) -> PartitionHits | None:
-    """What the cache says of keys; ``None`` if it does not have all of it."""
+    """Looks keys up in the cache; ``None`` if it does not have all of the needed blocks."""
     top = _top(opened, keys, cache)
     if top is not None and top.is_complete:
         return top.over(None)
@@ -233,7 +237,7 @@ def _remember(
     kind: str,
     cache: BlockCache,
 ) -> None:
-    """Put together what the segments say of the buckets that were read, for the next time."""
+    """Merges the changes of the buckets that were read, for later look-ups."""
     filled = [piece for piece in pieces if piece.segment.entry.blocks]
     if kind in ORDERED_KINDS or not filled:
         return
@@ -251,7 +255,7 @@ def _remember(
 
 
 def _is_apart(piece: _SegmentPart, bucket: int) -> bool:
-    """Whether not all rows of a bucket are here, or nothing counts them."""
+    """Returns whether rows of a bucket are incomplete here, or not counted by the cache."""
     field = _field_of(piece, bucket)
     return not piece.apart.isdisjoint(_parts(piece).get(field, [field]))
 
@@ -271,7 +275,7 @@ def _layer(
 
 
 def _field_of(piece: _SegmentPart, bucket: int) -> int:
-    """The field of a segment with the keys of one of the chain's buckets."""
+    """Returns the field of a segment that has the keys of a bucket of the chain."""
     return bucket & (piece.segment.entry.buckets - 1)
 
 
@@ -283,10 +287,10 @@ def _head(piece: _SegmentPart) -> Header:
 def _begun(
     opened: Opened, keys: Sequence[bytes], kind: str, cache: BlockCache, keep: bool
 ) -> list[_SegmentPart]:
-    """The segments with the fields that are asked for first: headers, and the keys' buckets."""
+    """Plans the first fields of each segment to read: headers, and the keys' buckets."""
     hashed = kind not in ORDERED_KINDS
     hashes = bucketing_hashes(keys, kind=kind) if hashed else []
-    # Many segments have as many buckets.
+    # Many segments have the same number of buckets.
     by_last: dict[int, tuple[list[int], dict[_BlockField, list[bytes]]]] = {}
     found = []
     for segment in opened.segments:
@@ -317,7 +321,7 @@ def _by_field(
 
 
 def _want(piece: _SegmentPart, fields: Iterable[_BlockField], cache: BlockCache) -> None:
-    """Take the fields that are known, and have the others read."""
+    """Takes the cached fields; plans to read the others."""
     for field in fields:
         place = piece.place(field)
         rows = cache.rows(place)
@@ -349,7 +353,7 @@ def _add_some(piece: _SegmentPart, field: _BlockField, payload: bytes) -> None:
 def _plan_rest(
     piece: _SegmentPart, asked: Sequence[AskedPartition], kind: str, cache: BlockCache
 ) -> None:
-    """The fields that only the header knows of: parts of buckets, blocks of ordered families."""
+    """Plans the fields that only a header names: parts of buckets, blocks of ordered families."""
     head = piece.head
     assert head is not None
     if kind in ORDERED_KINDS:
@@ -363,7 +367,7 @@ def _plan_rest(
 
 
 def _parts(piece: _SegmentPart) -> dict[int, list[_BlockField]]:
-    """All fields of those buckets that have parts."""
+    """Returns all fields of those buckets that have parts."""
     parts = piece.head.parts if piece.head is not None else {}
     if not parts:
         return {}
@@ -375,7 +379,7 @@ def _parts(piece: _SegmentPart) -> dict[int, list[_BlockField]]:
 
 
 def _join_parts(piece: _SegmentPart) -> None:
-    """Let the first part of a bucket have the rows of all; a later one overrides an earlier."""
+    """Merges the rows of a bucket's parts into the first one; later parts override earlier ones."""
     tables = piece.rows
     for bucket, fields in _parts(piece).items():
         if bucket not in tables:
@@ -387,7 +391,7 @@ def _join_parts(piece: _SegmentPart) -> None:
 
 
 def _read(client: Client, pieces: Sequence[_SegmentPart], cache: BlockCache) -> set[PartitionId]:
-    """Read what is wanted; the partitions of which a segment is not whole any more."""
+    """Reads the planned fields; returns the partitions that have an incomplete segment."""
     reading = [piece for piece in pieces if piece.wanted]
     commands: list[Command] = []
     for piece in reading:
@@ -395,6 +399,7 @@ def _read(client: Client, pieces: Sequence[_SegmentPart], cache: BlockCache) -> 
         commands += [("HMGET", key, *map(str, piece.wanted)), ("HLEN", key)]
     replies = client.call(_WHAT, commands) if commands else []
     gone: set[PartitionId] = set()
+    # A smaller count means that the segment expires or is gone: absent fields prove nothing.
     for piece, values, count in zip(reading, replies[::2], replies[1::2], strict=True):
         if count != piece.segment.entry.blocks:
             gone.add(piece.opened.id)
@@ -425,7 +430,7 @@ def _take(piece: _SegmentPart, field: _BlockField, raw: bytes | None, cache: Blo
 
 
 def _first(field: _BlockField) -> _BlockField:
-    """The field itself; of a further part of a bucket the first one."""
+    """Returns the first field of a bucket for a further part; any other field as it is."""
     if isinstance(field, str) and "." in field:
         return int(field.partition(".")[0])
     return field
@@ -468,12 +473,12 @@ def _evaluate(
 def _said(
     piece: _SegmentPart, keys: Sequence[bytes], left: Mapping[bytes, None]
 ) -> dict[bytes, Value]:
-    """What a segment says of those keys that are left."""
+    """Returns the changes of a segment to those keys that are still left."""
     tables = piece.rows
     _join_parts(piece)
     different = set(piece.fields)
     if len(different) <= _FEW:
-        # Without a step of Python for each key; a key is in no other bucket than its own.
+        # Needs no step of Python for each key; a key is in no other bucket than its own.
         found = [rows for field in different if (rows := tables.get(field))]
         return {key: rows[key] for rows in found for key in rows.keys() & left.keys()}
     nothing: Mapping[bytes, Value] = {}

@@ -1,11 +1,11 @@
-"""The deltas of a partition as one table, for readers that look up many keys.
+"""Merges the deltas of a partition into one table, for readers that look up many keys.
 
-A delta tells what one batch changed. A reader of few keys reads only the blocks of it that can hold
-them. One of many keys would ask for a block of it again and again, and look into each delta for
-each key. So once that many keys were looked up, the deltas are read whole, and put together: as
-long as the partition stays as it is, a key that they know needs no other look, and any other key is
-looked for only in what lies below them. The next delta is added to them. The oldest segment, which
-mostly has the most rows, is left out.
+A delta has the changes of one batch. A reader of few keys reads only those of its blocks that can
+hold the keys. A reader of many keys would read blocks again and again, and search each delta for
+each key. So after that many look-ups the deltas are read whole and merged. While the partition
+stays unchanged, the table answers for its keys, and other keys are looked up only in the segments
+below. A new delta is added to the table. The oldest segment, which mostly has the most rows, is
+left out.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from redis_state.protocol.segments import Fields, SegmentGoneError, fetch_each
 from redis_state.reader.block_cache import ROW_BYTES, BlockCache, Recent
 
 _ROWS_A_KEY = 256
-"""So many rows are read whole in about the time that a key takes without that."""
+"""Rows that are read whole in about the time of one look-up without them."""
 
 _BYTES_A_KEY = 32 << 10
-"""So many bytes of blocks are read whole for each key; a key takes a few blocks without that."""
+"""Bytes of blocks that are read whole for each key; one look-up reads a few blocks."""
 
 _SHARE_AT_FIRST = 2
-"""What is read at first takes at most one part in so many of the room: more deltas will come."""
+"""The first read takes at most this fraction of the room, since more deltas will come."""
 
 _UNPACKED = 3
-"""How many times as large rows are as their blocks, about."""
+"""Approximate ratio of rows in memory to their blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +42,9 @@ class _MergePlan:
 
     Attributes:
         opened: The partition.
-        new: Its newest segments, of which nothing is known.
-        known: What is known of all that are below them.
-        room: Bytes that the rows of the new ones may take.
+        new: Its newest segments, not merged yet.
+        known: The merged table of all segments below them.
+        room: Bytes that the rows of the new segments may take.
     """
 
     opened: Opened
@@ -59,14 +59,14 @@ def read_recent(
     cache: BlockCache,
     asks: Callable[[Opened, Sequence[bytes]], bool],
 ) -> None:
-    """Read into the cache what is worth it by now.
+    """Merges deltas into the cache where that pays off by now.
 
-    A partition is left as it is where a segment is gone, or damaged: who needs a row of that gets
-    to know.
+    A partition with a missing or damaged segment is skipped: a look-up that needs the segment
+    raises the error.
 
     Args:
-        asked: With keys that the cache does not know, as far as it has put rows together.
-        asks: Whether these keys would be asked for at Redis in any case.
+        asked: With keys that the merged tables do not have.
+        asks: Returns whether a look-up of these keys would need Redis in any case.
 
     Raises:
         UnavailableError: Redis gave no answer before the deadline.
@@ -95,12 +95,12 @@ def read_recent(
 def _planned(
     opened: Opened, known: Recent | None, before: int, keys: int, *, room: int
 ) -> _MergePlan | None:
-    """What is worth reading; ``None`` as long as nothing is.
+    """Returns the segments worth reading; ``None`` while there are none.
 
     Args:
-        known: What is known of the partition as it was, or of another version of it.
-        before: So many keys were looked up since the last time something was read.
-        keys: So many are to be looked up now.
+        known: The merged table of the partition as it was, or of another version of it.
+        before: Number of keys looked up since the last merge.
+        keys: Number of keys to look up now.
         room: Bytes that more rows may take.
     """
     segments = opened.segments
@@ -123,16 +123,16 @@ def _planned(
             break
         count += 1
     new = segments[:count]
-    # Who comes once is answered sooner by blocks alone: they come at once with those below.
+    # A single call is answered sooner by blocks, which come in one round trip with those below.
     return (
         _MergePlan(opened, new, None, room) if new and before and _is_worth(new, before) else None
     )
 
 
 def _read(plan: _MergePlan, fields: Iterator[Fields]) -> list[SegmentContent]:
-    """The newest segments, as far as there is room, and none removes ranges or appends to lists.
+    """Reads the newest segments while there is room, up to one with removed ranges or appends.
 
-    Of each the fields are taken, whether it is read or not.
+    Takes the fields of each segment, read or not, to keep the iterator in step.
     """
     contents: list[SegmentContent] = []
     left, ended = plan.room, False
@@ -154,7 +154,7 @@ def _read(plan: _MergePlan, fields: Iterator[Fields]) -> list[SegmentContent]:
 
 
 def _nothing(opened: Opened) -> Recent:
-    """None of the segments, which is not tried again before others take their place."""
+    """Returns an empty table, which is not retried before other segments replace these."""
     return Recent(opened, {}, None, opened, 0)
 
 
@@ -172,7 +172,7 @@ def _made(plan: _MergePlan, contents: Sequence[SegmentContent]) -> Recent:
     families = next((one.families for one in contents if one.families is not None), None)
     if families is None and known is not None:
         families = known.families
-    # The same tuple as before, by which what was read of these segments is found at once.
+    # The same tuple as before: caches find what was read of these segments by it.
     rest = plan.opened.segments[count:] if known is None else known.below.segments
     return Recent(plan.opened, rows, families, replace(plan.opened, segments=rest), size)
 

@@ -1,4 +1,4 @@
-"""Whether the keys of a store lie where Spark's shuffle puts them."""
+"""Learns whether the keys of a store lie in the partitions that Spark's shuffle implies."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ _REALS = ("float", "double")
 
 
 class Placement:
-    """What was seen of the places of keys.
+    """Observed partitions of keys.
 
-    Most operators shuffle by the columns of their state's key, and then one partition can have a
-    key. A few shuffle by other columns, and nothing in the state says so. Then n keys whose hashes
-    all differ would lie in their likely places by accident with a chance of 2^-n, or less.
+    Most operators shuffle by the columns of their state's key, so a key can be in one partition
+    only. A few shuffle by other columns, and nothing in the state records that. Then n keys with
+    distinct hashes would all lie in their likely partitions by accident with a chance of 2^-n, or
+    less.
 
     Attributes:
-        scattered: Whether a key was found elsewhere than in its likely place.
+        scattered: Whether a key was found outside of its likely partition.
     """
 
     def __init__(self) -> None:
@@ -30,7 +31,7 @@ class Placement:
         self._hashes: set[int] = set()
 
     def found(self, codec: RowCodec, keys: Iterable[Any]) -> None:
-        """These keys were found in their likely places."""
+        """Records keys that were found in their likely partitions."""
         if isinstance(codec, PythonCodec) or len(self._hashes) >= _ENOUGH:
             return
         for key in keys:
@@ -40,10 +41,10 @@ class Placement:
             self._hashes.add(codec.likely_partition(key, partitions=_HASHES))
 
     def is_certain(self, codec: RowCodec) -> bool:
-        """Whether a key that is not in its likely place is nowhere."""
+        """Returns whether a key that is not in its likely partition is absent."""
         if isinstance(codec, PythonCodec) or self.scattered or len(self._hashes) < _ENOUGH:
             return False
-        # One number may have several forms there, and not every operator makes them one.
+        # One real number may have several binary forms, and not every operator normalizes them.
         return not _has_reals(codec.shuffled_by)
 
 

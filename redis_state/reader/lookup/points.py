@@ -1,4 +1,4 @@
-"""Many keys of one version of a partition, and its rows in ranges of keys.
+"""Reads many keys of one version of a partition, and its rows in ranges of keys.
 
 Only the blocks that can hold a key are read (docs/format.md, section 7).
 """
@@ -43,17 +43,17 @@ class Points:
         self._heads: list[Header] | None = None
 
     def families(self) -> tuple[Family, ...]:
-        """The family table of the version; empty for version 0.
+        """Returns the family table of the version; empty for version 0.
 
         Raises:
-            RedisStateError: As `values`.
+            RedisStateError: See `values`.
         """
         heads = self._retried(self._headers)
         tables = (head.families for head in heads if head.families is not None)
         return next(tables, ())
 
     def values(self, wanted: Sequence[bytes], family: Family) -> dict[bytes, bytes]:
-        """The values of stored keys of a family; those that are absent are left out.
+        """Returns the values of stored keys of a family, without absent keys.
 
         Raises:
             StateError: A published segment was destroyed.
@@ -67,15 +67,15 @@ class Points:
         return found
 
     def rows_in(self, ranges: Sequence[Tombstone], family: Family) -> Iterator[tuple[bytes, bytes]]:
-        """The rows that these tombstones of a family would remove, in no order.
+        """Yields the rows that these tombstones of a family would remove, in no order.
 
-        Of an ordered family only the blocks are read that lie in a range; of a hashed one all.
-        Memory holds what the deltas have of these blocks.
+        Reads those blocks of an ordered family that overlap a range; of a hashed family all blocks.
+        Memory holds the rows of the deltas in these blocks.
 
         Raises:
             StateError: A published segment was destroyed.
             FormatError: Blocks are damaged.
-            UnavailableError: A segment was dropped while rows of it were taken.
+            UnavailableError: A segment was dropped while its rows were read.
         """
         for _ in range(_REOPENS_MAX):
             given = 0
@@ -125,7 +125,7 @@ class Points:
     def _rows_near(
         self, segment: Segment, head: Header, ranges: Sequence[Tombstone], family: Family
     ) -> Iterator[tuple[bytes, Value]]:
-        """What a segment says of the keys in the ranges, each key once."""
+        """Yields the changes of a segment to keys in the ranges, each key once."""
         names = _fields_in(segment, head, family, ranges)
         read = partial(fetch, self._client, self._opened.id)
         for start in range(0, len(names), _FIELDS_AT_ONCE):
@@ -161,16 +161,16 @@ class Points:
 
 
 def is_covered(ranges: Sequence[Tombstone], key: bytes) -> bool:
-    """Whether one of these tombstones, all of the key's family, removes a stored key."""
+    """Returns whether a tombstone removes a stored key; all are of the key's family."""
     return any(one.covers(key[FAMILY_BYTES:]) for one in ranges)
 
 
 def headers_of(client: Client, id_: PartitionId, segments: Sequence[Segment]) -> list[Header]:
-    """The header of each segment; an empty one where it has none.
+    """Returns the header of each segment; an empty one for segments without a header.
 
     Raises:
-        SegmentGoneError: One is not whole any more.
-        FormatError: One is damaged.
+        SegmentGoneError: A segment is not complete any more.
+        FormatError: A segment is damaged.
     """
     raws: dict[str, bytes | None] = {}
     wanted = [segment for segment in segments if segment.entry.header]
@@ -190,11 +190,11 @@ def words_of(
     wanted: Sequence[bytes],
     kind: str,
 ) -> list[dict[bytes, Value]]:
-    """What each segment itself says of stored keys; tombstones are in its header.
+    """Returns the changes of each segment to stored keys, without tombstones.
 
     Raises:
-        SegmentGoneError: One is not whole any more.
-        FormatError: One is damaged.
+        SegmentGoneError: A segment is not complete any more.
+        FormatError: A segment is damaged.
     """
     places = [
         (segment, _fields_with(segment, head, wanted, kind))
@@ -216,7 +216,7 @@ def words_of(
 
 
 def _folded(above: Sequence[tuple[Header, dict[bytes, Value]]], family: Family) -> Changes:
-    """What deltas say together, given the newest first."""
+    """Merges the changes of deltas, given the newest first."""
     changes = Changes()
     for head, rows in reversed(above):
         own = tuple(one for one in head.tombstones if one.family == family.id)
@@ -225,7 +225,7 @@ def _folded(above: Sequence[tuple[Header, dict[bytes, Value]]], family: Family) 
 
 
 def _left(changes: Changes, key: bytes, word: Value) -> bytes | None:
-    """The value of a key, given what the oldest segment says of it; its change is used up."""
+    """Applies the change of a key to its entry in the oldest segment; removes the change."""
     if word is not None:
         # An append begins a list, and a removed row of the oldest segment removes nothing.
         return changes.over(key, word.data if isinstance(word, Appended) else word)
@@ -236,7 +236,7 @@ def _left(changes: Changes, key: bytes, word: Value) -> bytes | None:
 def _fetch(
     client: Client, id_: PartitionId, places: Sequence[tuple[Segment, Sequence[str]]]
 ) -> Iterator[list[bytes | None]]:
-    """Fields of many segments, in pipelines of a bounded size."""
+    """Reads fields of many segments, in pipelines of bounded size."""
     commands: list[Command] = []
     group: list[tuple[Segment, Sequence[str]]] = []
     size = 0
@@ -251,7 +251,7 @@ def _fetch(
         for start in range(0, len(names), each):
             commands.append(("HMGET", key, *names[start : start + each]))
         if names:
-            # It comes last: if the key vanishes in between, no bucket is taken for empty.
+            # Sent last: if the key vanishes in between, no bucket is mistaken for empty.
             commands.append(("HLEN", key))
         size += mean * len(names)
     yield from _sent(client, id_, group, commands)
@@ -274,7 +274,7 @@ def _sent(
 
 
 def _fields_with(segment: Segment, head: Header, wanted: Sequence[bytes], kind: str) -> list[str]:
-    """The fields that can hold keys, the parts of a bucket in the order of applying."""
+    """Returns the fields that can hold keys, the parts of a bucket in the order of applying."""
     if not segment.entry.blocks:
         return []
     if kind in ORDERED_KINDS:
@@ -291,7 +291,7 @@ def _fields_with(segment: Segment, head: Header, wanted: Sequence[bytes], kind: 
 def _fields_in(
     segment: Segment, head: Header, family: Family, ranges: Sequence[Tombstone]
 ) -> list[list[str]]:
-    """The fields that can hold rows of these ranges; those of a bucket stand together."""
+    """Returns the fields that can hold rows of these ranges, grouped by bucket."""
     if not segment.entry.blocks:
         return []
     if not family.ordered:
@@ -309,12 +309,12 @@ def _fields_in(
 
 
 def _block_of(head: Header, key: bytes) -> int:
-    """The ordered block in which a key can be; -1 if it is before all of them."""
+    """Returns the number of the ordered block that can hold a key; -1 if none can."""
     return bisect_right(head.ordered.get(family_of(key), ()), key) - 1
 
 
 def _there(segment: Segment, head: Header, name: str, raw: bytes | None) -> bytes | None:
-    """A field, which may be missing only if it is a bucket that has no rows."""
+    """Checks that a field exists; only a bucket without rows may be missing."""
     if raw is None and ("/" in name or "." in name or int(name) in head.parts):
         raise FormatError(
             f"reading {segment.ident}", found="a part of a bucket, or a block, is missing"

@@ -1,4 +1,4 @@
-"""How much memory rows take, from the manifests and a few blocks."""
+"""Estimates the memory of rows, from the manifests and a few blocks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from redis_state.protocol.opening import Opened
 from redis_state.reader.block_cache import ENTRY_BYTES, ROW_BYTES
 
 _COMPRESSION = 4
-"""So many times smaller than its payload a block often is."""
+"""Usual ratio of a block's payload to its compressed bytes."""
 
 _SAMPLE_MAX = 8
 _SAMPLE_BYTES_MAX = 1 << 20
@@ -18,7 +18,7 @@ _WHAT = "looking how large rows are"
 
 
 def decoded_bytes(opened: Opened) -> int:
-    """About what the decoded blocks of a version take, were they all in a cache."""
+    """Returns the approximate bytes of all blocks of a version, decoded and cached."""
     entries = [segment.entry for segment in opened.segments]
     return sum(
         ENTRY_BYTES * one.blocks + ROW_BYTES * one.rows + _COMPRESSION * one.bytes
@@ -27,10 +27,10 @@ def decoded_bytes(opened: Opened) -> int:
 
 
 def mean_row_bytes(client: Client, partitions: Sequence[Opened]) -> int:
-    """Of a row in memory, about, on average over a version.
+    """Returns the approximate bytes of a row in memory, averaged over a version.
 
-    One round trip: some blocks of the largest segment say how well rows are compressed. Where rows
-    lie in buckets, those of some buckets are as good as any.
+    Takes one round trip: some blocks of the largest segment show the compression ratio. Buckets are
+    filled by hash, so the first ones are typical.
 
     Raises:
         UnavailableError: The server gives no answer.
@@ -53,5 +53,5 @@ def _compression(client: Client, partitions: Sequence[Opened]) -> float:
     (values,) = client.call(_WHAT, [("HMGET", key, *sample)])
     blocks = client.opened(key, sample, values)
     raws = [raw for raw in blocks if raw is not None and len(raw) > HEADER_BYTES]
-    # An ordered family has no buckets, and maintenance may have been faster.
+    # An ordered family has no buckets, and maintenance may have removed the segment.
     return sum(map(raw_length, raws)) / sum(map(len, raws)) if raws else _COMPRESSION

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ROWS = 65_536
-"""In a batch, unless it is said."""
+"""Default rows of a batch."""
 
 _BYTES_MAX = 64 << 20
 _WHAT = "making an Arrow table"
@@ -44,7 +44,7 @@ def batches(
     where: Filter,
     columns: Sequence[str] | None,
 ) -> Iterator[pa.RecordBatch]:
-    """As `OperatorState.to_batches`."""
+    """Returns Arrow batches; see `OperatorState.to_batches`."""
     library(_WHAT)
     if rows < 1:
         raise ConfigError(
@@ -62,7 +62,7 @@ def table(
     where: Filter,
     columns: Sequence[str] | None,
 ) -> pa.Table:
-    """As `OperatorState.to_arrow`."""
+    """Returns an Arrow table; see `OperatorState.to_arrow`."""
     pa = library(_WHAT)
     codec, partitions = stored.opened(wanted)
     first = _Maker(codec, prefix, where, columns)
@@ -79,7 +79,7 @@ def table(
 
 
 def pandas_frame(made: pa.Table) -> pd.DataFrame:
-    """As `OperatorState.to_pandas`."""
+    """Converts a table to pandas; see `OperatorState.to_pandas`."""
     try:
         import pandas as pd
     except ImportError:
@@ -87,7 +87,7 @@ def pandas_frame(made: pa.Table) -> pd.DataFrame:
     try:
         frame: pd.DataFrame = made.to_pandas()
     except (ValueError, OverflowError):
-        # A date that Python has not: the column holds objects, and the others are as always.
+        # A date outside of Python's range: this column holds objects, the others are as always.
         columns = [_pandas_column(column) for column in made.columns]
         frame = pd.concat(columns, axis=1, keys=range(len(columns)))
         frame.columns = pd.Index(made.column_names)
@@ -105,7 +105,7 @@ def _pandas_column(column: pa.ChunkedArray) -> pd.Series[Any]:
 
 
 def polars_frame(made: pa.Table) -> pl.DataFrame:
-    """As `OperatorState.to_polars`."""
+    """Converts a table to Polars; see `OperatorState.to_polars`."""
     try:
         import polars as pl
     except ImportError:
@@ -119,8 +119,8 @@ class _Maker:
     """Makes batches of stored rows.
 
     Attributes:
-        codec: What decodes them.
-        names: Of the columns that are wanted.
+        codec: Codec of the rows.
+        names: Names of the wanted columns.
         schema: ``None`` for a store of Python, whose values tell their types.
     """
 
@@ -146,10 +146,10 @@ class _Maker:
             self.schema = pa.schema(fields)
 
     def like(self, codec: RowCodec) -> _Maker:
-        """The same for a partition that describes its rows in another way.
+        """Returns a maker for a partition that describes its rows in another way.
 
         Raises:
-            ConfigError: It has other columns.
+            ConfigError: The partition has other columns.
         """
         if codec.columns != self.codec.columns:
             raise ConfigError(
@@ -160,10 +160,10 @@ class _Maker:
         return _Maker(codec, *self._asked)
 
     def batch(self, stored: Sequence[tuple[bytes, bytes]]) -> pa.RecordBatch:
-        """The wanted ones of these rows; of lists there may be more than were given.
+        """Returns the selected rows as a batch; lists may give more rows than were passed.
 
         Raises:
-            FormatError: They are no such rows.
+            FormatError: The rows are not of this family.
             ConfigError: Values of a store of Python have no type in common.
         """
         import pyarrow as pa
@@ -183,7 +183,7 @@ class _Maker:
         return inferred(values, name) if type_ is None else named_array(name, type_, values)
 
     def _by_column(self, stored: ScanRows) -> list[pa.Array] | None:
-        """All rows, those of Spark without looking at each; ``None`` for what has no columns."""
+        """Returns the columns of all rows at once; ``None`` for a codec without columns."""
         codec, keys = self._chosen.codec, self._chosen.columns.keys
         if not isinstance(codec, FamilyCodec):
             return None
@@ -209,10 +209,10 @@ class _Maker:
 def _batches(
     maker: _Maker, pieces: Iterable[RowPiece], rows: int, *, widen: bool = False
 ) -> Iterator[pa.RecordBatch]:
-    """Batches of at most so many rows.
+    """Yields batches of at most `rows` rows.
 
     Args:
-        widen: A batch may have other types than the ones before it, where only values tell them.
+        widen: Where only values tell the types, a batch may have other types than earlier ones.
     """
     schema = maker.schema
     for made in _made(maker, pieces, rows):
@@ -245,10 +245,10 @@ def _made(maker: _Maker, pieces: Iterable[RowPiece], rows: int) -> Iterator[pa.R
 
 
 def _cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """A batch of values whose type the first batch did not tell fully.
+    """Casts a batch to the schema that the first batch set.
 
     Raises:
-        ConfigError: They do not fit it.
+        ConfigError: The values do not fit the schema.
     """
     import pyarrow as pa
 

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 def key_columns(codec: RowCodec, keys: Sequence[bytes]) -> list[pa.Array]:
-    """The key columns of stored keys; of a store of Python one, with JSON texts.
+    """Returns the key columns of stored keys; of a store of Python one column of JSON texts.
 
     Raises:
-        FormatError: They are no such keys.
+        FormatError: The bytes are not such keys.
     """
     if isinstance(codec, FamilyCodec):
         from redis_state.rows import columnar
@@ -32,10 +32,10 @@ def key_columns(codec: RowCodec, keys: Sequence[bytes]) -> list[pa.Array]:
 
 
 def value_columns(codec: RowCodec, values: Sequence[bytes]) -> list[pa.Array]:
-    """The value columns of values that are no lists; of a store of Python one, with JSON texts.
+    """Returns the value columns of single values; of a store of Python one of JSON texts.
 
     Raises:
-        FormatError: They are no such values.
+        FormatError: The bytes are not such values.
     """
     if isinstance(codec, FamilyCodec):
         from redis_state.rows import columnar
@@ -48,7 +48,7 @@ def value_columns(codec: RowCodec, values: Sequence[bytes]) -> list[pa.Array]:
 
 
 def _whole(codec: FamilyCodec, part: int, arrays: list[pa.Array], rows: int) -> list[pa.Array]:
-    """The arrays with nulls of its type in the place of each column that was not asked for."""
+    """Returns the arrays, with typed nulls in place of columns that are not requested."""
     if codec.asked is None:
         return arrays
     fields = codec.columns[part].fields

@@ -1,4 +1,4 @@
-"""The rows of a family as those of a table: columns of the key, then of the value."""
+"""The rows of a family as rows of a table: columns of the key, then of the value."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from redis_state.rows.spark_types import Atomic
 from redis_state.rows.spark_values import to_internal
 
 Filter = Mapping[str, Any] | Callable[[dict[str, Any]], object] | None
-"""Columns and the values that they have to have, or a function of a row."""
+"""Columns and their required values, or a function of a row."""
 
 Prefix = Any
-"""What keys begin with; `OperatorState.scan` says how it is given."""
+"""First part of keys; `OperatorState.scan` describes its forms."""
 
 
 def rows_of_table(codec: RowCodec, stored: ScanRows) -> Iterator[list[Any]]:
-    """The values of rows in the order of the columns; of a list a row for each element.
+    """Yields the values of rows in the order of the columns; a list has a row for each element.
 
     Raises:
-        FormatError: What is stored are no such rows.
+        FormatError: The bytes are not such rows.
     """
     lists = codec.family.multi_value
     for stored_key, stored_value in stored:
@@ -35,17 +35,17 @@ def rows_of_table(codec: RowCodec, stored: ScanRows) -> Iterator[list[Any]]:
 
 
 class RowSelection:
-    """Which rows of a table are wanted.
+    """Selects rows of a table.
 
     Args:
-        prefix: As `OperatorState.scan`.
-        where: As `OperatorState.scan`.
-        columns: As `OperatorState.scan`; others are parsed only where `prefix` or `where` need
-            them.
+        prefix: See `OperatorState.scan`.
+        where: See `OperatorState.scan`.
+        columns: See `OperatorState.scan`; other columns are parsed only where `prefix` or `where`
+            need them.
 
     Attributes:
-        codec: What decodes rows, without the columns that are not needed.
-        places: Of the wanted columns.
+        codec: Codec of the rows, without the columns that are not needed.
+        places: Positions of the wanted columns.
 
     Raises:
         ConfigError: A column is unknown, or the prefix does not fit.
@@ -82,10 +82,10 @@ class RowSelection:
         return self._range is None and self._where is None and not self._equal
 
     def rows(self, stored: ScanRows) -> Iterator[list[Any]]:
-        """The wanted ones of these rows, in the order of the columns.
+        """Yields the selected rows, in the order of the columns.
 
         Raises:
-            FormatError: What is stored are no such rows.
+            FormatError: The bytes are not such rows.
         """
         if self._range is not None:
             low, high = self._range
@@ -116,7 +116,7 @@ class RowSelection:
             raise ConfigError(
                 "scanning by a prefix", found="it has more values than the key", advice=advice
             )
-        # A value of another type than its column would be found nowhere.
+        # A value of another type than its column would match no row, so it raises.
         for name, type_, value in zip(names, self.columns.types, values, strict=False):
             if isinstance(type_, Atomic) and value is not None:
                 to_internal(type_, value, name=name)
@@ -130,7 +130,7 @@ def flat_rows(
     where: Filter,
     columns: Sequence[str] | None,
 ) -> Iterator[dict[str, Any]]:
-    """Rows as dicts of their columns.
+    """Yields rows as dicts of their columns.
 
     Raises:
         ConfigError: A column is unknown, or the prefix does not fit.
@@ -150,7 +150,7 @@ def _is_sequence(value: Any) -> bool:
 
 
 def _same(value: Any, wanted: Any) -> bool:
-    """Whether a value is the wanted one; a struct may be given by the names of its parts."""
+    """Returns whether a value is the wanted one; a struct may be given by its fields' names."""
     if isinstance(wanted, Mapping) and hasattr(value, "as_dict"):
         return bool(value.as_dict() == dict(wanted))
     if isinstance(value, tuple) and isinstance(wanted, list):
@@ -159,6 +159,6 @@ def _same(value: Any, wanted: Any) -> bool:
 
 
 def is_same(value: Any, wanted: Any) -> bool:
-    """Whether Spark takes two values of a column for one: NaN is equal to NaN."""
+    """Returns whether Spark treats two values of a column as equal; NaN equals NaN."""
     both_nan = isinstance(value, float) and isinstance(wanted, float) and value != value
     return wanted != wanted if both_nan else bool(value == wanted)
