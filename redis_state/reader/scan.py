@@ -7,18 +7,16 @@ from functools import partial
 from itertools import islice
 
 from redis_state.backend.client import Client
-from redis_state.errors import UnavailableError
 from redis_state.format.header import Family
-from redis_state.protocol.opening import Opened, reopen
-from redis_state.protocol.segments import SegmentGoneError, fetch
+from redis_state.protocol.opening import Opened
+from redis_state.protocol.segments import fetch
 from redis_state.protocol.version_rows import VersionRows, header_of
+from redis_state.reader.reopening import Reopening
 
 ScanRows = Sequence[tuple[bytes, bytes]]
 """Stored keys and their values."""
 
-_REOPENS_MAX = 5
 _ROWS_AT_ONCE = 1_000
-_WHAT = "reading all rows"
 
 
 def pieces_of(client: Client, opened: Opened) -> Iterator[tuple[ScanRows, Sequence[Family]]]:
@@ -29,26 +27,8 @@ def pieces_of(client: Client, opened: Opened) -> Iterator[tuple[ScanRows, Sequen
         FormatError: Blocks are damaged.
         UnavailableError: Maintenance dropped a segment after rows of it were returned.
     """
-    for _ in range(_REOPENS_MAX):
-        if not opened.segments:
-            return
-        given = False
-        try:
-            for piece in _read(client, opened):
-                given = True
-                yield piece
-            return
-        except SegmentGoneError:
-            # A second start would return rows twice.
-            if given:
-                raise UnavailableError(
-                    _WHAT,
-                    found="the version was dropped while it was read",
-                    advice="Start again, and take the rows faster or keep more versions.",
-                    where=str(opened.id),
-                ) from None
-            opened = reopen(client, [opened])[0]
-    raise UnavailableError(_WHAT, found="its segments were replaced again and again")
+    version = Reopening(client, opened, attempted="reading all rows")
+    yield from version.rows(partial(_read, client))
 
 
 def rows_of(client: Client, opened: Opened) -> Iterator[tuple[bytes, bytes, Sequence[Family]]]:
@@ -71,24 +51,22 @@ def families_of(client: Client, partitions: Sequence[Opened]) -> tuple[Family, .
         UnavailableError: Maintenance replaces segments again and again.
     """
     for opened in partitions:
-        for _ in range(_REOPENS_MAX):
-            read = partial(fetch, client, opened.id)
-            try:
-                heads = (header_of(read, segment) for segment in opened.segments)
-                found = next((head.families for head in heads if head.families is not None), None)
-                break
-            except SegmentGoneError:
-                opened = reopen(client, [opened])[0]
-        else:
-            raise UnavailableError(
-                "reading a family table", found="its segments were replaced again and again"
-            )
+        version = Reopening(client, opened, attempted="reading a family table")
+        found = version.read(partial(_family_table, client))
         if found is not None:
             return found
     return ()
 
 
+def _family_table(client: Client, opened: Opened) -> tuple[Family, ...] | None:
+    read = partial(fetch, client, opened.id)
+    heads = (header_of(read, segment) for segment in opened.segments)
+    return next((head.families for head in heads if head.families is not None), None)
+
+
 def _read(client: Client, opened: Opened) -> Iterator[tuple[ScanRows, Sequence[Family]]]:
+    if not opened.segments:
+        return
     read = partial(fetch, client, opened.id)
     version = VersionRows(read, opened.segments, where=str(opened.id))
     families, live = version.families, 0

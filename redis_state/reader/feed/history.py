@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from redis_state.errors import ConfigError, UnavailableError
+from redis_state.errors import ConfigError
 from redis_state.format.entry import Segment
 from redis_state.format.header import Family, Header
 from redis_state.format.rows import Appended, Value
@@ -17,9 +17,9 @@ from redis_state.reader.feed.changed_rows import named
 from redis_state.reader.feed.deltas import Timeline, read_timelines
 from redis_state.reader.feed.family_location import FamilyLocation, batch_of
 from redis_state.reader.lookup.points import Points, headers_of, is_covered, words_of
+from redis_state.reader.reopening import REOPENS_MAX, replaced_again_and_again
 
 DELTAS_AT_ONCE = 32
-_TRIES_MAX = 5
 _WHAT = "reading the history of a key"
 
 
@@ -95,7 +95,7 @@ def history(place: FamilyLocation, key: Any, *, likely: int, limit: int | None) 
 def _of_partition(
     place: FamilyLocation, id_: PartitionId, key: Any, limit: int | None
 ) -> tuple[Opened, list[Revision]]:
-    for _ in range(_TRIES_MAX):
+    for _ in range(REOPENS_MAX):
         try:
             (timeline,) = read_timelines(place.client, [id_], low=0)
             (opened,) = place.open([timeline], timeline.head.opened.version)
@@ -103,9 +103,7 @@ def _of_partition(
             return opened, _KeyHistory(place, timeline, family, key).revisions(limit)
         except SegmentGoneError:
             continue
-    raise UnavailableError(
-        _WHAT, found="its segments were replaced again and again", where=str(id_)
-    )
+    raise replaced_again_and_again(_WHAT, id_)
 
 
 _HistoryStep = tuple[int, Family | None, bytes | None]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from redis_state.backend.client import Client
 from redis_state.backend.script import Command
-from redis_state.errors import FormatError, UnavailableError
+from redis_state.errors import FormatError
 from redis_state.format.bucketing import bucketing_hashes
 from redis_state.format.entry import Segment
 from redis_state.format.header import FIELD, ORDERED_KINDS, Family, Header
@@ -18,8 +18,8 @@ from redis_state.protocol.opening import Opened, reopen
 from redis_state.reader.block_cache import BlockCache, BlockId, BucketLayer, Chain, Where, where_of
 from redis_state.reader.lookup.cached_lookup import block_with, head_of, known_rows
 from redis_state.reader.lookup.merged_deltas import read_recent
+from redis_state.reader.reopening import REOPENS_MAX, replaced_again_and_again
 
-_REOPENS_MAX = 5
 _FEW = 8
 _WHAT = "reading a key"
 
@@ -207,7 +207,7 @@ def _read_rows(
     wanted = asked
     if not wanted:
         return
-    for _ in range(_REOPENS_MAX):
+    for _ in range(REOPENS_MAX):
         resets = blocks.resets
         pieces = [_begun(opened, keys, kind, blocks, keep) for opened, keys in wanted]
         every = [piece for of_partition in pieces for piece in of_partition]
@@ -227,7 +227,7 @@ def _read_rows(
             return
         again = reopen(client, [opened for opened, _ in left])
         wanted = [(opened, keys) for opened, (_, keys) in zip(again, left, strict=True)]
-    raise UnavailableError(_WHAT, found="its segments were replaced again and again")
+    raise replaced_again_and_again(_WHAT)
 
 
 def _remember(

@@ -6,14 +6,13 @@ Only the blocks that can hold a key are read (docs/format.md, section 7).
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TypeVar
 
 from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.script import Command
-from redis_state.errors import FormatError, UnavailableError
+from redis_state.errors import FormatError
 from redis_state.format.bucketing import bucket_of
 from redis_state.format.changes import Changes
 from redis_state.format.entry import Segment
@@ -21,17 +20,15 @@ from redis_state.format.header import FIELD, ORDERED_KINDS, Family, Header, Tomb
 from redis_state.format.rows import FAMILY_BYTES, Appended, Value, family_of, stored_key
 from redis_state.format.segment import SegmentContent, part_fields, read_header, read_table
 from redis_state.ids import PartitionId
-from redis_state.protocol.opening import Opened, reopen
+from redis_state.protocol.opening import Opened
 from redis_state.protocol.segments import CHUNK_BYTES_MAX, SegmentGoneError, fetch
+from redis_state.reader.reopening import Reopening
 
 KEYS_AT_ONCE = 512
 _SEGMENTS_AT_ONCE = 64
 _FIELDS_AT_ONCE = 64
 _BYTES_AT_ONCE = 8 << 20
-_REOPENS_MAX = 5
 _WHAT = "reading some keys"
-
-T = TypeVar("T")
 
 
 class Points:
@@ -39,8 +36,8 @@ class Points:
 
     def __init__(self, client: Client, opened: Opened) -> None:
         self._client = client
-        self._opened = opened
-        self._heads: list[Header] | None = None
+        self._version = Reopening(client, opened, attempted=_WHAT)
+        self._heads: tuple[Opened, list[Header]] | None = None
 
     def families(self) -> tuple[Family, ...]:
         """Returns the family table of the version; empty for version 0.
@@ -48,7 +45,7 @@ class Points:
         Raises:
             RedisStateError: See `values`.
         """
-        heads = self._retried(self._headers)
+        heads = self._version.read(self._headers)
         tables = (head.families for head in heads if head.families is not None)
         return next(tables, ())
 
@@ -63,7 +60,7 @@ class Points:
         found: dict[bytes, bytes] = {}
         for start in range(0, len(wanted), KEYS_AT_ONCE):
             chunk = wanted[start : start + KEYS_AT_ONCE]
-            found |= self._retried(partial(self._values, chunk, family))
+            found |= self._version.read(partial(self._values, chunk, family))
         return found
 
     def rows_in(self, ranges: Sequence[Tombstone], family: Family) -> Iterator[tuple[bytes, bytes]]:
@@ -77,57 +74,48 @@ class Points:
             FormatError: Blocks are damaged.
             UnavailableError: A segment was dropped while its rows were read.
         """
-        for _ in range(_REOPENS_MAX):
-            given = 0
-            try:
-                for row in self._rows_in(ranges, family):
-                    given += 1
-                    yield row
-                return
-            except SegmentGoneError:
-                if given:
-                    raise UnavailableError(
-                        _WHAT,
-                        found="the version was dropped while it was read",
-                        advice="Start again, and take the rows faster or keep more versions.",
-                        where=str(self._opened.id),
-                    ) from None
-                self._again()
-        raise UnavailableError(_WHAT, found="its segments were replaced again and again")
+        yield from self._version.rows(partial(self._rows_in, ranges, family))
 
-    def _values(self, wanted: Sequence[bytes], family: Family) -> dict[bytes, bytes]:
-        segments, heads = self._opened.segments, self._headers()
+    def _values(
+        self, wanted: Sequence[bytes], family: Family, opened: Opened
+    ) -> dict[bytes, bytes]:
+        segments, heads = opened.segments, self._headers(opened)
         if not segments:
             return {}
-        words = words_of(self._client, self._opened.id, segments, heads, wanted, family.kind)
+        words = words_of(self._client, opened.id, segments, heads, wanted, family.kind)
         above = list(zip(heads[:-1], words[:-1], strict=True))
         changes = _folded(above, family)
         found = {key: _left(changes, key, words[-1].get(key)) for key in wanted}
         return {key: value for key, value in found.items() if value is not None}
 
     def _rows_in(
-        self, ranges: Sequence[Tombstone], family: Family
+        self, ranges: Sequence[Tombstone], family: Family, opened: Opened
     ) -> Iterator[tuple[bytes, bytes]]:
-        segments, heads = self._opened.segments, self._headers()
+        segments, heads = opened.segments, self._headers(opened)
         if not segments:
             return
         above = [
-            (head, dict(self._rows_near(segment, head, ranges, family)))
+            (head, dict(self._rows_near(opened.id, segment, head, ranges, family)))
             for segment, head in zip(segments[:-1], heads, strict=False)
         ]
         changes = _folded(above, family)
-        for key, word in self._rows_near(segments[-1], heads[-1], ranges, family):
+        for key, word in self._rows_near(opened.id, segments[-1], heads[-1], ranges, family):
             value = _left(changes, key, word)
             if value is not None:
                 yield key, value
         yield from changes.rest()
 
     def _rows_near(
-        self, segment: Segment, head: Header, ranges: Sequence[Tombstone], family: Family
+        self,
+        id_: PartitionId,
+        segment: Segment,
+        head: Header,
+        ranges: Sequence[Tombstone],
+        family: Family,
     ) -> Iterator[tuple[bytes, Value]]:
         """Yields the changes of a segment to keys in the ranges, each key once."""
         names = _fields_in(segment, head, family, ranges)
-        read = partial(fetch, self._client, self._opened.id)
+        read = partial(fetch, self._client, id_)
         for start in range(0, len(names), _FIELDS_AT_ONCE):
             group = names[start : start + _FIELDS_AT_ONCE]
             blocks = [one for of in group for one in of]
@@ -142,22 +130,10 @@ class Points:
                     if family_of(key) == family.id and is_covered(ranges, key):
                         yield key, word
 
-    def _headers(self) -> list[Header]:
-        if self._heads is None:
-            self._heads = headers_of(self._client, self._opened.id, self._opened.segments)
-        return self._heads
-
-    def _retried(self, read: Callable[[], T]) -> T:
-        for _ in range(_REOPENS_MAX):
-            try:
-                return read()
-            except SegmentGoneError:
-                self._again()
-        raise UnavailableError(_WHAT, found="its segments were replaced again and again")
-
-    def _again(self) -> None:
-        self._opened = reopen(self._client, [self._opened])[0]
-        self._heads = None
+    def _headers(self, opened: Opened) -> list[Header]:
+        if self._heads is None or self._heads[0] is not opened:
+            self._heads = opened, headers_of(self._client, opened.id, opened.segments)
+        return self._heads[1]
 
 
 def is_covered(ranges: Sequence[Tombstone], key: bytes) -> bool:
