@@ -166,7 +166,7 @@ class ClusterTransport:
         return table
 
     def _ask_all(self) -> dict[int, Address]:
-        # # Any node has the table. Known nodes may be the only ones left of the URL's.
+        # # Any node can answer. Nodes known from before may be the only ones that are left.
         with self._lock:
             known = list(dict.fromkeys([*self._location.nodes, *self._nodes]))
         failed: redis.RedisError | None = None
