@@ -54,7 +54,7 @@ class Sessions:
 
     @property
     def needed(self) -> bool:
-        """Whether the dashboard has a token."""
+        """True if the dashboard has a token."""
         return self._token is not None
 
     def open(self, token: str) -> str | None:

@@ -152,10 +152,7 @@ class Pages:
         return self._key_page(request, request.query_params, asked=None)
 
     async def key(self, request: Request) -> Response:
-        """Renders the value of a key.
-
-        The key comes in the body, so that no log or history records it.
-        """
+        """Renders a key's value; the key comes in the body, so no log or history records it."""
         fields = await _fields(request)
         asked = _asked(fields)
         return await run_in_threadpool(self._key_page, request, fields, asked=asked)

@@ -100,7 +100,7 @@ def mean_ms(samples: list[Sample], count: str, time: str) -> list[float | None]:
     means: list[float | None] = []
     first = 0
     for number, sample in enumerate(samples):
-        # Looks may be more than two minutes apart; then the mean is since the previous look.
+        # Polls may be more than two minutes apart; then the mean is since the previous poll.
         while first + 1 < number and sample.at_ms - samples[first].at_ms > _MEAN_MS:
             first += 1
         done = getattr(sample, count) - getattr(samples[first], count)

@@ -146,7 +146,7 @@ class _TimedConnection(H11Protocol):
         self.lost.set()
 
     def _expect(self) -> None:
-        """Starts the client's timer while the server waits for it; else stops the timer."""
+        """Times the client while the server waits for it; data in the meantime adds no time."""
         if not self.waits_for_client:
             self._rest()
         elif self._late is None:

@@ -35,12 +35,12 @@ class Settings:
 
     @property
     def loopback(self) -> bool:
-        """Whether only this machine can reach the dashboard."""
+        """True if only this machine can reach the dashboard."""
         return is_loopback(self.address)
 
     @property
     def tls(self) -> bool:
-        """Whether browsers use HTTPS."""
+        """True if browsers use HTTPS."""
         return self.cert_file is not None
 
     def answers_to(self, name: str) -> bool:

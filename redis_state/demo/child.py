@@ -72,7 +72,7 @@ class Child:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=environment,
-                start_new_session=True,
+                start_new_session=True,  # so that `kill` reaches Spark's JVM
             )
 
     def running(self) -> bool:

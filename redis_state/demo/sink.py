@@ -19,6 +19,7 @@ def writer(folder: Path) -> Callable[[DataFrame, int], None]:
         path = folder / f"{batch:06}.pickle"
         unfinished = path.with_suffix(".tmp")
         rows.toPandas().to_pickle(unfinished)
+        # Renamed when complete: a kill leaves no partial file under the final name.
         unfinished.replace(path)
 
     return write

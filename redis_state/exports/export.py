@@ -67,8 +67,6 @@ _Done = tuple[ExportedPartition, tuple[Family, ...]]
 
 @dataclass(frozen=True, slots=True)
 class _ExportedVersions:
-    """The versions of an exported store's partitions."""
-
     operator: int
     store: str
     name: str

@@ -199,10 +199,7 @@ def _to_set_back(
     *,
     tenant: str,
 ) -> tuple[CountedStore, ...]:
-    """Returns the stores of `Import.set_back`.
-
-    Args:
-        checkpoint: Given only if its logs are set back.
+    """Returns the stores of `Import.set_back`; `checkpoint` is given if its logs are set back.
 
     Raises:
         StateError: Another store of the query does not serve the batch, or one was purged.

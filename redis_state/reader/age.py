@@ -20,9 +20,7 @@ def age_s(client: Client, opened: Sequence[Opened], *, alone: bool) -> float | N
 
     A sign is a minute in which the driver reports, or in which a partition is written. Where each
     partition has a writer of its own (`alone`), the partition that was silent longest counts.
-
-    Returns:
-        ``None`` without a sign; if `alone`, also if one partition gave none.
+    The age is ``None`` without any sign; with `alone`, also if one partition gave no sign.
 
     Raises:
         FormatError: A note is malformed.

@@ -112,9 +112,7 @@ class _Payload:
 
 
 class BlockCache:
-    """Cache of blocks and headers that starts afresh when full.
-
-    Safe to share between threads, without a lock.
+    """Cache that starts afresh when full; safe to share between threads, without a lock.
 
     Attributes:
         resets: Number of fresh starts.

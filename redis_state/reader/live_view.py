@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     from redis_state.reader.versions import Which
 
 INTERVAL_S = 0.1
-"""Default seconds between two looks."""
+"""Default seconds between two polls."""
 
 
 class LiveView(Operators):
     """A query at its confirmed version, at most an interval old; made by `Query.live_view`.
 
-    Between two looks for a newer version, reads of cached blocks send nothing to Redis, and all
-    reads are of one version. A look reads the list of stores and three fields of each partition,
-    and new data if there is any. If a look fails, the read that needed it fails, too: no answer is
+    Between two polls for a newer version, reads of cached blocks send nothing to Redis, and all
+    reads are of one version. A poll reads the list of stores and three fields of each partition,
+    and new data if there is any. If a poll fails, the read that needed it fails, too: no answer is
     older than the interval. A live view holds no connection, needs no closing, and is safe to share
-    between threads: one thread looks, and the threads that need the answer wait.
+    between threads. One thread polls, and the threads that need the answer wait.
 
     Attributes:
         info: Entry of the query in the list of checkpoints.
@@ -76,7 +76,7 @@ class LiveView(Operators):
         return self._looks.current()
 
     def operators(self) -> list[OperatorInfo]:
-        """Returns the stores that can be read, as the last look listed them."""
+        """Returns the stores that can be read, as the last poll listed them."""
         return self.current().operators()
 
     def view(
@@ -89,13 +89,13 @@ class LiveView(Operators):
         return self._query.view(operator, version, **which)
 
     def known(self, operator: int, store: str) -> OperatorInfo | None:
-        """Returns metadata of a store from the last look, or from a new one if needed."""
+        """Returns metadata of a store from the last poll, or from a new one if needed."""
         last = self._looks.last
         found = None if last is None else last.known(operator, store)
         return self.listed(operator, store) if found is None else found
 
     def listed(self, operator: int, store: str) -> OperatorInfo | None:
-        """Returns metadata of a store from the current look."""
+        """Returns metadata of a store from the current poll."""
         return self.current().known(operator, store)
 
     def open_at(
@@ -143,7 +143,7 @@ class LiveView(Operators):
 
 
 class _Looks:
-    """The view of the last look, and its expiry."""
+    """The view of the last poll, and its expiry."""
 
     def __init__(
         self, clock: Clock, look: Callable[[QueryView | None], QueryView], interval_s: float
@@ -162,14 +162,14 @@ class _Looks:
 
     @property
     def last(self) -> QueryView | None:
-        """The view of the last look, however long ago; ``None`` before the first one."""
+        """The view of the last poll, however long ago; ``None`` before the first one."""
         return None if self._found is None else self._found[0]
 
     def current(self) -> QueryView:
-        """Returns the view of the last look, or of a new one.
+        """Returns the view of the last poll, or of a new one.
 
-        A look that began after the call is recent enough, however long it took, and so is its
-        failure. Waiters share the result of the thread that is already looking.
+        A poll that began after the call is recent enough, however long it took, and so is its
+        failure. Waiters share the result of the thread that is already polling.
         """
         asked_s = self._clock.monotonic_s()
         return self._valid(asked_s) or self._made(asked_s)

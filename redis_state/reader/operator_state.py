@@ -113,10 +113,7 @@ class OperatorState:
     def types(
         self, version: int | None = None, **which: Unpack[Which]
     ) -> tuple[Struct | None, Struct | None]:
-        """Returns the columns of keys and of values, with Spark's types.
-
-        Returns:
-            ``None`` for both in a store of Python.
+        """Returns the Spark columns of keys and of values; two ``None`` in a store of Python.
 
         Raises:
             RedisStateError: See `get`.
@@ -164,7 +161,7 @@ class OperatorState:
         return None if hit is None else hit[0].decode_value(hit[1])
 
     def get_list(self, key: Any, version: int | None = None, **which: Unpack[Which]) -> list[Any]:
-        """Returns the value columns of each element of a key's list, in order.
+        """Returns the value columns of each element of a key's list, in order; empty if absent.
 
         For families with several values a key, such as list state of `transformWithState`. The
         result is empty if there is no such key.
@@ -423,7 +420,7 @@ class OperatorState:
                 whole state as of the newest confirmed batch. ``None``: starts with the next batch.
             follow: Wait for further batches; else the iterator ends with the batches that are
                 confirmed now.
-            interval_s: Seconds between two looks.
+            interval_s: Seconds between two polls.
             stop: Ends a waiting follower, from another thread.
 
         Raises:

@@ -150,7 +150,7 @@ class Query(Operators):
 
         Args:
             operator: See `view`.
-            interval_s: Seconds between two looks, and the greatest lag of an answer.
+            interval_s: Seconds between two polls, and the greatest lag of an answer.
 
         Raises:
             ConfigError: `interval_s` is not above 0.
@@ -245,7 +245,7 @@ class Query(Operators):
         """Opens a view of the newest confirmed version, for look-ups.
 
         Args:
-            last: The view of the previous look.
+            last: The view of the previous poll.
         """
         stores = self._stores(operator)
         return QueryView(self._client, self, stores, NEWEST, keyed=True, last=last)

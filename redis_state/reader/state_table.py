@@ -131,7 +131,7 @@ class StateTable:
 
     @property
     def has_lists(self) -> bool:
-        """Whether a key has a list of values."""
+        """True if a key has a list of values."""
         return self._codec.family.multi_value
 
     @property
@@ -150,13 +150,10 @@ class StateTable:
             check_lookup(self._codec.key)
 
     def look_up(self, keys: AskedKeys, columns: Sequence[str]) -> tuple[list[pa.Array], pa.Array]:
-        """Returns the value columns of keys, and a mask of the keys that exist.
+        """Returns the value columns of keys, null for absent keys, and a mask of existing keys.
 
         Args:
             columns: Value columns to parse; the state has no lists.
-
-        Returns:
-            Columns that are null where a key does not exist.
 
         Raises:
             RedisStateError: See `OperatorState.get_many`.

@@ -57,6 +57,7 @@ _TOGETHER_MAX = 64
 _BEHIND_FIELDS = ("o", "c", "b", "k", "e")
 _CONFIRMED_FIELDS = ("f", "o", "ou")
 _FORMAT = b"1"
+# Reply of the script `open` for a partition without a manifest.
 _NOTHING = [b"STATE_LOST", b"0", b"0"]
 _WHAT = "opening the state"
 _FASTER = "the query was faster again and again"
@@ -120,7 +121,7 @@ class VersionRequest:
 
     @property
     def newest(self) -> bool:
-        """Whether the newest confirmed version is requested."""
+        """True if the newest confirmed version is requested."""
         return self.version is None and self.at == CONFIRMED
 
     def named(self, info: OperatorInfo) -> int | None:
@@ -363,8 +364,8 @@ def _open_at(
     all partitions are opened at the version below, which is unambiguous.
 
     Returns:
-        ``None`` if the query is going back: the version belongs to a run before the newest one,
-        and versions that the newest run published are of another timeline.
+        ``None`` if the query is going back. Then the version belongs to a run before the newest
+        one, and versions that the newest run published are of another timeline.
     """
     for _ in range(_TRIES_MAX):
         read: list[Command] = [("HMGET", keys.meta(id_), *_BEHIND_FIELDS) for id_ in ids]

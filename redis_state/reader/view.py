@@ -153,8 +153,8 @@ class QueryView(Operators):
     ) -> tuple[OperatorInfo, list[Opened]]:
         """Returns the partitions of a store at this version.
 
-        Sends nothing to Redis, except for all partitions of a view that a live view has made: a
-        long read needs segments that do not expire soon.
+        Sends nothing to Redis, with one exception: all partitions of a live view's view are opened
+        anew, since a long read needs segments that do not expire soon.
 
         Raises:
             ConfigError: The request names another version.

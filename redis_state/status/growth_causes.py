@@ -1,6 +1,6 @@
 """Causes of growing state that the metadata of a query shows, with advice.
 
-Each look is a function from the history of a store to the causes that it finds. All of them use
+Each check is a function from the history of a store to the causes that it finds. All of them use
 manifests, headers and the registry only; `docs/commands.md` describes the evidence of each.
 """
 

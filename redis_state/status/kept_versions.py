@@ -43,7 +43,7 @@ class StoreHistory:
     """Kept versions of all partitions of a store.
 
     Attributes:
-        now_ms: Time of the look, in ms since 1970 by the server's clock.
+        now_ms: Time of the read, in ms since 1970 by the server's clock.
         live: Keys after each version that every partition has, the oldest first, without those of
             internal families.
         changed: Rows that these versions changed, removals included.

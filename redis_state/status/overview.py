@@ -1,7 +1,7 @@
 """Reads query status from metadata only: a few bounded pipelines, no script, no change.
 
-Three steps, each in pipelines of a bounded number of commands: the list of checkpoints; the hash of
-each query; the manifest of each partition together with the instances of its query.
+Reads the list of checkpoints, then the hash of each query, then the manifest of each partition
+with the instances of its query. Each step sends pipelines of a bounded number of commands.
 """
 
 from __future__ import annotations

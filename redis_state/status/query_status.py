@@ -143,7 +143,7 @@ class QueryStatus:
         run: The newest run; empty if none is registered.
         driver_ms: Last report of a run's driver, which reports every minute; 0 where no driver
             reports, as with stores of Python.
-        now_ms: Time of the look.
+        now_ms: Time of the read.
         bytes_max: Limit of the option `stateBytesMax`; 0 for no limit.
         prefix_bytes_max: Limit of `prefixBytesMax` for all queries of the key prefix together.
         prefix_bytes: Bytes of these queries, as last measured for the limit; 0 if never measured.
@@ -239,12 +239,12 @@ class QueryStatus:
 
     @property
     def driver_alive(self) -> bool | None:
-        """Whether the driver reported lately; ``None`` if no driver ever did."""
+        """True if the driver reported lately; ``None`` if no driver ever did."""
         return self._lately(self.driver_ms) if self.driver_ms else None
 
     @property
     def alive(self) -> bool:
-        """Whether the query seems to run: by its driver, an owner, or a recent write."""
+        """True if the query seems to run: by its driver, an owner, or a recent write."""
         times = (self.driver_ms, self.written_ms, self.started_ms)
         return self.served > 0 or any(self._lately(at_ms) for at_ms in times if at_ms)
 

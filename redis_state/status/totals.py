@@ -21,7 +21,7 @@ _INSTANCES_MAX = 32
 
 
 class Increases:
-    """Sums of increases between looks, starting from the counts of the first. Not thread-safe."""
+    """Sums of increases between polls, starting from the counts of the first. Not thread-safe."""
 
     def __init__(self) -> None:
         # Latest counts of each partition's instances, the newest instance last: Python workers take
@@ -32,12 +32,12 @@ class Increases:
     def add(
         self, seen: Mapping[str, Mapping[CounterKey, Totals]]
     ) -> Mapping[CheckpointStore, Mapping[str, int]]:
-        """Adds the increases since the last look; returns the sums by store.
+        """Adds the increases since the last poll; returns the sums by store.
 
         Args:
             seen: Result of `Reader.totals`; checkpoints that are not in it are forgotten.
         """
-        # The hash of a checkpoint may be missing for one look, for example after an eviction.
+        # The hash of a checkpoint may be missing for one poll, for example after an eviction.
         last = {place: found for place, found in self._last.items() if place[0] in seen}
         for gen, places in seen.items():
             for place, now in places.items():
@@ -62,9 +62,9 @@ class Increases:
 
 
 class ErrorIncreases:
-    """Sums of errors between looks. Not thread-safe.
+    """Sums of errors between polls. Not thread-safe.
 
-    The first look only sets the baseline. Later looks also count errors of new places.
+    The first poll only sets the baseline. Later polls also count errors of new places.
     """
 
     def __init__(self, clock: Clock = SYSTEM) -> None:
@@ -76,7 +76,7 @@ class ErrorIncreases:
     def add(
         self, seen: Mapping[str, Mapping[tuple[str, int, str], int]]
     ) -> Mapping[tuple[str, str, int, str], int]:
-        """Adds the errors since the last look; returns sums by checkpoint, error, operator, store.
+        """Adds the errors since the last poll; returns sums by checkpoint, error, operator, store.
 
         Args:
             seen: Result of `Reader.errors`; checkpoints that are not in it are forgotten.

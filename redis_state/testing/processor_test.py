@@ -61,8 +61,6 @@ V = TypeVar("V", ValueState, ListState, MapState)
 
 @dataclass(frozen=True, slots=True)
 class _LastBatch:
-    """The batch that was run last."""
-
     number: int
     rows: pa.Table
     began_ms: int
@@ -233,13 +231,10 @@ class ProcessorTest:
         self.now_ms += duration_ms(duration)
 
     def value(self, name: str, key: Any) -> tuple[Any, ...] | None:
-        """Returns the committed value of a group, as the processor would read it now.
+        """Returns the committed value of a group as the processor would read it; else ``None``.
 
         Args:
             key: A plain value for one key column, a tuple for several.
-
-        Returns:
-            ``None`` without a value.
 
         Raises:
             UsageError: The processor has no such value state.

@@ -52,7 +52,7 @@ def change_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yields rows as batches with the wanted columns.
 
-    State columns that `wanted` lacks are left out, and columns that a row lacks are null: the
+    State columns that `wanted` lacks are left out, and columns that a row lacks are null. The
     query's columns may have changed since the schema was requested.
 
     Args:

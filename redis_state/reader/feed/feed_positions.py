@@ -98,9 +98,7 @@ def checked(
 def check_not_behind(
     place: FamilyLocation, timelines: Sequence[Timeline], position: Position
 ) -> None:
-    """Raises a temporary error if a replica lags behind the position.
-
-    A feed that now reads from another replica can be continued later.
+    """Raises a temporary error if a replica lags behind the position of a feed.
 
     Raises:
         UnavailableError: The replica has not reached the position.

@@ -57,7 +57,7 @@ class _Word:
 
     @property
     def alone(self) -> bool:
-        """Whether the value after the delta follows from the delta alone."""
+        """True if the value after the delta follows from the delta alone."""
         return self.gone or (self.said and not isinstance(self.value, Appended))
 
     def over(self, before: bytes | None) -> bytes | None:

@@ -34,8 +34,8 @@ class NewerVersion:
     def is_over(self, client: Client) -> bool:
         """Polls once; returns whether all partitions have passed the version, or one went back.
 
-        Sends one command while nothing happens, and about one more for each partition when it does:
-        a partition that has passed is not polled again.
+        Sends one command while nothing happens, and about one more for each partition when it does.
+        A partition that has passed is not polled again.
 
         Raises:
             RedisStateError: See `read_heads`; also errors of `look`.

@@ -36,7 +36,7 @@ def known_rows(
         if kind not in ORDERED_KINDS:
             return _hashed(opened, keys, kind, cache)
         return _ordered(opened, keys, cache) if len(keys) <= _ORDERED_KEYS_MAX else None
-    except KeyError:
+    except KeyError:  # a bucket or block that is not cached
         return None
 
 

@@ -198,7 +198,7 @@ class KeyedReads:
     def _open_all(
         self, wanted: VersionRequest, known: OperatorInfo | None
     ) -> tuple[OperatorInfo, list[Opened]]:
-        """Opens every partition; asks for the number of partitions again only if it has changed."""
+        """Opens every partition; uses the known number of partitions unless it has changed."""
         if known is not None:
             info, opened = self._open(wanted, range(known.partitions))
             if info.partitions == known.partitions:
@@ -266,7 +266,7 @@ class _Search:
                     self._source.moved(found.opened)
                 own = self._choice.codec(found.families)
                 if own is None:
-                    continue  # nothing written yet, or a newer family
+                    continue  # no rows yet, or a family newer than this version
                 values, stored = found.values, self._stored
                 if own.layout != self.codec.layout:
                     # The registry describes another layout of keys than this version has.

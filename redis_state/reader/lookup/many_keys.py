@@ -150,7 +150,7 @@ class _Top:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the segments below need not be searched."""
+        """True if the segments below need not be searched."""
         return self.families is not None and not (self.left and self.below.segments)
 
     def over(self, found: PartitionHits | None) -> PartitionHits:

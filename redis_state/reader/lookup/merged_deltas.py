@@ -24,10 +24,10 @@ from redis_state.protocol.segments import Fields, SegmentGoneError, fetch_each
 from redis_state.reader.block_cache import ROW_BYTES, BlockCache, Recent
 
 _ROWS_A_KEY = 256
-"""Rows that are read whole in about the time of one look-up without them."""
+"""Rows that can be read whole in about the time of one look-up by blocks."""
 
 _BYTES_A_KEY = 32 << 10
-"""Bytes of blocks that are read whole for each key; one look-up reads a few blocks."""
+"""Block bytes to read whole for each key; a look-up by blocks reads a few blocks."""
 
 _SHARE_AT_FIRST = 2
 """The first read takes at most this fraction of the room, since more deltas will come."""

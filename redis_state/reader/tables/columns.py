@@ -78,7 +78,7 @@ class RowSelection:
 
     @property
     def every(self) -> bool:
-        """Whether all rows are wanted."""
+        """True if all rows are wanted."""
         return self._range is None and self._where is None and not self._equal
 
     def rows(self, stored: ScanRows) -> Iterator[list[Any]]:
