@@ -32,6 +32,7 @@ from redis_state.protocol import (
     confirm_checkpoint,
     register_run,
 )
+from redis_state.protocol.newest_batch import NewestBatch
 from redis_state.protocol.opening import is_opened, open_commands
 from redis_state.protocol.runs import is_newest
 from redis_state.store.families import family_of
@@ -174,13 +175,13 @@ def superseded(client: Client, batch: Batch, what: str) -> ConflictError | None:
     ((found, to),) = client.call("looking for the newest batch", [command])
     if to is not None:
         return moved(what)
-    words = found.decode().split(" ") if found else ["?"] * 4
-    if words[3] == batch.run.run_id:
+    newest = NewestBatch.parse(found) if found else None
+    if newest is not None and newest.run_id == batch.run.run_id:
         return None
     return ConflictError(
         what,
         found="map_partitions_with_state_store was called again since this DataFrame was made, "
-        f"for batch {words[0]}",
+        f"for batch {'?' if newest is None else newest.number}",
         advice="The DataFrame that a call returns can be evaluated only until the next call. "
         "Evaluate it before that, or keep its rows with persist(). Nothing was changed.",
     )

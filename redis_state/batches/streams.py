@@ -22,8 +22,8 @@ from redis_state.batches.event_time import NOTES_KEY, Notes, watermark_of
 from redis_state.errors import ConflictError, InternalError, Kind, StateError, UsageError
 from redis_state.ids import DEFAULT_STORE, PartitionId, StateStoreId, StoreId
 from redis_state.protocol import RegisteredRun, checkpoint_gen, confirm_checkpoint
+from redis_state.protocol.newest_batch import WITH_INITIAL_STATE, NewestBatch
 from redis_state.protocol.opening import open_commands, read_replies
-from redis_state.protocol.registry import WITH_INITIAL_STATE
 from redis_state.protocol.runs import STAGED_TTL_MS
 from redis_state.reader.lookup.many_keys import look_up
 
@@ -185,7 +185,7 @@ def known_partitions(client: Client, gen: str, *, tenant: str) -> int | None:
     """Returns the number of partitions of a store; ``None`` before its first batch."""
     command = ("HGET", keys.query(gen, tenant=tenant), f"batch:{PLACE}")
     (found,) = client.call("looking for the newest batch", [command])
-    return int(found.split(b" ")[2]) if found else None
+    return NewestBatch.parse(found).partitions if found else None
 
 
 def take_plan(client: Client, gen: str, *, tenant: str) -> int:

@@ -22,13 +22,12 @@ from redis_state.backend.client import Client
 from redis_state.errors import FormatError
 from redis_state.format.header import FAMILY_ID_MAX, KINDS, Family
 from redis_state.ids import NUMBER_MAX, PartitionId, StoreId, is_gen, text_number
+from redis_state.protocol.newest_batch import NewestBatch
 from redis_state.protocol.texts import is_number, parse_object, parse_text
 
 FORMAT = "1"
 PYTHON_OPERATOR = "pythonStateStore"
 """Operator name of Python stores, whose versions are not Spark batches."""
-WITH_INITIAL_STATE = " with an initial state"
-"""Suffix of the layout of a processor's store whose version 1 is its initial state."""
 PARTITIONS_MAX = 1 << 20
 _FAMILY_PARTS = 8
 _ODD_DIGITS = 12
@@ -194,23 +193,10 @@ def parse_operators(raw: Mapping[bytes, bytes]) -> dict[tuple[int, str], Operato
                 _partitions(entry.get("partitions")),
                 tuple(map(_family, families)),
                 alone=batch is None and entry.get("operator") == PYTHON_OPERATOR,
-                ahead=1 if batch is None else _ahead(batch),
+                ahead=1 if batch is None else NewestBatch.parse(batch).ahead,
                 moved=b"moved:" + place in raw,
             )
     return dict(sorted(found.items()))
-
-
-def first_batch(raw: bytes) -> tuple[int, int]:
-    """Parses the first batch of a store that counts batches (``batch:…``), and the version it made.
-
-    Raises:
-        FormatError: The entry is malformed.
-    """
-    words = _text(raw).split(" ", 4)
-    first = text_number(words[1]) if len(words) == 5 else None
-    if first is None:
-        raise _bad("the newest batch of a store is malformed")
-    return first, 2 if words[4].endswith(f'{WITH_INITIAL_STATE}"') else 1
 
 
 def counted_partitions(
@@ -293,12 +279,6 @@ def _partitions(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= PARTITIONS_MAX:
         raise _bad("a number of partitions is malformed")
     return value
-
-
-def _ahead(batch: bytes) -> int:
-    """Returns the difference between the version that a batch makes and the batch id."""
-    first, version = first_batch(batch)
-    return version - first
 
 
 def _family(row: object) -> Family:

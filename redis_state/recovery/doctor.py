@@ -13,10 +13,10 @@ from redis_state.errors import FormatError
 from redis_state.format.entry import Segment, parse_segment
 from redis_state.ids import PartitionId
 from redis_state.progress import Progress, silent
+from redis_state.protocol.newest_batch import NewestBatch
 from redis_state.protocol.registry import (
     QueryInfo,
     counted_partitions,
-    first_batch,
     list_queries,
     listed_partitions,
     newest_of_folder,
@@ -128,8 +128,9 @@ def _look(
     for number, id_ in enumerate(ids, 1):
         place = id_.store.operator, id_.store.store
         counted = raw.get(f"batch:{place[0]}:{place[1]}".encode())
-        first, version = (0, 1) if counted is None else first_batch(counted)
-        found.append(replace(look_at(client, id_), ahead=version - first, first=first))
+        newest = None if counted is None else NewestBatch.parse(counted)
+        ahead, first = (1, 0) if newest is None else (newest.ahead, newest.first)
+        found.append(replace(look_at(client, id_), ahead=ahead, first=first))
         progress("looking at partitions", number, len(ids))
     return found, PURGED_FIELD.encode() in raw
 

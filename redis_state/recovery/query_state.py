@@ -7,7 +7,6 @@ counted has a checkpoint of its own, which names its query (docs/format.md, sect
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,7 +16,6 @@ from redis_state.backend.replies import purged_error
 from redis_state.backend.script import script
 from redis_state.errors import (
     ConflictError,
-    FormatError,
     InternalError,
     Kind,
     NotFoundError,
@@ -26,12 +24,11 @@ from redis_state.errors import (
 )
 from redis_state.files import Folder
 from redis_state.ids import is_gen
-from redis_state.protocol.registry import first_batch
+from redis_state.protocol.newest_batch import NewestBatch
 from redis_state.protocol.runs import checkpoint_gen
 from redis_state.recovery.marker import marker_of
 
 _BATCH = "batch:"
-_COUNTED = re.compile(rb"(?P<newest>[0-9]+) (?P<rest>[0-9]+ [0-9]+ \S+ .*)", re.DOTALL)
 _GENS_AT_ONCE = 256
 _METADATA = "metadata"
 _REWOUND = "rewound"
@@ -238,15 +235,12 @@ def _stores_in(gen: str, raw: Mapping[bytes, bytes]) -> Iterable[CountedStore]:
         place = name.removeprefix(_BATCH)
         if place == name or f"moved:{place}".encode() in raw:
             continue
-        words = _COUNTED.fullmatch(value)
-        if words is None:
-            raise FormatError(_WHAT, found="the newest batch of a store is malformed")
-        first, _ = first_batch(value)
+        newest = NewestBatch.parse(value)
         joined = raw.get(f"joined:{place}".encode(), b"").decode("utf-8", "replace").split(" ")
         known = raw.get(f"query:{place}".encode(), b"").decode("utf-8", "replace")
         query_id = joined[-1] if len(joined) == 5 else known
         title = raw.get(b"name", b"").decode("utf-8", "replace")
-        yield CountedStore(gen, title, place, int(words["newest"]), first, query_id, value)
+        yield CountedStore(gen, title, place, newest.number, newest.first, query_id, value)
 
 
 def _gen_of(client: Client, name: str, tenant: str) -> str:

@@ -11,7 +11,7 @@ import logging
 import uuid
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from redis_state import config as options_table
@@ -42,8 +42,8 @@ from redis_state.protocol import (
     confirm_checkpoint,
     register_run,
 )
+from redis_state.protocol.newest_batch import NewestBatch
 from redis_state.protocol.opening import open_commands, read_replies
-from redis_state.protocol.registry import first_batch
 from redis_state.protocol.runs import PURGED_FIELD, STAGED_TTL_MS
 from redis_state.rescaling.copy import RescaledCheckpoint
 from redis_state.rescaling.placing import GroupOf, Placing, cannot
@@ -170,11 +170,9 @@ class _RescaledStore:
         self.client, self.name, self.tenant, self.gen = client, name, tenant, gen
         self.what = f"changing the number of partitions of store '{name}'"
         self.registry = registry
-        self.newest = registry[f"batch:{PLACE}"]
-        first, made = first_batch(self.newest.encode())
-        newest, _, count, _, self.layout = self.newest.split(" ", 4)
-        self.batch, self.before = int(newest), int(count)
-        self.version = self.batch - first + made
+        self.newest = NewestBatch.parse(registry[f"batch:{PLACE}"].encode())
+        self.batch, self.before = self.newest.number, self.newest.partitions
+        self.version, self.layout = self.newest.version, self.newest.layout
 
     @classmethod
     def find(cls, client: Client, name: str, tenant: str) -> _RescaledStore:
@@ -269,16 +267,16 @@ class _RescaledStore:
     def finish(self, new_gen: str) -> StoreRescale:
         """Moves the name to the new checkpoint; may be repeated."""
         registry = self.client.call(self.what, [("HGETALL", self._query(new_gen))])[0]
-        newest = registry.get(f"batch:{PLACE}".encode(), b"").decode().split(" ", 4)
-        if len(newest) != 5:
+        field = registry.get(f"batch:{PLACE}".encode())
+        if field is None:
             raise StateError(
                 self.what,
                 found=f"its state was moved to checkpoint {new_gen}, which is not there",
                 advice="Restore the data of that Redis.",
             )
-        count = int(newest[2])
-        first, made = first_batch(" ".join(newest).encode())
-        rows = self._copy(new_gen, count).rows(int(newest[0]) - first + made)
+        newest = NewestBatch.parse(field)
+        count = newest.partitions
+        rows = self._copy(new_gen, count).rows(newest.version)
         confirm_checkpoint(
             self.client,
             new_gen,
@@ -300,7 +298,7 @@ class _RescaledStore:
                 advice="Another call was faster. Look with `redis-state queries`.",
             )
         self._wake_readers()
-        return StoreRescale(self.name, self.gen, new_gen, int(newest[0]), self.before, rows)
+        return StoreRescale(self.name, self.gen, new_gen, newest.number, self.before, rows)
 
     def _wake_readers(self) -> None:
         """Wakes the readers of the old partitions, so that they find the new checkpoint."""
@@ -375,7 +373,7 @@ class _RescaledStore:
             described = ("HGET", self._query(gen), f"batch:{PLACE}")
             (newest,) = self.client.call(self.what, [described])
             if newest is not None:
-                self._copy(gen, int(newest.split(b" ", 4)[2])).keep(STAGED_TTL_MS)
+                self._copy(gen, NewestBatch.parse(newest).partitions).keep(STAGED_TTL_MS)
 
     def _write(
         self,
@@ -423,10 +421,9 @@ class _RescaledStore:
         return [(one, one.finish()) for one in targets]
 
     def _describe(self, copy: RescaledCheckpoint, run: RegisteredRun) -> None:
-        newest, first, _, of_run, layout = self.newest.split(" ", 4)
         fields = {name: self.registry[name] for name in _KEPT if name in self.registry}
         fields["epoch"] = str(run.epoch)
-        fields[f"batch:{PLACE}"] = f"{newest} {first} {copy.partitions} {of_run} {layout}"
+        fields[f"batch:{PLACE}"] = str(replace(self.newest, partitions=copy.partitions))
         begun = self.registry.get(f"begun:{PLACE}")
         if begun is not None:
             # No run has written the new partitions, so no run is too old for them.
@@ -448,7 +445,7 @@ class _RescaledStore:
                 found="what was written expired or was lost before the last step",
                 advice="Nothing was changed. Do it again.",
             )
-        args = [PLACE, str(run.epoch), self.newest, copy.gen]
+        args = [PLACE, str(run.epoch), str(self.newest), copy.gen]
         reply = self.client.script(self.what, script("leave"), [query], args)
         if reply == ["PURGED"]:
             raise purged_error(self.what, self.gen)

@@ -18,6 +18,7 @@ from redis_state.backend.script import Command
 from redis_state.errors import FormatError
 from redis_state.ids import EMPTY_UID, NUMBER_MAX, PartitionId, StoreId, text_number
 from redis_state.protocol.instances import KEYS_AT_ONCE, decode_instance
+from redis_state.protocol.newest_batch import NewestBatch
 from redis_state.protocol.opening import beyond
 from redis_state.protocol.quota import parse_sizes
 from redis_state.protocol.registry import (
@@ -25,7 +26,6 @@ from redis_state.protocol.registry import (
     PYTHON_OPERATOR,
     OperatorInfo,
     QueryInfo,
-    first_batch,
     newest_of_folder,
     parse_listing,
     parse_operators,
@@ -206,7 +206,9 @@ class _PolledQuery:
         batch = self._raw.get(b"batch:" + place)
         first: tuple[int | None, int] = (None if one.name == PYTHON_OPERATOR else 0, 1)
         try:
-            first = first if batch is None else first_batch(batch)
+            if batch is not None:
+                newest = NewestBatch.parse(batch)
+                first = newest.first, newest.first_version
         except FormatError as error:
             self._problems.append(error.found)
         begun = self._raw.get(b"begun:" + place, b"").split(b" ")
