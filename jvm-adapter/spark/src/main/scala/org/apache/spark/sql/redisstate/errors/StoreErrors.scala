@@ -89,6 +89,12 @@ private[redisstate] object StoreErrors {
       s"the column family '$name' was written with $have, and the query needs $wanted. Nothing " +
         "was changed. Start a new checkpoint, or go back to the query that wrote this one.")
 
+  /** Of a family whose rows have other columns than the query. */
+  def otherColumns(name: String, changes: String): Throwable =
+    new FormatException(
+      s"the columns of the query are not those of the state in the column family '$name': $changes. Nothing was changed. Go back to the " +
+        "query that wrote the state, or start a new checkpoint.")
+
   /** Of a family whose description named other columns than its spec. */
   def otherKeys(name: String): Throwable =
     new FormatException(

@@ -92,9 +92,13 @@ private[redisstate] final class CodecSet(defaultLayout: FamilyLayout, encoders: 
     }
     if (isDefault) None
     else {
-      if (before.exists(!_.hasKeysOf(layout))) checkKeys(layout, rows(id))
-      if (!before.exists(_.isDeclaredAs(layout))) others(name) = new RowCodec(layout, encoders)
-      if (known.contains(wanted)) None else Some(wanted)
+      val other = before.filterNot(_.hasKeysOf(layout)).map(_.layout)
+      val ofReader = other.flatMap(KeyShape.ofReader(_, layout))
+      val used = ofReader.getOrElse(layout)
+      // A version's rows have the columns that it describes, if it describes all.
+      if (other.exists(!_.namesKey || ofReader.isEmpty)) checkKeys(used, rows(id))
+      if (!before.exists(_.isDeclaredAs(used))) others(name) = new RowCodec(used, encoders)
+      if (ofReader.isDefined || known.contains(wanted)) None else Some(wanted)
     }
   }
 
