@@ -15,6 +15,7 @@ from tests.spark.test_join_format_4 import begin_as
 from tests.spark.test_operators import EVENTS, JOIN_FORMAT, UNKNOWN_3, UNKNOWN_4, joined
 from tests.spark.test_state_reader import FORMAT_4_ENABLED, setting
 from tests.support.redis_server import RedisServer
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -76,6 +77,7 @@ def test_operators_list_the_families_of_a_join(
     query_id = _run(streams, state_format)
     with redis_state.connect(shared_redis_server.url) as reader:
         query = reader.query(query_id)
+        wait_until(lambda: len(query.operators()[0].families) > 1, "a batch to be confirmed")
         (info,) = query.operators()
         assert info.name == "symmetricHashJoin"
         listed = {one.name: one.internal for one in info.families}
@@ -86,6 +88,13 @@ def test_operators_list_the_families_of_a_join(
                 _drained(call())
         with pytest.raises(NotFoundError, match="left-key"):
             of_default.get({"field0": "a"})
+        last = next(
+            name for name, internal in listed.items() if name.startswith("left") and not internal
+        )
+        wait_until(
+            lambda: any(row["field0"] == "b" for row in query.operator(0, family=last).scan()),
+            "the batches to be confirmed",
+        )
         for name in listed:
             _check_reads(query, name)
         if state_format == 4:

@@ -91,9 +91,7 @@ private[redisstate] object StoreErrors {
 
   /** Of a family whose rows have other columns than the query. */
   def otherColumns(name: String, changes: String): Throwable =
-    new FormatException(
-      s"the columns of the query are not those of the state in the column family '$name': $changes. Nothing was changed. Go back to the " +
-        "query that wrote the state, or start a new checkpoint.")
+    FormatException.ofColumns(changes, s"Rows of the column family '$name' do not fit.")
 
   /** Of a family whose description named other columns than its spec. */
   def otherKeys(name: String): Throwable =

@@ -1,6 +1,6 @@
 package org.apache.spark.sql.redisstate.rows
 
-import org.apache.spark.sql.types.{StructField, StructType}
+import org.apache.spark.sql.types.{DataType, StructField, StructType}
 
 /** What differs between the columns that a state was written with and those that a query has now: names, types and order. */
 private[redisstate] object ColumnChanges {
@@ -51,4 +51,14 @@ private[redisstate] object ColumnChanges {
 }
 
 /** The columns of keys and values. */
-private[redisstate] final case class Columns(key: StructType, value: StructType)
+private[redisstate] final case class Columns(key: StructType, value: StructType) {
+  def hasKeysOf(other: Columns): Boolean = Columns.sameTypes(key, other.key)
+  def hasValuesOf(other: Columns): Boolean = Columns.sameTypes(value, other.value)
+}
+
+private[redisstate] object Columns {
+
+  /** Whether rows of the two have one form, whatever their columns are called. */
+  def sameTypes(a: StructType, b: StructType): Boolean =
+    DataType.equalsStructurally(a, b, ignoreNullability = true)
+}

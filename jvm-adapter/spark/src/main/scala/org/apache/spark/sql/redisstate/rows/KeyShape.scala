@@ -1,7 +1,7 @@
 package org.apache.spark.sql.redisstate.rows
 
 import org.apache.spark.sql.catalyst.expressions.{BoundReference, UnsafeProjection}
-import org.apache.spark.sql.types.{DataType, LongType, StructType}
+import org.apache.spark.sql.types.{LongType, StructType}
 
 import org.redisstate.core.format.FamilyKind
 
@@ -20,7 +20,7 @@ private[redisstate] object KeyShape {
     Option.when(isByTime(known.family.kind))(known.withTime).filter { written =>
       val columns = asked.keySchema
       columns.length == written.keySchema.length + 1 && columns.last.dataType == LongType &&
-      sameTypes(StructType(columns.init), written.keySchema)
+      Columns.sameTypes(StructType(columns.init), written.keySchema)
     }.map(_.askedAs(asked.keySchema))
 
   /** Rows of these columns, with the last column twice. */
@@ -32,7 +32,4 @@ private[redisstate] object KeyShape {
 
   private def isByTime(kind: FamilyKind): Boolean =
     kind == FamilyKind.TimestampPrefix || kind == FamilyKind.TimestampPostfix
-
-  private def sameTypes(a: StructType, b: StructType): Boolean =
-    DataType.equalsStructurally(a, b, ignoreNullability = true)
 }
