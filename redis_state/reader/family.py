@@ -11,6 +11,7 @@ from redis_state.codec.processor_families import EXPIRY_OF
 from redis_state.codec.typed_row import ROW_CODEC
 from redis_state.errors import ConfigError, NotFoundError
 from redis_state.format.header import Family
+from redis_state.ids import DEFAULT_STORE
 from redis_state.protocol.opening import Opened
 from redis_state.protocol.registry import OperatorInfo
 from redis_state.reader.scan import families_of
@@ -23,7 +24,11 @@ from redis_state.rows.typed_rows import TypedRowCodec, typed_row_codec
 if TYPE_CHECKING:
     from redis_state.codec import Codec as StoreCodec
 
-_PLACEHOLDERS = ((("key",), ("value",)), (("__dummy__",), ("__dummy__",)))
+_PLACEHOLDERS = tuple(
+    ((key,), (value,))
+    for key, value in (("key", "value"), ("__dummy__", "__dummy__"), ("dummy", "dummy"))
+)
+_JOIN = "symmetricHashJoin"
 DEFAULT_FAMILY = "default"
 """The column family of every operator but `transformWithState`."""
 
@@ -68,7 +73,7 @@ class FamilyChoice:
         """
         if self._likely is None:
             family = self._in(info.families)
-            if family is None or is_placeholder(family):
+            if family is None or keeps_families(info):
                 # The list of operators has the default family only.
                 families = families_of(self._client, partitions)
                 family = self._in(families) or family
@@ -160,11 +165,20 @@ def is_ours(family: Family) -> bool:
     return family.internal and codec_name_of(family) is not None
 
 
+def keeps_families(info: OperatorInfo) -> bool:
+    """Returns whether an operator keeps its rows in families and leaves the default family empty.
+
+    A join has one store for all families in state formats 3 and 4, and four stores in 1 and 2.
+    """
+    is_join = info.name == _JOIN and info.store == DEFAULT_STORE
+    return is_join or all(map(is_placeholder, info.families))
+
+
 def is_placeholder(family: Family) -> bool:
     """Returns whether a family is the empty placeholder that Spark declares for an operator.
 
-    `transformWithState` gives the placeholder the columns key and value, a join of state format 3
-    or 4 a dummy column.
+    `transformWithState` gives the placeholder the columns key and value, a join of state format 4
+    a dummy column, a join of format 3 the columns of its first family.
     """
     if family.name != DEFAULT_FAMILY or codec_name_of(family) is not None:
         return False

@@ -21,7 +21,7 @@ from redis_state.protocol.registry import (
 )
 from redis_state.reader.age import age_s, check_age
 from redis_state.reader.block_cache import BlockCache
-from redis_state.reader.family import is_ours, is_placeholder
+from redis_state.reader.family import DEFAULT_FAMILY, is_ours, keeps_families
 from redis_state.reader.feed.waiting import LOOK_S
 from redis_state.reader.live_view import INTERVAL_S, LiveView
 from redis_state.reader.operators import Operators
@@ -257,14 +257,14 @@ class Query(Operators):
 
     def _families(self, info: OperatorInfo) -> tuple[Family, ...]:
         """Returns the families of a store; Redis lists only the default one."""
-        if info.alone or info.moved or not all(map(is_placeholder, info.families)):
+        if info.alone or info.moved or not keeps_families(info):
             return info.families
         try:
             opened = self._confirmed(self.ids(info, range(info.partitions)))
             found = families_of(self._client, opened)
         except (StateError, FormatError):  # a version that is not there, or damaged
             return info.families
-        named = tuple(one for one in found if not is_ours(one) and not is_placeholder(one))
+        named = tuple(one for one in found if not is_ours(one) and one.name != DEFAULT_FAMILY)
         return named or info.families
 
     def _stores(self, operator: int | None) -> list[OperatorInfo]:

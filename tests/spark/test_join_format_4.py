@@ -27,11 +27,11 @@ def format_4(spark: SparkSession) -> Iterator[None]:
     spark.conf.unset(JOIN_FORMAT)
 
 
-def begin_as(begun: Path, checkpoint: Path) -> None:
+def begin_as(begun: Path, checkpoint: Path, state_format: str = "4") -> None:
     """Make a checkpoint whose first batch was planned, with this provider, and did not run.
 
-    Spark 4.3 begins joins of format 4 with RocksDB's provider only; a query that Spark 4.2 began
-    with ours has such an offset log.
+    Spark 4.3 begins joins of formats 3 and 4 with RocksDB's provider only; a query that Spark 4.2
+    began with ours has such an offset log.
     """
     for source in sorted((begun / "sources").iterdir()):
         folder = checkpoint / "sources" / source.name
@@ -40,7 +40,7 @@ def begin_as(begun: Path, checkpoint: Path) -> None:
     shutil.copy(begun / "metadata", checkpoint / "metadata")
     version, planned, *offsets = (begun / "offsets" / "0").read_text().splitlines()
     entry = json.loads(planned)
-    assert entry["conf"][JOIN_FORMAT] == "4"
+    assert entry["conf"][JOIN_FORMAT] == state_format
     entry["conf"][PROVIDER] = REDIS
     (checkpoint / "offsets").mkdir()
     text = "\n".join((version, json.dumps(entry), *offsets))

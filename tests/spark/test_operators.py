@@ -23,12 +23,12 @@ StatefulFunction = Callable[
 EVENTS = "k string, v long, ts timestamp"
 JOIN_FORMAT = "spark.sql.streaming.join.stateFormatVersion"
 _BATCHES = 4
-_UNKNOWN_3 = ("Valid versions are", "it has join state formats 1 and 2 only")
-_UNKNOWN_4 = ("Valid versions are", "it has no join state format 4")
+UNKNOWN_3 = ("Valid versions are", "it has join state formats 1 and 2 only")
+UNKNOWN_4 = ("Valid versions are", "it has no join state format 4")
 _UNFINISHED = ("under development", "join state format 4 is under development there")
-FORMAT_3 = pytest.mark.compatibility(refused={"4.0": _UNKNOWN_3})
+FORMAT_3 = pytest.mark.compatibility(refused={"4.0": UNKNOWN_3})
 FORMAT_4 = pytest.mark.compatibility(
-    refused={"4.0": _UNKNOWN_4, "4.1": _UNKNOWN_4, "4.2": _UNFINISHED}
+    refused={"4.0": UNKNOWN_4, "4.1": UNKNOWN_4, "4.2": _UNFINISHED}
 )
 
 

@@ -43,6 +43,14 @@ final class NotDurableException(detail: String, cause: Throwable = null)
 final class FormatException(detail: String, cause: Throwable = null)
     extends RedisStateException("FORMAT", false, detail, cause)
 
+object FormatException {
+
+  /** State that is whole, and has other columns than the query that was started on it. */
+  def ofColumns(changes: String, found: String): FormatException = new FormatException(
+    s"the columns of the query are not those of the state: $changes. $found Nothing was changed. Go back to the query that wrote the " +
+      "state, or start a new checkpoint.")
+}
+
 /** @param isPurged whether somebody purged the checkpoint, and can call it back */
 final class StateLostException(
     detail: String,

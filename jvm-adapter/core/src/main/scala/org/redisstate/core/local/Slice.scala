@@ -36,6 +36,9 @@ trait RowValidator {
       keyLength: Int,
       valueOffset: Int,
       valueLength: Int): String
+
+  /** How the columns of a family differ from those that the version describes, in words, or null: then rows that do not fit are whole. */
+  def columnChanges(family: Int): String = null
 }
 
 object RowValidator {

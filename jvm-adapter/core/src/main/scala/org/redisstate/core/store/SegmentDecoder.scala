@@ -62,7 +62,12 @@ private[store] final class SegmentDecoder(id: PartitionId, validator: RowValidat
       valueLength: Int): Unit = {
     val wrong =
       rules.check(rows.bytes, rows.keyOffset(i), rows.keyLength(i), valueOffset, valueLength)
-    if (wrong != null) damaged(segment, s"a row does not fit the schema of the operator: $wrong")
+    if (wrong != null) {
+      val changes = rules.columnChanges(StoredKey.familyOf(rows.bytes, rows.keyOffset(i)))
+      val found = s"a row does not fit the schema of the operator: $wrong"
+      if (changes == null) damaged(segment, found)
+      throw FormatException.ofColumns(changes, s"${segment.ident} of $id: $found.")
+    }
   }
 
   /** What the format finds wrong says where, and what to do. */

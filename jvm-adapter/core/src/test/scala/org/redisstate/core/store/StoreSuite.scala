@@ -332,7 +332,17 @@ class StoreSuite extends AnyFunSuite with BeforeAndAfterAll {
   partition("a row that does not fit the schema is refused") { p =>
     commit(p.store("a"), 0)(put(_, key(0, "x"), "1"))
     val strict: RowValidator = (_, _, _, _, _) => "too short"
-    intercept[FormatException](p.store("a", strict).open(1))
+    val damaged = intercept[FormatException](p.store("a", strict).open(1))
+    assert(damaged.getMessage.contains("does not fit the schema of the operator: too short."))
+    val changed = new RowValidator {
+      override def check(bytes: Array[Byte], key: Int, keyLength: Int, value: Int, length: Int) =
+        "too short"
+      override def columnChanges(family: Int): String = "the value column 'w' (int) was added"
+    }
+    val other = intercept[FormatException](p.store("a", changed).open(1))
+    assert(other.getMessage.startsWith(
+      "[REDIS_FORMAT] the columns of the query are not those of the state: the value column 'w' (int) was added. "))
+    assert(!other.getMessage.contains("damage"))
   }
 
   partition("memory above the budget is compressed, and still read") { p =>

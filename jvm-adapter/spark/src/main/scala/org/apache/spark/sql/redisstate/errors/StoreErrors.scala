@@ -89,6 +89,10 @@ private[redisstate] object StoreErrors {
       s"the column family '$name' was written with $have, and the query needs $wanted. Nothing " +
         "was changed. Start a new checkpoint, or go back to the query that wrote this one.")
 
+  /** Of a family whose rows have other columns than the query. */
+  def otherColumns(name: String, changes: String): Throwable =
+    FormatException.ofColumns(changes, s"Rows of the column family '$name' do not fit.")
+
   /** Of a family whose description named other columns than its spec. */
   def otherKeys(name: String): Throwable =
     new FormatException(

@@ -6,7 +6,7 @@ import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.redisstate.errors.StoreErrors
 import org.apache.spark.sql.types.StructType
 
-import org.redisstate.core.format.Family
+import org.redisstate.core.format.{Family, MultiValue}
 import org.redisstate.core.local.{RowIterator, Slice}
 
 /** The codecs of one store object, by column family name; the checks of Spark's RocksDB provider apply. For one thread. */
@@ -24,6 +24,19 @@ private[redisstate] final class CodecSet(defaultLayout: FamilyLayout, encoders: 
         others(family.name) = new RowCodec(encoders.layoutOf(family), encoders, declared = false)
       }
     }
+
+  /**
+   * The default family as the query has it, where its columns are not those that a version describes. Families that are declared are not
+   * the default one's business: Spark leaves it empty then.
+   */
+  def otherDefault(families: Seq[Family]): Option[OtherDefault] =
+    families.find(family => family.id == defaultFamily.id && family != defaultFamily)
+      .filterNot(family => useColumnFamilies || RowEncoding.isAvro(family))
+      .flatMap { family =>
+        val (before, now) = (encoders.layoutOf(family).columns, defaultLayout.columns)
+        val sameRows = before.hasKeysOf(now) && before.hasValuesOf(now)
+        ColumnChanges.of(before, now).map(_ => OtherDefault(defaultFamily, mayNotFit = !sameRows))
+      }
 
   /**
    * The next store may have what this one used; what is read of this one from now on gets new
@@ -92,22 +105,50 @@ private[redisstate] final class CodecSet(defaultLayout: FamilyLayout, encoders: 
     }
     if (isDefault) None
     else {
-      if (before.exists(!_.hasKeysOf(layout))) checkKeys(layout, rows(id))
-      if (!before.exists(_.isDeclaredAs(layout))) others(name) = new RowCodec(layout, encoders)
-      if (known.contains(wanted)) None else Some(wanted)
+      val ofReader = before.filterNot(_.hasKeysOf(layout)).map(_.layout)
+        .flatMap(KeyShape.ofReader(_, layout))
+      val used = ofReader.getOrElse(layout)
+      before.foreach(checkRows(_, used, rows(id)))
+      if (!before.exists(_.isDeclaredAs(used))) others(name) = new RowCodec(used, encoders)
+      if (ofReader.isDefined || known.contains(wanted)) None else Some(wanted)
     }
   }
 
-  /** Of a family whose description names other key columns: that may be wrong where the keys are right. */
-  private def checkKeys(layout: FamilyLayout, rows: RowIterator): Unit = {
-    val check = new FamilyCheck(layout.family)
-    val key, value = new Slice
-    while (rows.next(key, value)) {
-      val from = key.offset + RowCodec.FamilyBytes
-      if (check.key(key.array, from, key.length - RowCodec.FamilyBytes) != null)
-        throw StoreErrors.otherKeys(layout.family.name)
+  /** Rows of a family whose description names other columns: that may be wrong where they are right. */
+  private def checkRows(before: RowCodec, now: FamilyLayout, rows: => RowIterator): Unit = {
+    val written = before.layout
+    val keys = !before.hasKeysOf(now)
+    val values = !RowEncoding.isAvro(now.family) && !written.columns.hasValuesOf(now.columns)
+    if (keys || values) {
+      val (check, found) = (new FamilyCheck(now.family), rows)
+      val key, value = new Slice
+      while (found.next(key, value)) {
+        if (keys && !fitsKey(check, key)) {
+          if (!written.namesKey) throw StoreErrors.otherKeys(now.family.name)
+          throw otherColumns(written, now)
+        }
+        if (values && !fitsValue(check, value)) throw otherColumns(written, now)
+      }
     }
   }
+
+  private def fitsKey(check: FamilyCheck, key: Slice): Boolean =
+    check.key(
+      key.array,
+      key.offset + RowCodec.FamilyBytes,
+      key.length - RowCodec.FamilyBytes) == null
+
+  private def fitsValue(check: FamilyCheck, value: Slice): Boolean =
+    if (!check.family.multiValue) check.value(value.array, value.offset, value.length) == null
+    else {
+      MultiValue.elements(value.array, value.offset, value.length)
+        .forall(element => check.value(element, 0, element.length) == null)
+    }
+
+  private def otherColumns(written: FamilyLayout, now: FamilyLayout): Throwable =
+    StoreErrors.otherColumns(
+      now.family.name,
+      ColumnChanges.inWords(written.columns, now.columns))
 
   /** What decides how bytes are read. */
   private def describe(family: Family): String =
@@ -126,3 +167,6 @@ private[redisstate] final class CodecSet(defaultLayout: FamilyLayout, encoders: 
       operation,
       "multiple column families is disabled in RedisStateStoreProvider")
 }
+
+/** @param mayNotFit whether its rows may have another form than the query's */
+private[redisstate] final case class OtherDefault(family: Family, mayNotFit: Boolean)

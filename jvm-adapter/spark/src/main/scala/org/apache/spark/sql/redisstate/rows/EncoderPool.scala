@@ -2,7 +2,9 @@ package org.apache.spark.sql.redisstate.rows
 
 import java.util.concurrent.ConcurrentHashMap
 
+import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.execution.streaming.state._
+import org.apache.spark.sql.redisstate.errors.StoreErrors
 
 import org.redisstate.core.format.Family
 
@@ -15,6 +17,24 @@ private[redisstate] final class FamilyEncoders(layout: FamilyLayout, useColumnFa
     val columns = ofAvro.getOrElse(new UnsafeRowDataEncoder(layout.spec, layout.valueSchema))
     layout.spec.toEncoder(columns, useColumnFamilies)
   }
+
+  private val repeatTime =
+    if (layout.asked.isEmpty) null else KeyShape.repeatTime(layout.keySchema)
+
+  def decodeKey(bytes: Array[Byte]): UnsafeRow = {
+    val key = keys.decodeKey(bytes)
+    if (repeatTime == null) key else repeatTime(key)
+  }
+
+  /** For keys that are looked up or written. */
+  def toEncode: RocksDBKeyStateEncoder =
+    if (repeatTime == null) keys
+    else {
+      val asked = layout.columns.copy(key = layout.asked.get)
+      throw StoreErrors.otherColumns(
+        layout.family.name,
+        ColumnChanges.inWords(layout.columns, asked))
+    }
 
   /** Only where the layout says so. */
   def avro: AvroStateEncoder = ofAvro.get

@@ -8,13 +8,30 @@ import org.redisstate.core.format.{Family, FamilyKind}
 /**
  * A column family and what Spark calls its parts. The columns of a key are those of the spec: Spark's join state format 4 passes its join
  * keys beside it, and only the spec has the event time too.
+ *
+ * @param asked the columns that keys are read as, where they were written with others (`KeyShape`)
  */
 private[redisstate] final case class FamilyLayout(
     family: Family,
     encoding: RowEncoding,
-    spec: KeyStateEncoderSpec)(val valueSchema: StructType) {
+    spec: KeyStateEncoderSpec,
+    asked: Option[StructType] = None)(val valueSchema: StructType) {
 
   def keySchema: StructType = spec.keySchema
+
+  def columns: Columns = Columns(keySchema, valueSchema)
+
+  def askedAs(columns: StructType): FamilyLayout = copy(asked = Some(columns))(valueSchema)
+
+  /** The same with the event time of its keys, where its description lacks that. */
+  def withTime: FamilyLayout =
+    if (namesKey) this
+    else {
+      val timed = keySchema.add(FamilyLayout.EventTime, LongType, nullable = false)
+      val described = encoding.describe(timed, family.name, isKey = true)
+      val spec = FamilyLayout.specOf(family, timed)
+      copy(family = family.copy(keySchema = described), spec = spec)(valueSchema)
+    }
 
   /** As of the family, where a version describes it. */
   lazy val namesKey: Boolean = FamilyLayout.namesKey(family.kind, keySchema)

@@ -14,7 +14,7 @@ import org.redisstate.core.local.Slice
  * @param declared whether Spark gave the layout, and not a version's description
  */
 private[redisstate] final class RowCodec(
-    layout: FamilyLayout,
+    val layout: FamilyLayout,
     pool: EncoderPool,
     declared: Boolean = true) {
   import RowCodec._
@@ -60,7 +60,7 @@ private[redisstate] final class RowCodec(
 
   /** Length of the stored key that `key` now holds. */
   def encodeKey(row: UnsafeRow): Int =
-    if (!bare) store(encoders.keys.encodeKey(row))
+    if (!bare) store(encoders.toEncode.encodeKey(row))
     else {
       val length = FamilyBytes + VersionBytes + row.getSizeInBytes
       if (keyBuffer.length < length) keyBuffer = new Array[Byte](length * 2)
@@ -73,10 +73,10 @@ private[redisstate] final class RowCodec(
   /** An encoded key without the family id, for a bound of a range. */
   def encodeBound(row: UnsafeRow): Array[Byte] =
     if (bare) throw new IllegalStateException("no bounds without order")
-    else encoders.keys.encodeKey(row)
+    else encoders.toEncode.encodeKey(row)
 
   /** The encoded key of a prefix, without the family id. */
-  def encodePrefixBound(row: UnsafeRow): Array[Byte] = encoders.keys.encodePrefixKey(row)
+  def encodePrefixBound(row: UnsafeRow): Array[Byte] = encoders.toEncode.encodePrefixKey(row)
 
   /** Length of the stored bucketing bytes of a prefix that `key` now holds. */
   def encodePrefix(row: UnsafeRow): Int = store(encodePrefixBound(row))
@@ -100,7 +100,7 @@ private[redisstate] final class RowCodec(
     val from = stored.offset + FamilyBytes
     if (bare) pointTo(keyRow, stored.array, from, stored.length - FamilyBytes)
     else {
-      encoders.keys.decodeKey(java.util.Arrays.copyOfRange(
+      encoders.decodeKey(java.util.Arrays.copyOfRange(
         stored.array,
         from,
         stored.offset + stored.length))

@@ -39,6 +39,16 @@ private[redisstate] final class StateRowValidator(
       .map(f => f.id -> new FamilyCheck(f)).toMap
     private val plainDefault = !others.contains(0)
 
+    /** Rows of the other families are checked against what the version describes. */
+    override def columnChanges(family: Int): String =
+      if (family != 0 || !plainDefault) null
+      else {
+        val described = families.find(_.id == 0).map(RowEncoding.schemas)
+        described.flatMap { case (key, value) =>
+          ColumnChanges.of(Columns(key, value), Columns(keySchema, valueSchema))
+        }.orNull
+      }
+
     override def check(
         bytes: Array[Byte],
         keyOffset: Int,

@@ -44,8 +44,10 @@ class KeyColumnsSuite extends AnyFunSuite with BeforeAndAfterAll {
   private def found(store: ReadStateStore, family: Int): Map[Seq[Byte], Int] =
     store.iterator(s"f$family").map(p => p.key.getBytes.toSeq -> p.value.getInt(0)).toMap
 
-  private def expected(keys: Keys): Map[Seq[Byte], Int] =
-    (0 until 20).map(n => keys.row(n).getBytes.toSeq -> n).toMap
+  private def expected(
+      keys: Keys,
+      row: (Keys, Int) => UnsafeRow = _.row(_)): Map[Seq[Byte], Int] =
+    (0 until 20).map(n => row(keys, n).getBytes.toSeq -> n).toMap
 
   for (keys <- Shapes) {
     val shape = keys.joinKeys.simpleString
@@ -90,6 +92,39 @@ class KeyColumnsSuite extends AnyFunSuite with BeforeAndAfterAll {
       next.close()
     }
 
+    for (described <- Seq(true, false)) {
+      val words = if (described) "whole" else "without the event time"
+      test(s"Spark's state reader gets the event time once more: $shape, described $words") {
+        val id = newId()
+        val writer = made(
+          id,
+          if (described) new RedisStateStoreProvider
+          else new DescribingProvider(withoutTime(_, keys)))
+        val written = writer.getStore(0)
+        declare(written, keys, keys.timed)
+        fill(written, keys, keys.timed)
+        written.commit()
+        writer.close()
+        val reader = made(id)
+        val store = reader.getStore(1)
+        // Twice: each side of the reader declares its families.
+        for (_ <- 0 until 2) declare(store, keys, keys.ofReader)
+        keys.ofReader.indices.foreach(i => assert(found(store, i) == expected(keys, _.again(_))))
+        val refused = intercept[Exception](store.put(keys.again(1), value(1), "f0"))
+        assert(refused.getMessage.startsWith(
+          "[REDIS_FORMAT] the columns of the query are not those of the state"))
+        assert(refused.getMessage.contains(s"'field${keys.joinKeys.length}' (bigint) was added"))
+        store.commit()
+        reader.close()
+        val next = made(id)
+        val after = next.getStore(2)
+        declare(after, keys, keys.timed)
+        keys.timed.indices.foreach(i => assert(found(after, i) == expected(keys)))
+        after.abort()
+        next.close()
+      }
+    }
+
     test(s"keys that were written without their event time are refused: $shape") {
       val id = newId()
       val old = made(id)
@@ -103,7 +138,7 @@ class KeyColumnsSuite extends AnyFunSuite with BeforeAndAfterAll {
       store.commit()
       old.close()
       val upgraded = made(id)
-      keys.timed.zipWithIndex.foreach { case (spec, i) =>
+      (keys.timed.zipWithIndex ++ keys.ofReader.zipWithIndex).foreach { case (spec, i) =>
         val next = upgraded.getStore(1)
         val refused = intercept[Exception](
           next.createColFamilyIfAbsent(s"f$i", keys.joinKeys, valueSchema, spec))
@@ -155,8 +190,23 @@ private object KeyColumnsSuite {
       PrefixKeyScanStateEncoderSpec(timedKeys, 1),
       RangeKeyScanStateEncoderSpec(timedKeys, Seq(types.size)))
 
+    /** What Spark's state reader asks for: it takes the event time for a join key. */
+    private val repeated = joinKeys
+      .add(s"field${types.size}", LongType, nullable = false)
+      .add("__event_time", LongType, nullable = false)
+    private val toRepeated = UnsafeProjection.create(repeated)
+
+    val ofReader: Seq[KeyStateEncoderSpec] = Seq(
+      TimestampAsPostfixKeyStateEncoderSpec(repeated),
+      TimestampAsPrefixKeyStateEncoderSpec(repeated))
+
     def row(n: Int): UnsafeRow =
       toRow(new GenericInternalRow((types.map(one(_, n)) :+ (1000L + n)).toArray)).copy()
+
+    def again(n: Int): UnsafeRow = {
+      val columns = types.map(one(_, n)) ++ Seq(1000L + n, 1000L + n)
+      toRepeated(new GenericInternalRow(columns.toArray)).copy()
+    }
 
     private def one(dataType: DataType, n: Int): Any = dataType match {
       case IntegerType => n
