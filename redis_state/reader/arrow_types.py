@@ -134,8 +134,8 @@ def _atomic_array(type_: Atomic, values: Sequence[Any]) -> pa.Array:
     arrow = _atomic_type(type_)
     if type_.name == "calendar":
         values = [one if one is None else _interval(one) for one in values]
-    elif any(type(one) is Internal for one in values):
-        # Arrow has them all, by the very numbers.
+    elif type_.name == "day-time" or any(type(one) is Internal for one in values):
+        # Arrow has them all, by the very numbers; of a `timedelta` it refuses the least ones.
         numbers = [None if one is None else to_internal(type_, one, name="") for one in values]
         return pa.array(numbers, pa.int32() if type_.width == _DATE_BYTES else pa.int64()).view(
             arrow
