@@ -153,8 +153,8 @@ def _atomic_array(type_: Atomic, values: Sequence[Any]) -> pa.Array:
 def _variant_type() -> pa.DataType:
     import pyarrow as pa
 
-    fields = [pa.field(name, pa.binary(), nullable=False) for name in ("value", "metadata")]
-    return pa.struct(fields)
+    # Arrow casts no struct with a null whose fields are not null.
+    return pa.struct([pa.field(name, pa.binary()) for name in ("value", "metadata")])
 
 
 def _flattened(values: Sequence[Any]) -> tuple[list[int | None], list[Any]]:

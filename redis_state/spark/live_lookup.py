@@ -9,6 +9,7 @@ from redis_state.backend.client import Client
 from redis_state.errors import UsageError
 from redis_state.ids import DEFAULT_STORE
 from redis_state.reader.family import DEFAULT_FAMILY
+from redis_state.reader.rows.decoding import Texts, Variants, decoding_of
 from redis_state.reader.versions import CONFIRMED
 from redis_state.spark.frames import (
     arrow_schema,
@@ -45,6 +46,8 @@ def lookup(
     prefix: str = "",
     how: Literal["left", "inner"] = "left",
     at: str | int = CONFIRMED,
+    text: Texts = "strict",
+    variant: Variants = "json",
     url: str | None = None,
     **options: Unpack[Options],
 ) -> DataFrame:
@@ -65,6 +68,9 @@ def lookup(
         prefix: What the names of added columns begin with.
         how: ``inner`` leaves out rows whose key has no state.
         at: As docs/reading.md has it; looked at for each batch.
+        text: Texts that are not UTF-8, as `Query.operator` reads them; keys are compared by their
+            bytes in any case.
+        variant: Form of a VARIANT, as `Query.operator` reads it.
         url: The server; ``None`` means that of the session's configuration.
         **options: Options of `docs/configuration.md` in snake case, before those of the session.
 
@@ -73,12 +79,14 @@ def lookup(
             state has lists; equal values of a column may differ in bytes.
         NotFoundError: There is no such query, operator, store or family.
         ConfigError: An option is wrong, or rows cannot be looked up by a key column of the state.
-        RedisStateError: The state cannot be read.
+        RedisStateError: The state cannot be read. `UnreadableError` in a task: a value has no form
+            that was asked for.
     """
     spark = df.sparkSession
+    forms = decoding_of(text, variant)
     if how not in _KINDS:
         raise _wrong(f"how is {how!r}", f"Give one of: {', '.join(_KINDS)}.")
-    state = LiveState(config_of(spark, url, options), query, operator, store, family, at)
+    state = LiveState(config_of(spark, url, options), query, operator, store, family, at, forms)
     here = state.with_password()
     client = Client(here.config)
     try:
