@@ -27,6 +27,7 @@ from redis_state.backend.replies import (
     hint_of,
     is_lacking_in_script,
     is_login,
+    is_of_other_type,
     is_transient,
     lacking,
     name_of,
@@ -40,7 +41,6 @@ from redis_state.config import Config
 from redis_state.errors import (
     CommitOutcomeUnknownError,
     ConfigError,
-    FormatError,
     InternalError,
     Kind,
     RedisStateError,
@@ -55,8 +55,6 @@ _DOUBLINGS_MAX = 10
 _REPLACED_MAX = 5
 _WAITS_A_TRY = 6
 """To connect, to log in, to choose a database and to be answered take no longer in one try."""
-
-_WRONG_TYPE = "WRONGTYPE "
 
 T = TypeVar("T")
 
@@ -447,12 +445,6 @@ class Client:
         if is_lacking_in_script(message):
             names = self._asked_aside(needs.trial())
             return lacking(attempted, needs.absent(names) or ["that a script calls"], at=url.url)
-        if message.startswith(_WRONG_TYPE):
-            return FormatError(
-                attempted,
-                found="a key is of another type than redis-state writes",
-                advice="Another program has written under a name of redis-state: remove that key.",
-            )
         if not is_transient(message):
             return failure(attempted, message, command)
         return _TryAgainError(message.rstrip("."), hint_of(message), is_answer=True)
@@ -464,7 +456,7 @@ def _lacks_script(replies: Sequence[Any]) -> bool:
 
 
 def _is_of_other_type(reply: object) -> bool:
-    return isinstance(reply, redis.RedisError) and message_of(reply).startswith(_WRONG_TYPE)
+    return isinstance(reply, redis.RedisError) and is_of_other_type(message_of(reply))
 
 
 def _same(transport: Transport, _config: Config) -> Transport:

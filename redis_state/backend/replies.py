@@ -33,6 +33,8 @@ class ReplyClass(Enum):
     """The server, or a proxy before it, lacks a command."""
     SETTING = "setting"
     """A setting of the server forbids it."""
+    DAMAGED = "damaged"
+    """What a command or script finds in a key is not what redis-state writes."""
     PROGRAMMING = "programming"
     """Nothing helps."""
 
@@ -54,6 +56,7 @@ _WORDS = {
     "NOPERM": ReplyClass.PERMISSION,
     "WRONGPASS": ReplyClass.PERMISSION,
     "NOAUTH": ReplyClass.PERMISSION,
+    "WRONGTYPE": ReplyClass.DAMAGED,
 }
 _FULL_IN_SCRIPT = "OOM command not allowed"
 MAXCLIENTS = "max number of clients"
@@ -80,6 +83,13 @@ _NAMED = re.compile(
 )
 # What Redis 6.2 and 7.0, and newer ones, say of a command inside a script.
 _PERMISSION_IN_SCRIPT = ("user executing the script can't run", "ACL failure")
+_OTHER_TYPE = "WRONGTYPE "
+# What Lua and the server say where a script takes an entry apart that has another form.
+_DAMAGED_IN_SCRIPT = re.compile(
+    r"user_script: ?\d+: (?:attempt to (?!call)|bad argument |invalid value |table index is nil)"
+    r"|command arguments must be strings or integers|hash value is not an integer",
+    re.IGNORECASE,
+)
 # A key that only the script names is on another node, for as long as its slot is half moved.
 _TRANSIENT_IN_SCRIPT = ("non local key in a cluster node", "while the cluster is down")
 # The server became a replica between a commit and the wait after it.
@@ -100,6 +110,14 @@ _HINTS = {
     "NOREPLICAS": "Too few replicas follow it: bring them back, or lower min-replicas-to-write.",
     "TRYAGAIN": "A slot is half moved: finish the move.",
 }
+_OTHER_TYPE_ADVICE = (
+    "Another program has written under a name of redis-state: remove that key. If it had state, "
+    "restore the server's data from before; `redis-state doctor` names what is damaged."
+)
+_DAMAGED_ADVICE = (
+    "Restore the server's data from before the damage; `redis-state doctor` names what is damaged. "
+    "If nothing is, report this as a defect of redis-state."
+)
 _MAXCLIENTS_HINT = (
     "Raise maxclients there, or make fewer connections: fewer executors, or a lower "
     "'connectionsMax'."
@@ -138,12 +156,19 @@ def _class_by_text(message: str) -> ReplyClass:
         return ReplyClass.PERMISSION
     if message.startswith(_PROTECTED) or _BULK_LENGTH in message or is_of_database(message):
         return ReplyClass.SETTING
+    if is_of_other_type(message) or _DAMAGED_IN_SCRIPT.search(message):
+        return ReplyClass.DAMAGED
     return ReplyClass.LACKING if _LACKING.search(message) else ReplyClass.PROGRAMMING
 
 
 def is_of_database(message: str) -> bool:
     """Whether the server has no database of the number that the URL gives."""
     return any(text in message for text in _NO_DATABASE)
+
+
+def is_of_other_type(message: str) -> bool:
+    """Whether a key is of another type than the command is for."""
+    return _OTHER_TYPE in message
 
 
 def is_login(message: str) -> bool:
@@ -187,6 +212,8 @@ def failure(attempted: str, message: str, command: str = "") -> RedisStateError:
             return lacking(attempted, [command_in(message) or command or "that a script calls"])
         case ReplyClass.SETTING:
             return ConfigError(attempted, found=found, advice=_advice(message))
+        case ReplyClass.DAMAGED:
+            return _damaged(attempted, found, message)
         case ReplyClass.FULL:
             return FullError(attempted, found=found)
         case ReplyClass.PERMISSION:
@@ -197,6 +224,14 @@ def failure(attempted: str, message: str, command: str = "") -> RedisStateError:
                 advice="Give the user that right; `redis-state acl` prints all that are needed.",
             )
     return InternalError(attempted, found=found)
+
+
+def _damaged(attempted: str, found: str, message: str) -> FormatError:
+    if is_of_other_type(message):
+        what, advice = "a key is of another type than redis-state writes", _OTHER_TYPE_ADVICE
+    else:
+        what, advice = "a script met an entry that redis-state does not write", _DAMAGED_ADVICE
+    return FormatError(attempted, found=f"{what}: {found}", advice=advice)
 
 
 def lacking(attempted: str, commands: Sequence[str], *, at: str = "the server") -> ConfigError:
