@@ -15,7 +15,7 @@ from redis_state.cli.state_types import Types
 from redis_state.reader import Reader
 from redis_state.reader.arrow_objects import objects
 from redis_state.reader.reader import SQL_MEMORY
-from redis_state.reader.table_columns import free_name
+from redis_state.reader.rows.spark_types import free_name
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from redis_state.errors import ConfigError
 from redis_state.reader.python_codec import PythonCodec
 from redis_state.reader.rows.codec import Codec
-from redis_state.reader.rows.spark_types import Type, is_opaque
+from redis_state.reader.rows.spark_types import Type, free_name, is_opaque
 from redis_state.reader.typed_rows import TypedRowCodec
 
 RowCodec = Codec | PythonCodec | TypedRowCodec
@@ -99,12 +99,3 @@ def only_places(codec: RowCodec, columns: Columns, places: Iterable[int]) -> Row
     return codec.only(
         [at for at in wanted if at < keys], [at - keys for at in wanted if at >= keys]
     )
-
-
-def free_name(name: str, taken: Sequence[str]) -> str:
-    """The name, or with a number behind it where it is taken."""
-    number, found = 1, name
-    while found in taken:
-        number += 1
-        found = f"{name}.{number}"
-    return found

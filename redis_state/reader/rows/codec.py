@@ -129,7 +129,7 @@ class Codec:
         Raises:
             FormatError: The bytes are not such a key.
         """
-        return self._named(0, self.key.names, self.key_row(stored))
+        return self._named(0, self.key.labels, self.key_row(stored))
 
     def key_row(self, stored: bytes) -> list[Any]:
         """The values of the key columns, in their order.
@@ -174,7 +174,7 @@ class Codec:
         Raises:
             FormatError: The bytes are not such a value.
         """
-        return self._named(1, self.values.columns.names, self.value_row(value))
+        return self._named(1, self.values.columns.labels, self.value_row(value))
 
     def _named(self, part: int, names: Sequence[str], row: Sequence[Any]) -> dict[str, Any]:
         """The columns of a row by name, but for those that are not asked for."""

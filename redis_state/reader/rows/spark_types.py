@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -85,6 +85,15 @@ UNASKED = Atomic("void", 0, opaque=True)
 """Stands in the place of the type of a column that is not parsed."""
 
 
+def free_name(name: str, taken: Sequence[str]) -> str:
+    """The name, or with a number behind it where it is taken."""
+    number, found = 1, name
+    while found in taken:
+        number += 1
+        found = f"{name}.{number}"
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Field:
     """A named part of a struct."""
@@ -99,17 +108,23 @@ class Struct:
 
     Attributes:
         names: Of the fields, in order; Spark allows a name twice.
+        labels: The names as a dict has them: one that comes twice gets a number.
         distinct: Whether no name comes twice.
     """
 
     fields: tuple[Field, ...]
     names: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    labels: tuple[str, ...] = field(init=False, repr=False, compare=False)
     distinct: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         # Asked for with every row.
         names = tuple(one.name for one in self.fields)
         object.__setattr__(self, "names", names)
+        labels: list[str] = []
+        for name in names:
+            labels.append(free_name(name, labels))
+        object.__setattr__(self, "labels", tuple(labels))
         object.__setattr__(self, "distinct", len(set(names)) == len(names))
 
 

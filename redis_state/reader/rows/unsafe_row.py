@@ -297,12 +297,12 @@ def in_order(schema: Struct, values: Mapping[str, Any] | Sequence[Any]) -> Seque
     """The values in the order of the schema's fields.
 
     Raises:
-        ConfigError: A column is missing, unknown or ambiguous, or the number is wrong.
+        ConfigError: A column is missing or unknown, or the number is wrong.
     """
-    names = schema.names
+    names = schema.labels
     if type(values) is list and len(values) == len(names):
         return values
-    if isinstance(values, dict) and len(values) == len(names) and schema.distinct:
+    if isinstance(values, dict) and len(values) == len(names):
         try:
             return [values[name] for name in names]
         except KeyError:
@@ -311,8 +311,6 @@ def in_order(schema: Struct, values: Mapping[str, Any] | Sequence[Any]) -> Seque
     if isinstance(values, Mapping):
         unknown = [str(name) for name in values if name not in names]
         missing = [name for name in names if name not in values]
-        if not schema.distinct:
-            raise _unfit("two columns have one name", f"Give a sequence. {columns}")
         if unknown or missing:
             found = [f"'{name}' is unknown" for name in unknown]
             found += [f"'{name}' is missing" for name in missing]

@@ -104,11 +104,19 @@ class Out:
     Args:
         state: At which version it is read is `version`.
         table: Its name in SQL.
+        narrowed: The same state, of some of its columns.
     """
 
     def __init__(
-        self, reader: Reader, state: OperatorState, expected: Expected, version: int, table: str
+        self,
+        reader: Reader,
+        state: OperatorState,
+        expected: Expected,
+        version: int,
+        table: str,
+        narrowed: Callable[[list[str]], OperatorState] | None = None,
     ) -> None:
+        self._narrowed = narrowed
         self.reader = reader
         self.state = state
         self.expected = expected
@@ -126,7 +134,7 @@ class Out:
         """
         every: Sequence[Callable[[], None]] = (
             self._items, self._column_by_column, self._arrow, self._scan, self._pandas, self._get,
-            self._get_many, self._changes, self._history, self._sql,
+            self._get_many, self._changes, self._history, self._sql, self._of_columns,
         )  # fmt: skip
         for way in every[::2][:2] if briefly else every:
             with self.found.watching(way.__name__.strip("_"), "the whole call"):
@@ -248,6 +256,29 @@ class Out:
         if ours != wanted:
             self.found.fault(way, "value", f"{ours}, not {wanted}"[: 2 * _SHOWN])
 
+    def _of_columns(self) -> None:
+        """The calls that give dicts, of the columns that have a form in Python."""
+        names = self._names()
+        if self._narrowed is None or len(self.readable) in (0, len(names)):
+            return
+        state = self._narrowed([names[at] for at in self.readable])
+        kinds = [self.expected.kinds[at] for at in self.readable]
+        pairs = list(state.items(version=self.version))
+        self.compare("items of columns", _texts(kinds, pairs), self.readable)
+        changed = [
+            (one.key, one.after)
+            for one in state.diff(-1, self.version - 1)
+            if one.after is not None
+        ]
+        self.compare("diff of columns", _texts(kinds, changed), self.readable)
+        if self.readable[: len(self.expected.keys)] != list(range(len(self.expected.keys))):
+            return
+        keys = [key for key, _ in pairs]
+        with self.found.watching("get_many of columns", " and ".join(self._keys())):
+            values = state.get_many(keys, version=self.version)
+            found = list(zip(keys, values, strict=True))
+            self.compare("get_many of columns", _texts(kinds, found), self.readable)
+
     def _keys(self) -> Sequence[str]:
         return self.expected.labels[: len(self.expected.keys)]
 
@@ -284,6 +315,15 @@ class Out:
 
     def _selected(self, columns: str) -> pa.Table:
         return self.reader.sql(f'select {columns} from "{self.table}"', at=self.version - 1)
+
+
+def _texts(kinds: Sequence[Kind], pairs: Iterable[tuple[Any, Any]]) -> list[tuple[str, ...]]:
+    return [
+        tuple(
+            text(kind, one) for kind, one in zip(kinds, (*_parts(key), *_parts(value)), strict=True)
+        )
+        for key, value in pairs
+    ]
 
 
 def _parts(value: Any) -> Iterator[Any]:
