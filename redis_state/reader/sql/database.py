@@ -16,7 +16,6 @@ from redis_state.backend.client import Client
 from redis_state.errors import (
     ConfigError,
     FormatError,
-    InternalError,
     NotFoundError,
     StateError,
     UsageError,
@@ -103,7 +102,7 @@ class Database:
                 used = folded(name)
                 try:
                     live = self._live(connection, statement, used, place, parameters)
-                except (NotFoundError, StateError, FormatError, InternalError, ConfigError):
+                except (NotFoundError, StateError, FormatError, ConfigError):
                     if used in statement.uses:
                         raise
                     continue  # it is listed where it can be read
@@ -161,8 +160,7 @@ class Database:
         """Those of a query that can be read now; it may be about to write its first version."""
         try:
             yield from self._places_of(info)
-        except (NotFoundError, StateError, FormatError, InternalError):
-            # A script that fails at a damaged manifest is an internal error.
+        except (NotFoundError, StateError, FormatError):
             return
 
     def _view(self, gen: str) -> QueryView:
