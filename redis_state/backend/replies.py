@@ -33,6 +33,8 @@ class ReplyClass(Enum):
     """The server, or a proxy before it, lacks a command."""
     SETTING = "setting"
     """A setting of the server forbids the command."""
+    DAMAGED = "damaged"
+    """A key has content that redis-state does not write, as a command or a script found."""
     PROGRAMMING = "programming"
     """A programming error: nothing helps."""
 
@@ -54,11 +56,12 @@ _WORDS = {
     "NOPERM": ReplyClass.PERMISSION,
     "WRONGPASS": ReplyClass.PERMISSION,
     "NOAUTH": ReplyClass.PERMISSION,
+    "WRONGTYPE": ReplyClass.DAMAGED,
 }
 _FULL_IN_SCRIPT = "OOM command not allowed"
 MAXCLIENTS = "max number of clients"
 """Reply of a server or cluster node to a connection above its limit `maxclients`."""
-# # A server limits the size of requests before the login.
+# A server limits the size of requests before the login.
 _UNAUTHENTICATED = "Protocol error: unauthenticated"
 _NO_PASSWORD_SET = ("without any password configured", "Client sent AUTH")
 _PROTECTED = "DENIED"
@@ -69,7 +72,7 @@ _NO_DATABASE = (
     "Invalid Database",
     "SELECT is not allowed in cluster mode",
 )
-# # Redis, Valkey and proxies word this differently.
+# Redis, Valkey and proxies word this differently.
 _LACKING = re.compile(
     r"(?:unknown|unsupported|disabled) (?:redis )?(?:sub)?command"
     r"|command\b.{0,60}\bnot (?:be )?(?:supported|available|enabled)",
@@ -78,19 +81,26 @@ _LACKING = re.compile(
 _NAMED = re.compile(
     r"""command(?: is not available)?:? ?['"`]([A-Za-z|_. ]{1,40})['"`]""", re.IGNORECASE
 )
-# # Replies of Redis 6.2 and 7.0, and of newer ones, to a command inside a script.
+# Replies of Redis 6.2 and 7.0, and of newer ones, to a command inside a script.
 _PERMISSION_IN_SCRIPT = ("user executing the script can't run", "ACL failure")
-# # A key outside KEYS is on another node while its slot moves.
+_OTHER_TYPE = "WRONGTYPE "
+# Replies of Lua and of the server where a script parses an entry of another form.
+_DAMAGED_IN_SCRIPT = re.compile(
+    r"user_script: ?\d+: (?:attempt to (?!call)|bad argument |invalid value |table index is nil)"
+    r"|command arguments must be strings or integers|hash value is not an integer",
+    re.IGNORECASE,
+)
+# A key outside KEYS is on another node while its slot moves.
 _TRANSIENT_IN_SCRIPT = ("non local key in a cluster node", "while the cluster is down")
-# # The server became a replica between a commit and the wait after it.
+# The server became a replica between a commit and the wait after it.
 _TRANSIENT_AFTER_COMMIT = "cannot be used with replica instances"
 _ABORTED = "EXECABORT"
-# # Suffix of a reply to a command inside a script, without use for the user.
+# Suffix of a reply to a command inside a script, without use for the user.
 _SCRIPT = re.compile(r" script: [0-9a-f]{40}, on @user_script:\d+\.?$")
-# # Prefix that Redis 6.2 adds to the reply to a command inside a script.
+# Prefix that Redis 6.2 adds to the reply to a command inside a script.
 _AROUND = re.compile(r"Error running script .*@user_script: ?\d+: -(?=[A-Z]+ )", re.DOTALL)
 _ARGUMENTS = ", with args beginning with"
-# # Advice for a reply that did not change until the deadline.
+# Advice for a reply that did not change until the deadline.
 _HINTS = {
     "LOADING": "It loads its data: wait until it has.",
     "BUSY": "A script of another program runs there: wait for it, or end it with SCRIPT KILL.",
@@ -100,6 +110,14 @@ _HINTS = {
     "NOREPLICAS": "Too few replicas follow it: bring them back, or lower min-replicas-to-write.",
     "TRYAGAIN": "A slot is half moved: finish the move.",
 }
+_OTHER_TYPE_ADVICE = (
+    "Another program has written under a name of redis-state: remove that key. If it had state, "
+    "restore the server's data from before; `redis-state doctor` names what is damaged."
+)
+_DAMAGED_ADVICE = (
+    "Restore the server's data from before the damage; `redis-state doctor` names what is damaged. "
+    "If nothing is, report this as a defect of redis-state."
+)
 _MAXCLIENTS_HINT = (
     "Raise maxclients there, or make fewer connections: fewer executors, or a lower "
     "'connectionsMax'."
@@ -138,12 +156,19 @@ def _class_by_text(message: str) -> ReplyClass:
         return ReplyClass.PERMISSION
     if message.startswith(_PROTECTED) or _BULK_LENGTH in message or is_of_database(message):
         return ReplyClass.SETTING
+    if is_of_other_type(message) or _DAMAGED_IN_SCRIPT.search(message):
+        return ReplyClass.DAMAGED
     return ReplyClass.LACKING if _LACKING.search(message) else ReplyClass.PROGRAMMING
 
 
 def is_of_database(message: str) -> bool:
     """Returns whether the server lacks a database of the number in the URL."""
     return any(text in message for text in _NO_DATABASE)
+
+
+def is_of_other_type(message: str) -> bool:
+    """Whether a key is of another type than the command is for."""
+    return _OTHER_TYPE in message
 
 
 def is_login(message: str) -> bool:
@@ -187,6 +212,8 @@ def failure(attempted: str, message: str, command: str = "") -> RedisStateError:
             return lacking(attempted, [command_in(message) or command or "that a script calls"])
         case ReplyClass.SETTING:
             return ConfigError(attempted, found=found, advice=_advice(message))
+        case ReplyClass.DAMAGED:
+            return _damaged(attempted, found, message)
         case ReplyClass.FULL:
             return FullError(attempted, found=found)
         case ReplyClass.PERMISSION:
@@ -197,6 +224,14 @@ def failure(attempted: str, message: str, command: str = "") -> RedisStateError:
                 advice="Give the user that right; `redis-state acl` prints all that are needed.",
             )
     return InternalError(attempted, found=found)
+
+
+def _damaged(attempted: str, found: str, message: str) -> FormatError:
+    if is_of_other_type(message):
+        what, advice = "a key is of another type than redis-state writes", _OTHER_TYPE_ADVICE
+    else:
+        what, advice = "a script met an entry that redis-state does not write", _DAMAGED_ADVICE
+    return FormatError(attempted, found=f"{what}: {found}", advice=advice)
 
 
 def lacking(attempted: str, commands: Sequence[str], *, at: str = "the server") -> ConfigError:

@@ -133,6 +133,14 @@ def _nested(kind: dict[str, Any], zone: tzinfo | None, what: str) -> tuple[Conve
         return _map(kind, zone, what)
     if kind["type"] == "struct":
         return _struct(kind, zone, what)
+    if kind["type"] == "udt":
+        name = kind.get("pyClass") or kind.get("class") or "a program"
+        raise UsageError(
+            f"declaring {what}",
+            found=f"its type is the user-defined type {name}, which cannot be stored",
+            advice="Declare the type that its sqlType() returns, and convert values by its "
+            "serialize() and deserialize(). Nothing was changed.",
+        )
     raise UsageError(
         f"declaring {what}",
         found=f"its type is {kind['type']}, which cannot be stored",

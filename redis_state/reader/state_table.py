@@ -96,7 +96,7 @@ class StateTable:
             equal: See `key_filter.keys_of`.
         """
         key, value = self._codec.columns
-        if key is None or value is None or len(set(value.names)) < len(value.names):
+        if key is None or value is None or not (key.distinct and value.distinct):
             return None
         return keys_of(key, equal)
 
@@ -248,7 +248,10 @@ class StateTable:
             some = keys[start : start + ROWS]
             rows: list[Sequence[Any]] = []
             for one, found in zip(some, self._found(some, schema.names), strict=True):
-                own = [_in_order(field.type, one[field.name]) for field in key.fields]
+                own = [
+                    _in_order(field.type, one[label])
+                    for label, field in zip(key.labels, key.fields, strict=True)
+                ]
                 rows += [[*own, *each] for each in found or ()]
             if rows:
                 arrays = [

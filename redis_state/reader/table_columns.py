@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from redis_state.errors import ConfigError
 from redis_state.rows.codec import FamilyCodec
 from redis_state.rows.python_codec import PythonCodec
-from redis_state.rows.spark_types import Type, is_opaque
+from redis_state.rows.spark_types import Type, free_name, is_opaque
 from redis_state.rows.typed_rows import TypedRowCodec
 
 RowCodec = FamilyCodec | PythonCodec | TypedRowCodec
@@ -99,12 +99,3 @@ def only_places(codec: RowCodec, columns: TableColumns, places: Iterable[int]) -
     return codec.only(
         [at for at in wanted if at < keys], [at - keys for at in wanted if at >= keys]
     )
-
-
-def free_name(name: str, taken: Sequence[str]) -> str:
-    """Returns the name, with a numeric suffix if it is taken."""
-    number, found = 1, name
-    while found in taken:
-        number += 1
-        found = f"{name}.{number}"
-    return found

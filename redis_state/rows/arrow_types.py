@@ -82,7 +82,7 @@ def _atomic_type(type_: Atomic) -> pa.DataType:
         "timestamp_ntz": lambda: pa.timestamp("us"),
         "time": lambda: pa.time64("ns"),
         "day-time": lambda: pa.duration("us"),
-        # # Arrow's own month interval has no Python values.
+        # Arrow's own month interval has no Python values.
         "year-month": pa.int32,
         "calendar": pa.month_day_nano_interval,
         "decimal": lambda: pa.decimal128(type_.precision, type_.scale),
@@ -134,8 +134,8 @@ def _atomic_array(type_: Atomic, values: Sequence[Any]) -> pa.Array:
     arrow = _atomic_type(type_)
     if type_.name == "calendar":
         values = [one if one is None else _interval(one) for one in values]
-    elif any(type(one) is Internal for one in values):
-        # # The stored numbers go into Arrow directly, because Arrow's range covers them all.
+    elif type_.name == "day-time" or any(type(one) is Internal for one in values):
+        # Arrow takes all stored numbers, but refuses the least ones as `timedelta`.
         numbers = [None if one is None else to_internal(type_, one, name="") for one in values]
         return pa.array(numbers, pa.int32() if type_.width == _DATE_BYTES else pa.int64()).view(
             arrow
@@ -153,8 +153,8 @@ def _atomic_array(type_: Atomic, values: Sequence[Any]) -> pa.Array:
 def _variant_type() -> pa.DataType:
     import pyarrow as pa
 
-    fields = [pa.field(name, pa.binary(), nullable=False) for name in ("value", "metadata")]
-    return pa.struct(fields)
+    # Arrow casts no struct with a null whose fields are not null.
+    return pa.struct([pa.field(name, pa.binary()) for name in ("value", "metadata")])
 
 
 def _flattened(values: Sequence[Any]) -> tuple[list[int | None], list[Any]]:

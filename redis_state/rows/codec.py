@@ -132,7 +132,7 @@ class FamilyCodec:
         Raises:
             FormatError: The bytes are not a key of this family.
         """
-        return self._named(0, self.key.names, self.key_row(stored))
+        return self._named(0, self.key.labels, self.key_row(stored))
 
     def key_row(self, stored: bytes) -> list[Any]:
         """Decodes the values of the key columns, in their order.
@@ -177,7 +177,7 @@ class FamilyCodec:
         Raises:
             FormatError: The bytes are not a value of this family.
         """
-        return self._named(1, self.values.columns.names, self.value_row(value))
+        return self._named(1, self.values.columns.labels, self.value_row(value))
 
     def _named(self, part: int, names: Sequence[str], row: Sequence[Any]) -> dict[str, Any]:
         """Returns the columns of a row by name, without those that are not asked for."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,7 +25,7 @@ _OPAQUE_NAME_MAX = 60
 _COLLATIONS = "__COLLATIONS"
 _BINARY_COLLATION = "UTF8_BINARY"
 
-# # Bytes of a value in an array; 0 means a variable length. In a row each value takes 8 bytes.
+# Bytes of a value in an array; 0 means a variable length. In a row each value takes 8 bytes.
 _WIDTHS = {
     "boolean": 1,
     "byte": 1,
@@ -86,6 +86,15 @@ UNASKED = Atomic("void", 0, opaque=True)
 """Placeholder for the type of a column that is not parsed."""
 
 
+def free_name(name: str, taken: Sequence[str]) -> str:
+    """The name, or with a number behind it where it is taken."""
+    number, found = 1, name
+    while found in taken:
+        number += 1
+        found = f"{name}.{number}"
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Field:
     """A named part of a struct."""
@@ -100,17 +109,23 @@ class Struct:
 
     Attributes:
         names: Names of the fields, in order. Spark allows duplicates.
+        labels: Names as keys of a dict: a name that occurs again gets a numeric suffix.
         distinct: True if no name occurs twice.
     """
 
     fields: tuple[Field, ...]
     names: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    labels: tuple[str, ...] = field(init=False, repr=False, compare=False)
     distinct: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        # # Computed once, because each decoded row reads both.
+        # Computed once, because each decoded row reads both.
         names = tuple(one.name for one in self.fields)
         object.__setattr__(self, "names", names)
+        labels: list[str] = []
+        for name in names:
+            labels.append(free_name(name, labels))
+        object.__setattr__(self, "labels", tuple(labels))
         object.__setattr__(self, "distinct", len(set(names)) == len(names))
 
 
@@ -229,9 +244,9 @@ def _parse_field(node: Any, decoding: Decoding, *, depth: int) -> Field:
     if not isinstance(node, Mapping) or not isinstance(node.get("name"), str):
         raise _malformed("a field has no name")
     metadata = node.get("metadata")
-    # # Spark writes a collated string as "string" and puts the collation into the field's metadata,
+    # Spark writes a collated string as "string" and puts the collation into the field's metadata,
     # keyed
-    # # by the path to the string. The whole field counts as collated if one of its strings is.
+    # by the path to the string. The whole field counts as collated if one of its strings is.
     collations = metadata.get(_COLLATIONS) if isinstance(metadata, Mapping) else None
     collated = isinstance(collations, Mapping) and any(
         not str(name).endswith(_BINARY_COLLATION) for name in collations.values()

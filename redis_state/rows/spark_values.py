@@ -62,6 +62,10 @@ class Internal(int):
                 return timestamp_text(self)
 
 
+class TextBytes(bytes):
+    """A text of a key that is not UTF-8, by its bytes: Spark casts any bytes to a text."""
+
+
 def to_python(type_: Atomic, raw: Any) -> Any:
     """Converts a stored value to the object that a user sees.
 
@@ -150,6 +154,8 @@ def _to_internal(type_: Atomic, value: Any, name: str) -> Any:
                 return value.encode("utf-8", _ENCODERS.get(type_.errors, "strict"))
             except UnicodeEncodeError:
                 raise _unfit(type_, name, "the text has a lone surrogate") from None
+        case "string" if type(value) is TextBytes:
+            return bytes(value)
         case "binary" if isinstance(value, (bytes, bytearray, memoryview)):
             return bytes(value)
         case "decimal" if whole or isinstance(value, Decimal):

@@ -66,7 +66,7 @@ def key_of(schema: Struct, pairs: Iterable[str]) -> dict[str, Any]:
     Raises:
         ConfigError: A pair is malformed, or a value does not fit its column.
     """
-    types = {field.name: field.type for field in schema.fields}
+    types = dict(zip(schema.labels, (field.type for field in schema.fields), strict=True))
     key: dict[str, Any] = {}
     for pair in pairs:
         name, separator, text = pair.partition("=")
@@ -111,7 +111,7 @@ def keys_of_json(schema: Struct | None, text: str) -> list[dict[str, Any]]:
     what = "the option 'keys'"
     if schema is None:
         raise _bad(what, "a store of Python has no key columns", "Filter its rows, or use lookup.")
-    names = schema.names
+    names = schema.labels
     example = "{" + ", ".join(f'"{name}": …' for name in names) + "}"
     try:
         given = json.loads(text, parse_float=str, parse_int=str)
@@ -130,7 +130,8 @@ def keys_of_json(schema: Struct | None, text: str) -> list[dict[str, Any]]:
         if not isinstance(key, dict) or set(key) != set(names):
             raise _bad(what, "a key has not just the key columns", f"Write {example}.")
         found[json.dumps(key, sort_keys=True)] = {
-            field.name: _value(field.name, field.type, key[field.name]) for field in schema.fields
+            name: _value(name, field.type, key[name])
+            for name, field in zip(names, schema.fields, strict=True)
         }
     return list(found.values())
 

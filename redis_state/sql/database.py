@@ -16,7 +16,6 @@ from redis_state.backend.client import Client
 from redis_state.errors import (
     ConfigError,
     FormatError,
-    InternalError,
     NotFoundError,
     StateError,
     UsageError,
@@ -101,7 +100,7 @@ class Database:
                 used = folded(name)
                 try:
                     live = self._live(connection, statement, used, place, parameters)
-                except (NotFoundError, StateError, FormatError, InternalError, ConfigError):
+                except (NotFoundError, StateError, FormatError, ConfigError):
                     if used in statement.uses:
                         raise
                     continue  # it is listed where it can be read
@@ -159,8 +158,7 @@ class Database:
         """Yields the tables of a query that can be read now; its first version may be missing."""
         try:
             yield from self._places_of(info)
-        except (NotFoundError, StateError, FormatError, InternalError):
-            # A script that fails at a damaged manifest raises an internal error.
+        except (NotFoundError, StateError, FormatError):
             return
 
     def _view(self, gen: str) -> QueryView:

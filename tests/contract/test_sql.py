@@ -21,7 +21,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 import redis_state
 from redis_state import StateStoreId, StateStoreProviderId, keys
 from redis_state.cli.main import main
-from redis_state.errors import ConfigError, NotFoundError, StateError, UsageError
+from redis_state.errors import ConfigError, NotFoundError, StateError, UnreadableError, UsageError
 from redis_state.live import Reader
 from redis_state.reader import Query
 from redis_state.reader.lookup.asked_keys import AskedKeys
@@ -343,6 +343,28 @@ def test_columns_whose_names_differ_in_case(redis_server: RedisServer) -> None:
             with pytest.raises(UsageError, match="to SQL both are one"):
                 reader.sql(f"select {names} from flights")
         assert reader.sql("show tables").column("name").to_pylist() == ["flights"]
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_interval_beyond_what_duckdb_counts_is_refused_by_column(
+    redis_server: RedisServer, sign: int
+) -> None:
+    """DuckDB gives intervals in nanoseconds, and those of more than 292 years as others."""
+    layout = family(schema(k="long"), schema(wait="interval day to second", n="long"))
+    planted = Planted(redis_server.client(), layout, partitions=1)
+    planted.register()
+    longest = timedelta(microseconds=sign * (((1 << 63) - 1) // 1000))
+    longer = longest + sign * timedelta(microseconds=1000)
+    planted.commit(1, [({"k": 1}, {"wait": longest, "n": 1})])
+    with redis_state.connect(redis_server.url) as reader:
+        (found,) = reader.sql("select wait from flights").to_pylist()
+        assert found["wait"].nanoseconds == longest // timedelta(microseconds=1) * 1000
+        planted.commit(2, [({"k": 2}, {"wait": longer, "n": 2})])
+        with pytest.raises(
+            UnreadableError, match="column 'wait' of type day-time; SQL has no place"
+        ):
+            reader.sql("select wait from flights")
+        assert reader.sql("select sum(n) as n from flights").to_pylist() == [{"n": 3}]
 
 
 def test_a_variable_of_python_is_no_table(reader: Reader) -> None:

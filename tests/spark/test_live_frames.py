@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.errors import AnalysisException, PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.streaming.query import StreamingQuery
 
 import redis_state
-from redis_state.errors import NotFoundError, UsageError
+from redis_state.errors import ConfigError, NotFoundError, UsageError
 from tests.spark.streams import Input, Output, Streams
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import wait_until
@@ -172,6 +172,33 @@ def test_a_dataframe_gets_the_columns_of_its_keys(
             redis_state.lookup(frame, query=counts.id, **wrong)
     with pytest.raises(NotFoundError):
         redis_state.lookup(frame, query="none", on="k")
+
+
+def test_texts_and_variants_come_as_asked_for(
+    spark: SparkSession, streams: Streams, shared_redis_server: RedisServer
+) -> None:
+    source = streams.input("hostile", "k string")
+    source.add([{"k": "4100"}, {"k": "41ff"}])
+    key = sf.expr("cast(unhex(k) as string)")
+    frame = source.stream(spark).select(
+        key.alias("k"), key.alias("t"), sf.expr("""parse_json('{"a": 1}')""").alias("v")
+    )
+    kept = frame.groupBy("k").agg(sf.first("t"), sf.first("v"))
+    query = streams.run(kept, "hostile")
+    rows = spark.createDataFrame([("41ff",), ("41fe",), ("4100",)], "h string")
+    rows = rows.withColumn("k", sf.expr("cast(unhex(h) as string)"))
+    asked: dict[str, Any] = {"query": str(query.id), "on": "k", "url": shared_redis_server.url,
+        "columns": {"first": "t", "first.2": "v"}}  # fmt: skip
+    with pytest.raises(PySparkException, match=r"REDIS_UNREADABLE.*text='replace'"):
+        redis_state.lookup(rows, **asked).drop("k").collect()
+    found = redis_state.lookup(rows, **asked, text="replace", variant="binary").drop("k")
+    assert found.schema["v"].dataType.simpleString() == "struct<value:binary,metadata:binary>"
+    texts = {row.h: row.t for row in found.collect()}
+    assert texts == {"41ff": "A\ufffd", "41fe": None, "4100": "A\0"}
+    read = redis_state.lookup(rows, **{**asked, "columns": {"first.2": "v"}}).drop("k")
+    assert {row.h: row.v for row in read.collect()}["41ff"] == '{"a":1}'
+    with pytest.raises(ConfigError, match="text="):
+        redis_state.lookup(rows, **{**asked, "text": "lenient"})
 
 
 @pytest.mark.compatibility("redis_state.lookup", "stream, one version a batch")

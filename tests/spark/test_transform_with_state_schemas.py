@@ -14,10 +14,15 @@ from pyspark import cloudpickle
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.types import ArrayType, DayTimeIntervalType, StructField, StructType
+from pyspark.testing.objects import ExamplePointUDT
 
+import redis_state
+from redis_state.errors import UsageError
 from tests.spark.streams import PROVIDER, REDIS, ROCKSDB, Output, Streams
 from tests.spark.test_operators import EVENTS, events
 from tests.spark.test_transform_with_state import ROWS
+from tests.support.redis_server import RedisServer
 
 pytestmark = pytest.mark.spark
 
@@ -135,6 +140,26 @@ def test_fields_are_added_removed_reordered_and_widened(streams: Streams) -> Non
     text = str(outputs[1])
     assert "[(None, " in text, "no row of an older schema was read"
     assert "timer -" in text, "no timer before 1970 was handled"
+
+
+def test_state_columns_of_types_that_cannot_be_stored_raise_in_the_call(
+    spark: SparkSession, streams: Streams, shared_redis_server: RedisServer
+) -> None:
+    """No batch has to fail first."""
+    frame = streams.input("in", EVENTS).stream(spark)
+    point = StructType([StructField("at", ArrayType(ExamplePointUDT()))])
+    interval = StructType([StructField("at", DayTimeIntervalType())])
+    for state, found in ((point, "user-defined type .*ExamplePointUDT"), (interval, "interval")):
+        with pytest.raises(UsageError, match=f"column 'at'.*{found}.*cannot be stored"):
+            redis_state.transform_columns_with_state(
+                frame,
+                lambda *_: None,
+                store="points",
+                key="k",
+                state=state,
+                schema="k string",
+                url=shared_redis_server.url,
+            )
 
 
 @pytest.mark.usefixtures("avro")

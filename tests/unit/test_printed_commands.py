@@ -28,6 +28,8 @@ BACK = "tests/contract/test_going_back.py"
 MENTIONS = {
     ("redis_state/backend/replies.py", "acl"): "the server's version is not known there",
     ("ReplyClass.scala", "acl"): "the server's version is not known there",
+    ("redis_state/backend/replies.py", "doctor"): "a reply does not know whose key it is of",
+    ("ReplyClass.scala", "doctor"): "a reply does not know whose key it is of",
     ("redis_state/exporter.py", "show"): "a metric's help is of all queries",
     ("redis_state/exports/manifest.py", "export"): "the same command as before",
     ("redis_state/exports/manifest.py", "export --to"): "names what wrote a folder",

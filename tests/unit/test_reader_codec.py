@@ -15,8 +15,12 @@ from hypothesis import strategies as st
 from redis_state.errors import ConfigError, FormatError
 from redis_state.format.header import Family
 from redis_state.format.rows import FAMILY_BYTES, join_elements
+from redis_state.reader.lookup.asked_keys import MANY, AskedKeys
+from redis_state.reader.lookup.decoded import decoded
+from redis_state.reader.lookup.key_search import HitGroup, Hits
 from redis_state.rows.codec import FamilyCodec, codec_of
 from redis_state.rows.row_bytes import AvroRows, row_bytes
+from redis_state.rows.text_values import key_of, keys_of_json
 
 TYPES: dict[str, st.SearchStrategy[Any]] = {
     "byte": st.integers(-(1 << 7), (1 << 7) - 1),
@@ -189,3 +193,27 @@ def test_a_key_without_a_timestamp_is_told() -> None:
     one = codec("ts-postfix", (), ["string", "long"], "unsafe")
     with pytest.raises(ConfigError, match="column '__event_time'"):
         one.encode_key(["key", datetime(2024, 1, 1)])
+
+
+def test_columns_of_one_name_keep_their_values() -> None:
+    """Spark calls all maps of a key `_groupingmapsort`, and all buffers of `last` alike."""
+    columns = struct(["long"] * 4)
+    for field, name in zip(columns["fields"], ("k", "k", "v", "k"), strict=True):
+        field["name"] = name
+    text = json.dumps(columns)
+    made = codec_of(Family(0, "default", "none", (), text, text))
+    row = {"k": 1, "k.2": 2, "v": 3, "k.3": 4}
+    stored = made.encode_key([1, 2, 3, 4])
+    assert made.decode_key(stored) == row
+    assert made.decode_value(stored[FAMILY_BYTES:]) == row
+    assert made.encode_key(row) == stored
+    keys = AskedKeys([row] * MANY)
+    assert keys.stored(made) == [stored] * MANY
+    hits = Hits(MANY)
+    hits.add(HitGroup(made, 0, [*range(MANY)], [stored[FAMILY_BYTES:]] * MANY))
+    assert decoded(hits) == [row] * MANY
+    assert key_of(made.key, ["k=1", "k.2=2", "v=3", "k.3=4"]) == row
+    (found,) = keys_of_json(made.key, json.dumps([row]))
+    assert found == row
+    with pytest.raises(ConfigError, match=r"'k\.2' is missing, 'k\.3' is missing"):
+        made.encode_key({"k": 1, "v": 3})

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from redis_state.backend.replies import ReplyClass, class_of, failure, hint_of
-from redis_state.errors import ConfigError, FullError, InternalError
+from redis_state.errors import ConfigError, FormatError, FullError, InternalError
 
 ROOT = Path(__file__).parent.parent.parent
 VECTORS: list[dict[str, Any]] = json.loads(
@@ -28,6 +28,7 @@ ERRORS = {
     "permission": ConfigError,
     "lacking": ConfigError,
     "setting": ConfigError,
+    "damaged": FormatError,
     "programming": InternalError,
 }
 

@@ -17,7 +17,17 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from pyspark.sql import Row
-from pyspark.sql.types import IntegerType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DoubleType,
+    IntegerType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    UserDefinedType,
+)
 
 from redis_state.codec.ordered_key import encode_key
 from redis_state.codec.typed_row import TypedKey, TypedRow, schema_json
@@ -443,3 +453,37 @@ def test_schemas_are_given_as_text_or_as_types() -> None:
     ):
         with pytest.raises(UsageError, match=found):
             schema_json(bad)
+
+
+class Point(UserDefinedType):
+    """A type of a program, kept as a struct."""
+
+    @classmethod
+    def sqlType(cls) -> DataType:  # noqa: N802  # PySpark's name
+        return StructType([StructField("x", DoubleType())])
+
+    @classmethod
+    def module(cls) -> str:
+        return "shapes"
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        Point(),
+        ArrayType(Point()),
+        MapType(StringType(), Point()),
+        MapType(Point(), StringType()),
+        StructType([StructField("at", ArrayType(Point()))]),
+    ],
+    ids=lambda kind: kind.simpleString(),
+)
+def test_user_defined_type_raises_usage_error_with_its_name(kind: DataType) -> None:
+    text = schema_json(StructType([StructField("n", IntegerType()), StructField("p", kind)]))
+    for declare in (TypedRow, TypedKey):
+        with pytest.raises(UsageError) as caught:
+            declare(text, what="state variable 'v'")
+        message = str(caught.value)
+        assert "declaring state variable 'v', column 'p'" in message
+        assert "the user-defined type shapes.Point, which cannot be stored" in message
+        assert "sqlType()" in message

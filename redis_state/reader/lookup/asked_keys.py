@@ -91,7 +91,7 @@ class AskedKeys:
         except ImportError:  # numpy comes with the extra `arrow`
             return None
         try:
-            columns = self.columns(codec.key.names)
+            columns = self.columns(codec.key.labels)
             return None if columns is None else KeyArrays(codec, columns)
         except (OneByOneError, TypeError):
             return None

@@ -56,7 +56,7 @@ def _together(codec: RowCodec, values: Sequence[bytes]) -> list[dict[str, Any]] 
         arrays = columnar.value_arrays(codec, values)
     except columnar.NotColumnarError:
         return None
-    names = codec.values.columns.names
+    names = codec.values.columns.labels
     columns = [array.to_pylist() for array in arrays]
     # All of it without a step of Python for each row.
     return list(map(dict, map(zip, repeat(names), zip(*columns, strict=True))))

@@ -10,6 +10,7 @@ from redis_state.errors import UsageError
 from redis_state.ids import DEFAULT_STORE
 from redis_state.reader.family import DEFAULT_FAMILY
 from redis_state.reader.versions import CONFIRMED
+from redis_state.rows.decoding import Texts, Variants, decoding_of
 from redis_state.spark.frames import (
     arrow_schema,
     check_key_types,
@@ -52,6 +53,8 @@ def lookup(
     prefix: str = "",
     how: Literal["left", "inner"] = "left",
     at: str | int = CONFIRMED,
+    text: Texts = "strict",
+    variant: Variants = "json",
     url: str | None = None,
     **options: Unpack[Options],
 ) -> DataFrame:
@@ -72,6 +75,9 @@ def lookup(
         prefix: Prefix of the names of added columns.
         how: ``inner`` leaves out rows whose key has no state.
         at: Version to read, resolved for each batch; see docs/reading.md.
+        text: Form of texts that are not UTF-8, as in `Query.operator`; keys are always compared by
+            their bytes.
+        variant: Form of a VARIANT, as in `Query.operator`.
         url: The server; ``None`` uses the session's configuration.
         **options: Options of `docs/configuration.md` in snake case; they override those of the
             session.
@@ -81,12 +87,14 @@ def lookup(
             state has lists; equal values of a column may differ in bytes.
         NotFoundError: The query, operator, store or family does not exist.
         ConfigError: An option is wrong, or rows cannot be looked up by a key column of the state.
-        RedisStateError: The state cannot be read.
+        RedisStateError: The state cannot be read. `UnreadableError` in a task: a value has no form
+            that was asked for.
     """
     spark = df.sparkSession
+    forms = decoding_of(text, variant)
     if how not in _KINDS:
         raise _wrong(f"how is {how!r}", f"Give one of: {', '.join(_KINDS)}.")
-    state = LiveState(config_of(spark, url, options), query, operator, store, family, at)
+    state = LiveState(config_of(spark, url, options), query, operator, store, family, at, forms)
     here = state.with_password()
     client = Client(here.config)
     try:

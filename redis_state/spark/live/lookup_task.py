@@ -21,7 +21,8 @@ from redis_state.reader.block_cache import ROW_BYTES, BlockCache
 from redis_state.reader.lookup.asked_keys import AskedKeys
 from redis_state.reader.lookup.row_sizes import mean_row_bytes
 from redis_state.reader.state_table import StateTable
-from redis_state.rows.spark_values import Internal
+from redis_state.rows.decoding import AS_WRITTEN
+from redis_state.rows.spark_values import Internal, TextBytes
 from redis_state.spark.live.live_state import LiveState, pin_text
 from redis_state.spark.worker import WORKER
 
@@ -142,7 +143,9 @@ def name_of(state: LiveState, on: Sequence[str], columns: Mapping[str, str], *, 
         columns: Added columns, and their names in the result.
     """
     of = (state.query, state.operator, state.store, state.family, state.at)
-    words = (of, tuple(on), tuple(columns.items()), inner)
+    words: tuple[Any, ...] = (of, tuple(on), tuple(columns.items()), inner)
+    if state.decoding != AS_WRITTEN:
+        words += (state.decoding.text, state.decoding.variant)
     return hashlib.sha256(repr(words).encode()).hexdigest()[: keys.STORE_HASH_DIGITS]
 
 
@@ -286,6 +289,12 @@ def asked(columns: Sequence[pa.Array], *, alone: bool) -> tuple[AskedKeys, pa.Ar
         codes, wanted = _coded(columns)
     else:
         codes, wanted = _counted(columns)
+    if alone and any(type(value) is TextBytes for key in wanted for value in key):
+        raise UsageError(
+            "looking state up",
+            found="a key is a text that is not UTF-8, which no store of Python has",
+            advice="Leave such rows out before.",
+        )
     return AskedKeys([key[0] for key in wanted] if alone and len(columns) == 1 else wanted), codes
 
 
@@ -313,11 +322,18 @@ def _coded(columns: Sequence[pa.Array]) -> tuple[pa.Array, list[tuple[Any, ...]]
 
 
 def _values(column: pa.Array) -> list[Any]:
-    """Returns the values of a column; dates and times outside Python's range as `Internal`."""
+    """Returns the values of a column.
+
+    Values without a Python object come as `Internal` or `TextBytes`.
+    """
     import pyarrow as pa
 
     try:
         found: list[Any] = column.to_pylist()
+    except UnicodeDecodeError:
+        found = [
+            None if one is None else _text(one) for one in column.cast(pa.binary()).to_pylist()
+        ]
     except (OverflowError, ValueError):
         if pa.types.is_timestamp(column.type):
             whole = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
@@ -325,6 +341,13 @@ def _values(column: pa.Array) -> list[Any]:
             whole = column.cast(pa.int32())
         found = list(map(_value, column, whole.to_pylist()))
     return found
+
+
+def _text(raw: bytes) -> str | TextBytes:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return TextBytes(raw)
 
 
 def _value(scalar: pa.Scalar, whole: int | None) -> Any:
@@ -344,7 +367,8 @@ def _counted(columns: Sequence[pa.Array]) -> tuple[pa.Array, list[tuple[Any, ...
     except (OverflowError, ValueError):
         raise UsageError(
             "looking state up",
-            found="a key has a time outside the years 1 to 9999, within a struct",
+            found="a struct in a key has a time outside the years 1 to 9999, or a text that is not "
+            "UTF-8",
             advice="Leave such rows out before.",
         ) from None
     places = [

@@ -20,7 +20,7 @@ from redis_state.batches.streams import (
     make_plan,
     time_mode_of,
 )
-from redis_state.codec.typed_row import TypedKey, schema_json
+from redis_state.codec.typed_row import TypedKey, TypedRow, schema_json
 from redis_state.config import Config
 from redis_state.errors import InternalError, UsageError
 from redis_state.protocol import register_run
@@ -195,6 +195,7 @@ def transform_columns_with_state(
     """
     output = row_type(schema)
     text = schema_json(state)
+    TypedRow(text, what=f"the state columns '{name}'")
     state_schema = arrow_schema(df.sparkSession, row_type(state))
 
     def engine(inputs: Inputs) -> ColumnEngine:

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 
 import redis_state
 from redis_state.live import Reader
-from redis_state.reader import OperatorInfo, Query
+from redis_state.reader import OperatorInfo, OperatorState, Query
 from tests.spark.fuzz_values import processors, stores
 from tests.spark.fuzz_values.in_spark import keep_in_spark
 from tests.spark.fuzz_values.literals import written
@@ -133,7 +133,11 @@ def _out(reader: Reader, query: Query, info: OperatorInfo, expected: Expected) -
     if info.store != "default":
         table += "_" + info.store.replace("-", "_")
     state = query.operator(info.operator, info.store, **_TEXT)
-    return Out(reader, state, expected, len(BATCHES), table)
+
+    def narrowed(columns: list[str]) -> OperatorState:
+        return query.operator(info.operator, info.store, columns=columns, **_TEXT)
+
+    return Out(reader, state, expected, len(BATCHES), table, narrowed)
 
 
 def _data_source(trial: Trial, url: str, info: OperatorInfo, out: Out) -> None:

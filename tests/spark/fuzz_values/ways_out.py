@@ -105,11 +105,19 @@ class Out:
     Args:
         state: At which version it is read is `version`.
         table: Its name in SQL.
+        narrowed: The same state, of some of its columns.
     """
 
     def __init__(
-        self, reader: Reader, state: OperatorState, expected: Expected, version: int, table: str
+        self,
+        reader: Reader,
+        state: OperatorState,
+        expected: Expected,
+        version: int,
+        table: str,
+        narrowed: Callable[[list[str]], OperatorState] | None = None,
     ) -> None:
+        self._narrowed = narrowed
         self.reader = reader
         self.state = state
         self.expected = expected
@@ -127,7 +135,7 @@ class Out:
         """
         every: Sequence[Callable[[], None]] = (
             self._items, self._column_by_column, self._arrow, self._scan, self._pandas, self._get,
-            self._get_many, self._changes, self._history, self._sql,
+            self._get_many, self._changes, self._history, self._sql, self._of_columns,
         )  # fmt: skip
         for way in every[::2][:2] if briefly else every:
             with self.found.watching(way.__name__.strip("_"), "the whole call"):
@@ -209,12 +217,12 @@ class Out:
         names = self._names()
         wanted = [names[at] for at in self.readable]
         table = self.state.to_arrow(columns=wanted, version=self.version)
-        self.compare("to_arrow", self._of_table(table), self.readable)
+        self.compare("to_arrow", self._of_table(table, self.readable), self.readable)
 
-    def _of_table(self, table: pa.Table) -> list[tuple[str, ...]]:
+    def _of_table(self, table: pa.Table, places: Sequence[int]) -> list[tuple[str, ...]]:
         columns = [
             [text_of_scalar(self.expected.kinds[at], scalar) for scalar in column]
-            for at, column in zip(self.readable, table.columns, strict=True)
+            for at, column in zip(places, table.columns, strict=True)
         ]
         return list(zip(*columns, strict=True))
 
@@ -249,6 +257,29 @@ class Out:
         if ours != wanted:
             self.found.fault(way, "value", f"{ours}, not {wanted}"[: 2 * _SHOWN])
 
+    def _of_columns(self) -> None:
+        """The calls that give dicts, of the columns that have a form in Python."""
+        names = self._names()
+        if self._narrowed is None or len(self.readable) in (0, len(names)):
+            return
+        state = self._narrowed([names[at] for at in self.readable])
+        kinds = [self.expected.kinds[at] for at in self.readable]
+        pairs = list(state.items(version=self.version))
+        self.compare("items of columns", _texts(kinds, pairs), self.readable)
+        changed = [
+            (one.key, one.after)
+            for one in state.diff(-1, self.version - 1)
+            if one.after is not None
+        ]
+        self.compare("diff of columns", _texts(kinds, changed), self.readable)
+        if self.readable[: len(self.expected.keys)] != list(range(len(self.expected.keys))):
+            return
+        keys = [key for key, _ in pairs]
+        with self.found.watching("get_many of columns", " and ".join(self._keys())):
+            values = state.get_many(keys, version=self.version)
+            found = list(zip(keys, values, strict=True))
+            self.compare("get_many of columns", _texts(kinds, found), self.readable)
+
     def _keys(self) -> Sequence[str]:
         return self.expected.labels[: len(self.expected.keys)]
 
@@ -279,12 +310,29 @@ class Out:
                 self.found.fault("history", "value", what[: 2 * _SHOWN])
 
     def _sql(self) -> None:
-        quoted = [f'"{name}"' for name in self._names()]
-        wanted = ", ".join(quoted[at] for at in self.readable)
-        self.compare("sql", self._of_table(self._selected(wanted)), self.readable)
+        kinds = self.expected.kinds
+        # SQL has no place for long intervals: such columns do not end the statement of the others.
+        some = [at for at in self.readable if not kinds[at].has("day-time")]
+        for places in (some, *([at] for at in self.readable if at not in some)):
+            with self.found.watching("sql", self.expected.labels[places[0]] if places else ""):
+                self.compare("sql", self._selected(places), places)
 
-    def _selected(self, columns: str) -> pa.Table:
-        return self.reader.sql(f'select {columns} from "{self.table}"', at=self.version - 1)
+    def _selected(self, places: Sequence[int]) -> list[tuple[str, ...]]:
+        names = self._names()
+        wanted = ", ".join(f'"{names[at]}"' for at in places)
+        if not wanted:
+            return [()] * len(self.expected.rows)
+        table = self.reader.sql(f'select {wanted} from "{self.table}"', at=self.version - 1)
+        return self._of_table(table, places)
+
+
+def _texts(kinds: Sequence[Kind], pairs: Iterable[tuple[Any, Any]]) -> list[tuple[str, ...]]:
+    return [
+        tuple(
+            text(kind, one) for kind, one in zip(kinds, (*_parts(key), *_parts(value)), strict=True)
+        )
+        for key, value in pairs
+    ]
 
 
 def _parts(value: Any) -> Iterator[Any]:

@@ -2,6 +2,7 @@ package org.redisstate.core.backend
 
 import org.redisstate.core.errors.{
   ConfigException,
+  FormatException,
   FullException,
   InternalException,
   PermissionException,
@@ -30,6 +31,9 @@ object ReplyClass {
 
   /** A setting of the server forbids it. */
   case object Setting extends ReplyClass
+
+  /** What a command or script finds in a key is not what redis-state writes. */
+  case object Damaged extends ReplyClass
 
   case object Programming extends ReplyClass
 
@@ -82,6 +86,13 @@ object ReplyClass {
   private val named =
     """(?i)command(?: is not available)?:? ?['"`]([A-Za-z|_. ]{1,40})['"`]""".r
 
+  private val otherType = "WRONGTYPE "
+
+  /** What Lua and the server say where a script takes an entry apart that has another form. */
+  private val damagedInScript =
+    ("(?i)user_script: ?\\d+: (?:attempt to (?!call)|bad argument |invalid value |table index is nil)" +
+      "|command arguments must be strings or integers|hash value is not an integer").r
+
   /** Before the arguments that a server repeats of a command which it does not know: they may be rows. */
   private val arguments = ", with args beginning with"
 
@@ -119,8 +130,12 @@ object ReplyClass {
     else if (isLogin(message)) Permission
     else if (message.startsWith(protectedMode) || message.contains(bulkLength)) Setting
     else if (isOfDatabase(message)) Setting
+    else if (isDamaged(message)) Damaged
     else if (lacks.findFirstIn(message).isDefined) Lacking
     else Programming
+
+  private def isDamaged(message: String): Boolean =
+    message.contains(otherType) || damagedInScript.findFirstIn(message).isDefined
 
   /** Whether the server has no database of the number that the URL gives. */
   def isOfDatabase(message: String): Boolean = noDatabase.exists(message.contains)
@@ -169,9 +184,27 @@ object ReplyClass {
       case Lacking =>
         val name = named.findFirstMatchIn(bare(message)).map(_.group(1).toUpperCase)
         lacking(what, Seq(name.getOrElse(if (command.isEmpty) UnnamedInScript else command)))
+      case Damaged => damaged(what, message)
       case Setting => new ConfigException(s"$found. ${advice(message)}")
       case _ => new InternalException(s"$found.")
     }
+  }
+
+  private def damaged(what: String, message: String): FormatException = {
+    val (found, advice) =
+      if (message.contains(otherType)) {
+        (
+          "a key is of another type than redis-state writes",
+          "Another program has written under a name of redis-state: remove that key. If it had " +
+            "state, restore the server's data from before; `redis-state doctor` names what is damaged.")
+      } else {
+        (
+          "a script met an entry that redis-state does not write",
+          "Restore the server's data from before the damage; `redis-state doctor` names what is " +
+            "damaged. If nothing is, report this as a defect of redis-state.")
+      }
+    new FormatException(
+      s"$what: $found: the server answers '${bare(message).stripSuffix(".")}'. $advice")
   }
 
   /** What an error names where a script calls a command that the server lacks, and does not say which. */

@@ -50,11 +50,11 @@ final class PartitionClient(
       case Seq("EMPTY") => Opened(Pin.Empty, held = false, 0, 0, Pin.Empty, Nil)
       case Seq("OK", at, found, held, opened, floor, start, startUid, segments @ _*) =>
         Opened(
-          Pin(at.toLong, found),
+          Pin(Stored.number(what, at), found),
           held == "1",
-          opened.toLong,
-          floor.toLong,
-          Pin(start.toLong, startUid),
+          Stored.number(what, opened),
+          Stored.number(what, floor),
+          Pin(Stored.number(what, start), startUid),
           segments.grouped(2).collect { case Seq(field, entry) =>
             Segment.parse(field, entry)
           }.toSeq
@@ -87,8 +87,10 @@ final class PartitionClient(
         case Seq("REOPEN", _) if tries < AcquireTriesMax => openAgain(run, pin)
         // With its own epoch there the run held the partition, and lost it to one that contended.
         case Seq("FENCED", "epoch", found, _)
-            if tries <= ReregisterMax && found.toLong > holder.epoch && registry.isNewest(run.id) =>
-          holder = registry.register(run.id, run.byDriver, above = found.toLong, Map.empty)
+            if tries <= ReregisterMax && Stored.number(what, found) > holder.epoch &&
+              registry.isNewest(run.id) =>
+          val above = Stored.number(what, found)
+          holder = registry.register(run.id, run.byDriver, above, Map.empty)
         case reply => throw refusal(what, reply, pin.version)
       }
       tries += 1
@@ -277,7 +279,8 @@ final class PartitionClient(
       plan.base.toString,
       plan.carrier) ++ fields
     words(run(what, Script.Retain, args)) match {
-      case Seq("OK", segments, bytes) => Some((segments.toLong, bytes.toLong))
+      case Seq("OK", segments, bytes) =>
+        Some((Stored.number(what, segments), Stored.number(what, bytes)))
       case Seq("STALE") | Seq("EMPTY") => None
       case reply => throw refusal(what, reply, 0)
     }

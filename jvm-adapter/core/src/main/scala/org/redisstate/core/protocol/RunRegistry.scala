@@ -30,7 +30,7 @@ final class RunRegistry(backend: RedisBackend, prefix: String, gen: String) {
 
   private def registered(runId: String, entry: String): Option[RegisteredRun] =
     Some(entry.split(' ')).collect { case Array(epoch, source) =>
-      RegisteredRun(runId, epoch.toLong, source == Driver)
+      RegisteredRun(runId, Stored.number(s"look for run $runId", epoch), source == Driver)
     }
 
   /**
@@ -57,7 +57,9 @@ final class RunRegistry(backend: RedisBackend, prefix: String, gen: String) {
 
   /** Whether no run was registered after this one. */
   def isNewest(runId: String): Boolean =
-    lookup(runId).exists(run => field("epoch").forall(_.toLong <= run.epoch))
+    lookup(runId).exists { run =>
+      field("epoch").forall(Stored.number(s"look for runs after $runId", _) <= run.epoch)
+    }
 
   /**
    * Registers a run, or raises its epoch above one that a fail-over left in a partition.
@@ -75,7 +77,8 @@ final class RunRegistry(backend: RedisBackend, prefix: String, gen: String) {
         fields.toSeq.flatMap { case (name, value) => Seq(name, value) }
     val what = s"register run $runId"
     backend.script(what, Script.Register, Seq(query), args.map(Command.bytes)).map(text) match {
-      case Seq("OK", epoch, source) => RegisteredRun(runId, epoch.toLong, source == Driver)
+      case Seq("OK", epoch, source) =>
+        RegisteredRun(runId, Stored.number(what, epoch), source == Driver)
       case Seq(PurgedReply) => throw purged(what)
       case _ =>
         throw new FencedException(

@@ -13,6 +13,7 @@ final class ReplyClassSuite extends AnyFunSuite {
     ReplyClass.Permission -> "permission",
     ReplyClass.Lacking -> "lacking",
     ReplyClass.Setting -> "setting",
+    ReplyClass.Damaged -> "damaged",
     ReplyClass.Programming -> "programming"
   )
 
@@ -21,6 +22,7 @@ final class ReplyClassSuite extends AnyFunSuite {
     "permission" -> "PERMISSION",
     "lacking" -> "CONFIG",
     "setting" -> "CONFIG",
+    "damaged" -> "FORMAT",
     "programming" -> "INTERNAL")
 
   test("a reply becomes an error with its advice") {
