@@ -26,16 +26,22 @@ private[redisstate] final class CodecSet(defaultLayout: FamilyLayout, encoders: 
     }
 
   /**
-   * The default family as the query has it, where its columns are not those that a version describes. Families that are declared are not
-   * the default one's business: Spark leaves it empty then.
+   * The default family as the query has it, where a version describes other columns and all of its rows fit. Not where families are
+   * declared: Spark leaves the default one empty then.
+   *
+   * @param rows of the default family, which are checked as they are read
+   * @throws Exception named, when a row does not fit
    */
-  def otherDefault(families: Seq[Family]): Option[OtherDefault] =
+  def goOnWith(families: Seq[Family], rows: => RowIterator): Option[Family] =
     families.find(family => family.id == defaultFamily.id && family != defaultFamily)
       .filterNot(family => useColumnFamilies || RowEncoding.isAvro(family))
-      .flatMap { family =>
-        val (before, now) = (encoders.layoutOf(family).columns, defaultLayout.columns)
-        val sameRows = before.hasKeysOf(now) && before.hasValuesOf(now)
-        ColumnChanges.of(before, now).map(_ => OtherDefault(defaultFamily, mayNotFit = !sameRows))
+      .map(encoders.layoutOf)
+      .filter(before => ColumnChanges.of(before.columns, defaultLayout.columns).isDefined)
+      .map { before =>
+        val keys = !before.columns.hasKeysOf(defaultLayout.columns)
+        if (keys || !before.columns.hasValuesOf(defaultLayout.columns))
+          checkRows(before, defaultLayout, rows, keys, values = false)
+        defaultFamily
       }
 
   /**
@@ -108,27 +114,31 @@ private[redisstate] final class CodecSet(defaultLayout: FamilyLayout, encoders: 
       val ofReader = before.filterNot(_.hasKeysOf(layout)).map(_.layout)
         .flatMap(KeyShape.ofReader(_, layout))
       val used = ofReader.getOrElse(layout)
-      before.foreach(checkRows(_, used, rows(id)))
+      before.foreach { codec =>
+        val keys = !codec.hasKeysOf(used)
+        val values = !RowEncoding.isAvro(wanted) && !codec.layout.columns.hasValuesOf(used.columns)
+        if (keys || values) checkRows(codec.layout, used, rows(id), keys, values)
+      }
       if (!before.exists(_.isDeclaredAs(used))) others(name) = new RowCodec(used, encoders)
       if (ofReader.isDefined || known.contains(wanted)) None else Some(wanted)
     }
   }
 
   /** Rows of a family whose description names other columns: that may be wrong where they are right. */
-  private def checkRows(before: RowCodec, now: FamilyLayout, rows: => RowIterator): Unit = {
-    val written = before.layout
-    val keys = !before.hasKeysOf(now)
-    val values = !RowEncoding.isAvro(now.family) && !written.columns.hasValuesOf(now.columns)
-    if (keys || values) {
-      val (check, found) = (new FamilyCheck(now.family), rows)
-      val key, value = new Slice
-      while (found.next(key, value)) {
-        if (keys && !fitsKey(check, key)) {
-          if (!written.namesKey) throw StoreErrors.otherKeys(now.family.name)
-          throw otherColumns(written, now)
-        }
-        if (values && !fitsValue(check, value)) throw otherColumns(written, now)
+  private def checkRows(
+      written: FamilyLayout,
+      now: FamilyLayout,
+      rows: RowIterator,
+      keys: Boolean,
+      values: Boolean): Unit = {
+    val check = new FamilyCheck(now.family)
+    val key, value = new Slice
+    while (rows.next(key, value)) {
+      if (keys && !fitsKey(check, key)) {
+        if (!written.namesKey) throw StoreErrors.otherKeys(now.family.name)
+        throw otherColumns(written, now)
       }
+      if (values && !fitsValue(check, value)) throw otherColumns(written, now)
     }
   }
 
@@ -167,6 +177,3 @@ private[redisstate] final class CodecSet(defaultLayout: FamilyLayout, encoders: 
       operation,
       "multiple column families is disabled in RedisStateStoreProvider")
 }
-
-/** @param mayNotFit whether its rows may have another form than the query's */
-private[redisstate] final case class OtherDefault(family: Family, mayNotFit: Boolean)

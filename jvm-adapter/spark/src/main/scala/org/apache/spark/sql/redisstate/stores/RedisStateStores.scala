@@ -4,7 +4,7 @@ import org.apache.spark.TaskContext
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.redisstate.errors.StoreErrors
-import org.apache.spark.sql.redisstate.rows.{CodecSet, OtherDefault, RowCodec}
+import org.apache.spark.sql.redisstate.rows.{CodecSet, RowCodec}
 import org.apache.spark.sql.types.StructType
 
 import org.redisstate.core.errors.RedisStateException
@@ -116,22 +116,14 @@ private[redisstate] class RedisStateStore(
       throw failure
     }
   }
-  codecs.otherDefault(session.allFamilies).foreach(goOnWith)
 
-  /** After a start with other columns: all rows are looked at before one is written, so that a partition has rows of one form. */
-  private def goOnWith(other: OtherDefault): Unit =
-    try {
-      if (other.mayNotFit) asked {
-        val rows = session.iterator(other.family.id)
-        val key, value = new Slice
-        while (rows.next(key, value)) {}
-      }
-      session.defineFamily(other.family)
-    } catch {
-      case e: Throwable =>
-        abort()
-        throw e
-    }
+  // A partition must not get rows of two forms: none is written before all were looked at.
+  try asked(codecs.goOnWith(session.allFamilies, session.iterator(0))).foreach(session.defineFamily)
+  catch {
+    case e: Throwable =>
+      abort()
+      throw e
+  }
 
   override def version: Long = session.pin.version
 

@@ -59,17 +59,19 @@ class ColumnChangesSuite extends AnyFunSuite with BeforeAndAfterAll {
   private def provider(
       id: StateStoreId,
       value: StructType,
-      families: Boolean = false): RedisStateStoreProvider = {
+      families: Boolean = false,
+      prefixed: Option[StructType] = None): RedisStateStoreProvider = {
     val conf = new SQLConf
     conf.setConfString(RedisStateConf.Prefix + "url", server.url)
     val hadoopConf = new Configuration
     hadoopConf.set(StreamExecution.RUN_ID_KEY, UUID.randomUUID().toString)
     val made = new RedisStateStoreProvider
+    val plain = NoPrefixKeyStateEncoderSpec(harness.keySchema)
     made.init(
       id,
-      harness.keySchema,
+      prefixed.getOrElse(harness.keySchema),
       value,
-      NoPrefixKeyStateEncoderSpec(harness.keySchema),
+      prefixed.fold[KeyStateEncoderSpec](plain)(PrefixKeyScanStateEncoderSpec(_, 1)),
       families,
       new StateStoreConf(conf),
       hadoopConf,
@@ -117,6 +119,17 @@ class ColumnChangesSuite extends AnyFunSuite with BeforeAndAfterAll {
     val said = refused(back.getStore(2))
     assert(said.contains("the value column 'w' (bigint) was removed"))
     back.close()
+  }
+
+  test("keys with a prefix, as those of session windows, are looked at too") {
+    val id = harness.newId()
+    val first = provider(id, harness.valueSchema, prefixed = Some(harness.keySchema))
+    harness.commit(first, 0, "a" -> 1)
+    first.close()
+    val more = harness.keySchema.add("j", "long")
+    val second = provider(id, harness.valueSchema, prefixed = Some(more))
+    assert(refused(second.getStore(1)).contains("the key column 'j' (bigint) was added"))
+    second.close()
   }
 
   for (lists <- Seq(false, true)) test(s"values of a family are looked at too, lists: $lists") {
