@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.cli.arguments.connection import ProgressLine, add_arguments, config_of
+from redis_state.cli.arguments.place import QUERY_HELP, add_query
 from redis_state.cli.help import example
 from redis_state.errors import ConfigError
 from redis_state.maintain import MaintenanceReport, Policy, vanished_checkpoints
@@ -43,12 +44,12 @@ def add_to(subparsers: Subparsers) -> None:
         "several workers at once share the work. Runs until SIGTERM or SIGINT.",
         epilog=example(
             "redis-state maintain --url redis://localhost:6379/0 --interval 60s",
-            "redis-state maintain --url redis://localhost:6379/0 --once --deep",
+            "redis-state maintain flights --url redis://localhost:6379/0 --once --deep",
             before=f"Exit status: 0 all is well, 1 an error, 2 wrong usage, {PROBLEMS_STATUS} with "
             "--once: problems were found, one a line on standard error.",
         ),
     )
-    parser.add_argument("--query", metavar="QUERY", help="only this query: name, id or gen")
+    add_query(parser, optional=f"{QUERY_HELP}; without one all queries are maintained")
     parser.add_argument("--once", action="store_true", help="one pass, then end")
     parser.add_argument(
         "--interval",
