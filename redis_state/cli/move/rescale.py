@@ -1,4 +1,4 @@
-"""`redis-state rescale`: another number of partitions for the state of a stopped query."""
+"""`redis-state rescale`: gives the state of a stopped query another number of partitions."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 def add_to(subparsers: Subparsers) -> None:
-    """Add the command."""
+    """Adds the command."""
     parser = subparsers.add_parser(
         "rescale",
         help="give the state of a stopped query another number of partitions",
         description="Give the state of a stopped query another number of partitions: that of a "
         "checkpoint folder in a new folder, by a Spark session of this process; that of a Python "
-        "store in place. Without --yes it reads and checks all rows, and only says what it would "
-        "do.",
+        "store in place. Without --yes the command reads and checks all rows, and only prints what "
+        "it would do.",
         epilog=example(
             "redis-state rescale --url redis://localhost:6379/0 --checkpoint /data/flights "
             "--to-checkpoint /data/flights-8 --partitions 8",
@@ -54,7 +54,7 @@ def add_to(subparsers: Subparsers) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Look or move, and tell."""
+    """Checks the rows, or moves them, and prints the result."""
     _check(arguments)
     if arguments.query is not None:
         found = rescale_with(
