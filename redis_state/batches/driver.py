@@ -323,7 +323,7 @@ def moved(what: str) -> ConflictError:
         what,
         found="the store was given another number of partitions, and has another checkpoint now",
         advice="Stop the query and start it again. If that is refused, too, the change was "
-        "interrupted at its last step: run `redis-state rescale --store NAME --partitions N` "
+        "interrupted at its last step: run `redis-state rescale NAME --partitions N` "
         "again, as it was given. Nothing was changed here.",
     )
 

@@ -1,4 +1,4 @@
-"""The interface of a command: what each module of this package offers."""
+"""Interface of a command module."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RunCommand = Callable[[argparse.Namespace], int]
 
 
 class CommandModule(Protocol):
-    """What a command module offers."""
+    """Module that implements a command."""
 
     def add_to(self, subparsers: Subparsers) -> None:
-        """Add a parser whose default `run` is a `RunCommand`, which returns the exit status."""
+        """Adds a parser whose default `run` is a `RunCommand`, which returns the exit status."""

@@ -1,16 +1,17 @@
-"""How commands take their words, and the text of `--help`: wrapped but for its examples."""
+"""Parsers of commands and the text of their `--help`."""
 
 from __future__ import annotations
 
 import argparse
 import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 INDENT = "  "
 
 
 class Formatter(argparse.HelpFormatter):
-    """Keeps lines that begin with blanks as they are, so that a command can be pasted."""
+    """Wraps text, but keeps lines that begin with blanks, so that an example can be pasted."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return "\n".join(
@@ -21,25 +22,55 @@ class Formatter(argparse.HelpFormatter):
         )
 
 
-class Intermixed(argparse.ArgumentParser):
-    """A parser that takes options between a command's words, as `get --help` shows them."""
+class GroupedFormatter(argparse.HelpFormatter):
+    """Lists commands in groups, which argparse has for arguments only.
 
-    _is_inner = False
+    Args:
+        prog: Name of the program.
+        groups: Names of the commands of each group, by the title of the group.
+    """
+
+    def __init__(self, prog: str, groups: Mapping[str, Sequence[str]]) -> None:
+        super().__init__(prog)
+        self._groups = groups
+
+    def add_argument(self, action: argparse.Action) -> None:
+        """Adds an argument, or a section for each group of commands."""
+        if not isinstance(action, argparse._SubParsersAction):
+            super().add_argument(action)
+            return
+        commands = {one.dest: one for one in action._get_subactions()}
+        for title, names in self._groups.items():
+            self.start_section(title)
+            self.add_arguments([commands[name] for name in names])
+            self.end_section()
+
+
+class Intermixed(argparse.ArgumentParser):
+    """Parser that accepts options between positional arguments: `history flights --json k=1`."""
+
+    _tails: Iterator[Sequence[str]] | None = None
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As `argparse` has it."""
-        # Older argparse would lose the sign that all words behind it are no options.
-        if self._is_inner or "--" in (args or ()):
-            return super().parse_known_args(args, namespace)
-        self._is_inner = True
-        try:
+        """Parses like `argparse.ArgumentParser`, in any order of options and other words."""
+        if hasattr(self, "_parse_known_args2"):
+            # Newer releases of Python handle `--` in one pass.
             return self.parse_known_intermixed_args(args, namespace)
+        if self._tails is not None:
+            return super().parse_known_args([*args, *next(self._tails)], namespace)
+        words = list(args or ())
+        end = words.index("--") if "--" in words else len(words)
+        # Two passes: options, then positional arguments. The first one would drop `--`, and the
+        # second one would take the words behind it for options. So only the second one gets them.
+        self._tails = iter(((), words[end:]))
+        try:
+            return self.parse_known_intermixed_args(words[:end], namespace)
         finally:
-            self._is_inner = False
+            self._tails = None
 
 
 def example(*commands: str, before: str = "") -> str:
-    """The end of a command's help.
+    """Returns the epilog of a command's help.
 
     Args:
         commands: Whole commands that can be pasted.

@@ -9,21 +9,25 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from functools import partial
 
 from redis_state._version import __version__
 from redis_state.cli.arguments.connection import with_server
 from redis_state.cli.command import RunCommand
-from redis_state.cli.help import Formatter, Intermixed
-from redis_state.cli.registry import COMMANDS
+from redis_state.cli.help import Formatter, GroupedFormatter, Intermixed
+from redis_state.cli.registry import GROUPS
 from redis_state.errors import RedisStateError
 
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The parser with all registered commands."""
+    """Returns the parser with all registered commands."""
+    groups: dict[str, list[str]] = {}
     parser = argparse.ArgumentParser(
-        prog="redis-state", description="State of PySpark streaming queries, kept in Redis."
+        prog="redis-state",
+        description="Reads and operates the state that PySpark streaming queries keep in Redis.",
+        formatter_class=partial(GroupedFormatter, groups=groups),
     )
     parser.add_argument("--version", action="version", version=f"redis-state {__version__}")
     # For the command that prints completions.
@@ -31,23 +35,26 @@ def build_parser() -> argparse.ArgumentParser:
     subparsers = parser.add_subparsers(
         title="commands", metavar="COMMAND", required=True, parser_class=Intermixed
     )
-    for command in COMMANDS:
-        command.add_to(subparsers)
+    for group in GROUPS:
+        known = set(subparsers.choices)
+        for command in group.commands:
+            command.add_to(subparsers)
+        groups[group.title] = [name for name in subparsers.choices if name not in known]
     for one in subparsers.choices.values():
         one.formatter_class = Formatter
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command.
+    """Runs one command.
 
     Returns:
-        0, or 1 after an error of redis-state, whose message goes to standard error; the command may
-        have other statuses. Wrong usage ends the process with 2, as argparse does.
+        The exit status: 0, or 1 after an error of redis-state, whose message goes to standard
+        error. Commands may return others. Wrong usage ends the process with 2, as argparse does.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # A terminal of few letters shows others by their numbers.
+            # A terminal without Unicode shows other letters as escapes.
             stream.reconfigure(errors="backslashreplace")
     arguments = build_parser().parse_args(argv)
     run: RunCommand = arguments.run
@@ -58,12 +65,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except RedisStateError as error:
         from redis_state.status.figures import plain
 
-        # A name in it may have what changes the terminal.
+        # A name in the message may hold control characters.
         text = "\n".join(map(plain, str(error).split("\n")))
         print(with_server(text, arguments), file=sys.stderr)
         return 1
     except BrokenPipeError:
-        # Whoever read, such as `head`, has enough.
+        # The reader of the output, such as `head`, has ended.
         _drop_output()
         return 128 + signal.SIGPIPE
     except OSError as error:
@@ -77,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _drop_output() -> None:
-    """What Python still holds of it goes nowhere."""
+    """Discards the output that Python still buffers."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

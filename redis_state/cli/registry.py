@@ -1,6 +1,8 @@
-"""The list of commands. A command is a module of this package with `add_to`; it is added here."""
+"""Registered commands. A command is a module with `add_to`, listed here in its group."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from redis_state.cli.command import CommandModule
 from redis_state.cli.follow import changes, top
@@ -30,35 +32,43 @@ from redis_state.cli.operate import (
 )
 from redis_state.cli.other import completion, conf, demo, options_doc
 
-COMMANDS: tuple[CommandModule, ...] = (
-    conf,
-    acl,
-    queries,
-    show,
-    get,
-    scan,
-    diff,
-    history,
-    changes,
-    sql,
-    size,
-    skew,
-    hot,
-    why_growing,
-    top,
-    exporter,
-    maintain,
-    dashboard,
-    doctor,
-    rewind,
-    restore,
-    export,
-    import_,
-    migrate,
-    rescale,
-    bootstrap,
-    purge,
-    demo,
-    completion,
-    options_doc,
+
+@dataclass(frozen=True, slots=True)
+class CommandGroup:
+    """Commands that `--help` lists together.
+
+    Attributes:
+        name: Name of the package that holds the commands.
+        purpose: What the commands are for.
+        commands: The modules, in the order of `--help`.
+    """
+
+    name: str
+    purpose: str
+    commands: tuple[CommandModule, ...]
+
+    @property
+    def title(self) -> str:
+        """Heading of the group in `--help`."""
+        return f"{self.name} ({self.purpose})"
+
+
+GROUPS = (
+    CommandGroup(
+        "look",
+        "read state and figures, once",
+        (queries, show, get, scan, diff, history, sql, size, skew, hot, why_growing),
+    ),
+    CommandGroup("follow", "watch what changes", (changes, top)),
+    CommandGroup(
+        "operate",
+        "watch, maintain and repair",
+        (acl, exporter, dashboard, maintain, doctor, rewind, restore, purge),
+    ),
+    CommandGroup(
+        "move",
+        "to other places, providers and numbers of partitions",
+        (export, import_, migrate, rescale, bootstrap),
+    ),
+    CommandGroup("other", "set up, and try out", (conf, demo, completion, options_doc)),
 )

@@ -14,7 +14,7 @@ from redis_state.reader import OperatorState
 from redis_state.reader.family import DEFAULT_FAMILY
 from redis_state.rows.json_values import to_json
 from redis_state.rows.spark_types import Atomic, Struct, Type
-from redis_state.rows.text_values import column_value, columns_of, has_columns, plain_key
+from redis_state.rows.text_values import column_value, columns_of, has_columns, plain_value
 
 SHOWN_MAX = 64 * 1024
 """Characters of a value that a page shows."""
@@ -172,18 +172,24 @@ def _shown(found: Any) -> str:
 
 def _key(family: Family, texts: tuple[str | None, ...]) -> Any:
     if not has_columns(family):
-        return plain_key([text for text in texts if text is not None])
+        given = [text for text in texts if text is not None]
+        _check_count(given=len(given), columns=1)
+        return plain_value(given[0])
     fields = columns_of(family).fields
-    if len(fields) != len(texts):
-        raise ConfigError(
-            _WHAT,
-            found=f"{len(texts)} columns were given, and the key has {len(fields)}",
-            advice="Open the form again: the state may have changed its columns.",
-        )
+    _check_count(given=len(texts), columns=len(fields))
     return {
         field.name: column_value(field.name, field.type, text)
         for field, text in zip(fields, texts, strict=True)
     }
+
+
+def _check_count(*, given: int, columns: int) -> None:
+    if given != columns:
+        raise ConfigError(
+            _WHAT,
+            found=f"{given} columns were given, and the key has {columns}",
+            advice="Open the form again: the state may have changed its columns.",
+        )
 
 
 def _type_text(type_: Type) -> str:

@@ -18,6 +18,8 @@ from redis_state.rows.python_codec import codec_name_of
 from redis_state.rows.spark_types import Atomic, Struct, Type
 from redis_state.rows.typed_rows import typed_row_codec
 
+PLAIN_COLUMN = "key"
+"""Name of the one key column of a store that Python keeps."""
 _JSON_SIGN = ":"
 
 
@@ -137,15 +139,32 @@ def keys_of_json(schema: Struct | None, text: str) -> list[dict[str, Any]]:
 
 
 def plain_key(words: Sequence[str]) -> Any:
-    """Parses the key of a Python store: ``text``, or ``:=JSON``, where an array is a tuple.
+    """Returns the key of a store that Python keeps, from ``key=text`` or ``key:=JSON``.
 
     Raises:
-        ConfigError: The number of words is not one, or the JSON is malformed.
+        ConfigError: There is not one word, it names another column, or its JSON is malformed.
     """
-    if len(words) != 1:
-        found = f"there are {len(words)} words"
-        raise _bad("the key of a store of Python", found, "Give one: text, or :=JSON.")
-    text = words[0]
+    found = f"there are {len(words)} words"
+    if len(words) == 1:
+        name, separator, text = words[0].partition("=")
+        if separator and name == PLAIN_COLUMN:
+            return text
+        if separator and name == PLAIN_COLUMN + _JSON_SIGN:
+            return plain_value(f"{_JSON_SIGN}={text}")
+        found = f"the word does not begin with {PLAIN_COLUMN}= or {PLAIN_COLUMN}:="
+    raise _bad(
+        "the key of a store of Python",
+        found,
+        f"Write {PLAIN_COLUMN}=text, or {PLAIN_COLUMN}:=JSON; an array is a tuple.",
+    )
+
+
+def plain_value(text: str) -> Any:
+    """Returns the key of a store that Python keeps, from ``text`` or ``:=JSON``.
+
+    Raises:
+        ConfigError: The JSON is malformed.
+    """
     if not text.startswith(_JSON_SIGN + "="):
         return text
     try:

@@ -181,7 +181,7 @@ def unknown_codec(scene: Scene) -> str:
 def _get(scene: Scene, *words: str, query: str = "flights") -> str:
     server = scene.server()
     scene.planted(server)
-    return command("get", "--url", server.url, "--query", query, *words)
+    return command("get", query, "--url", server.url, *words)
 
 
 def unknown_query(scene: Scene) -> str:

@@ -72,7 +72,7 @@ def test_files_have_the_types_of_the_state(
     assert sorted(map(str, found.to_pylist())) == sorted(map(str, wanted.to_pylist()))
     few = written("scan", "odd", "--columns", "note,few", "--limit", "1")
     assert few.schema.equals(wanted.select(["note", "few"]).schema)
-    none = written("scan", "odd", "--prefix", "k=nobody")
+    none = written("scan", "odd", "k=nobody")
     assert (none.num_rows, none.schema) == (0, wanted.schema)
     values = pa.struct([wanted.schema.field(name) for name in ("few", "price", "note")])
     past = written("history", "odd", "k=", "d=0.5")
@@ -105,9 +105,7 @@ def test_csv_tells_null_from_an_empty_text(run: Run) -> None:
         ',"say ""a,b""",',
         "a,,5",
     ]
-    assert run("scan", "odd", "--format", "csv", "--prefix", "k=nobody", "--columns", "d,k") == (
-        "d,k\n"
-    )
+    assert run("scan", "odd", "--format", "csv", "k=nobody", "--columns", "d,k") == ("d,k\n")
     assert run("sql", "select k from odd where k = 'nobody'", "--format", "csv") == "k\n"
     # An empty line would be no row to who reads it.
     alone = run("scan", "odd", "--format", "csv", "--columns", "note").splitlines()
@@ -153,9 +151,7 @@ def test_values_of_other_columns_keep_their_names_in_a_file(tmp_path: Path) -> N
 
 @pytest.mark.usefixtures("odd")
 def test_nan_is_a_value_to_look_for(run: Run, redis_server: RedisServer) -> None:
-    assert [
-        row["note"] for row in objects(run("scan", "odd", "--prefix", "k=a", "--prefix", "d=nan"))
-    ] == [None]
+    assert [row["note"] for row in objects(run("scan", "odd", "k=a", "d=nan"))] == [None]
     with connect(redis_server.url) as reader:
         state = reader.query("odd").operator()
         for found in (
@@ -175,13 +171,13 @@ def test_columns_of_one_name_are_all_there(run: Run) -> None:
 def test_options_may_stand_between_the_words(run: Run) -> None:
     assert len(objects(run("history", "odd", "--limit", "1", "k=a", "d=nan"))) == 1
     assert len(objects(run("diff", "odd", "-1", "--operator", "0", "0"))) == len(ROWS)
-    found = build_parser().parse_args(["get", "--query", "odd", "--at", "3", "--", "-k=a", "--d=1"])
+    found = build_parser().parse_args(["get", "odd", "--at", "3", "--", "-k=a", "--d=1"])
     assert found.key == ["-k=a", "--d=1"]
 
 
 def test_what_is_no_version_is_refused_by_name(redis_server: RedisServer, planted: Planted) -> None:
     assert "'version' is not the number of a version" in failed(
-        redis_server, "get", "--query", "flights", "--version", "-1", "carrier=C1"
+        redis_server, "get", "flights", "--version", "-1", "carrier=C1"
     )
     with connect(redis_server.url) as reader:
         query = reader.query(planted.gen)
@@ -195,13 +191,13 @@ def test_what_is_no_version_is_refused_by_name(redis_server: RedisServer, plante
 def test_a_text_is_no_list(redis_server: RedisServer, planted: Planted) -> None:
     assert planted.name in ("flights",)
     assert "its value is not of type string" in failed(
-        redis_server, "get", "--query", "flights", 'carrier:=["C1"]'
+        redis_server, "get", "flights", 'carrier:=["C1"]'
     )
 
 
 @pytest.mark.usefixtures("planted")
 def test_an_output_that_is_full_ends_with_a_message(redis_server: RedisServer) -> None:
-    for words in (["queries"], ["scan", "flights"], ["get", "--query", "flights", "carrier=C1"]):
+    for words in (["queries"], ["scan", "flights"], ["get", "flights", "carrier=C1"]):
         with Path("/dev/full").open("w") as full:
             done = subprocess.run(
                 [sys.executable, "-m", "redis_state", *words, "--url", redis_server.url],
@@ -220,7 +216,7 @@ def test_an_output_that_is_full_ends_with_a_message(redis_server: RedisServer) -
 def test_a_terminal_of_few_letters(redis_server: RedisServer, planted: Planted) -> None:
     planted.commit(4, [({"carrier": "ü"}, {"count": 1, "total": 0.5})])
     done = subprocess.run(
-        [sys.executable, "-m", "redis_state", "scan", "flights", "--prefix", "carrier=ü",
+        [sys.executable, "-m", "redis_state", "scan", "flights", "carrier=ü",
          "--at", "latest", "--url", redis_server.url],
         env=os.environ | {"PYTHONIOENCODING": "ascii"},
         capture_output=True,

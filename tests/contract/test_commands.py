@@ -27,7 +27,7 @@ def planted(redis_server: RedisServer) -> Planted:
 
 
 def _get(server: RedisServer, *arguments: str, query: str = "flights") -> int:
-    return main(["get", "--url", server.url, "--query", query, *arguments])
+    return main(["get", query, "--url", server.url, *arguments])
 
 
 @pytest.mark.usefixtures("planted")
@@ -60,7 +60,6 @@ def test_an_absent_key_is_null_and_has_a_status_of_its_own(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["carrier=UA", "--query", "flihgts"], "Did you mean 'flights'"),
         (["carrier=UA", "--operator", "5"], "no such operator"),
         (["carrier=UA", "--version", "99"], "STATE_LOST"),
         (["airline=UA"], "Key columns: carrier"),
@@ -76,6 +75,16 @@ def test_what_is_wrong_is_said(
     assert _get(redis_server, *arguments) == 1
     caught = capsys.readouterr()
     assert said in caught.err
+    assert not caught.out
+
+
+@pytest.mark.usefixtures("planted")
+def test_an_unknown_query_names_the_nearest(
+    redis_server: RedisServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _get(redis_server, "carrier=UA", query="flihgts") == 1
+    caught = capsys.readouterr()
+    assert "Did you mean 'flights'" in caught.err
     assert not caught.out
 
 

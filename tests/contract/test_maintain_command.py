@@ -47,8 +47,8 @@ def test_once_says_what_was_done(
     for told in ("1 snapshots added (", "bytes freed", "lag 0 versions (0 bytes)", "0 problems"):
         assert told in caught.out
     assert "added a snapshot of version 10" in caught.err
-    assert run(redis_server, "--once", "--query", "flights", "--deep", "--orphans") == 0
-    assert run(redis_server, "--once", "--query", GEN) == 0
+    assert run(redis_server, "flights", "--once", "--deep", "--orphans") == 0
+    assert run(redis_server, GEN, "--once") == 0
 
 
 def test_problems_have_a_status_of_their_own(
@@ -65,7 +65,7 @@ def test_problems_have_a_status_of_their_own(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--once", "--query", "nobody"], "there is no such query"),
+        (["nobody", "--once"], "there is no such query"),
         (["--once", "--yes"], "removes nothing without an age"),
         (["--once", "--vanished-after", "59m", "--yes"], "below one hour"),
         (["--once", "--vanished-after", "59m"], "below one hour"),

@@ -52,7 +52,7 @@ OF_ALL: tuple[tuple[str, ...], ...] = (
 OF_THE_WHOLE: tuple[tuple[str, ...], ...] = (
     ("show", WHOLE),
     ("size", WHOLE),
-    ("get", "--query", WHOLE, "carrier=UA"),
+    ("get", WHOLE, "carrier=UA"),
     ("scan", WHOLE, "--json"),
     ("sql", f"select count from {WHOLE}"),
     ("doctor", "--gen", GEN),
@@ -65,7 +65,7 @@ OF_THE_ODD: tuple[tuple[str, ...], ...] = (
     ("skew", ODD),
     ("hot", ODD),
     ("why-growing", ODD),
-    ("get", "--query", ODD, "carrier=UA"),
+    ("get", ODD, "carrier=UA"),
     ("history", ODD, "carrier=UA"),
     ("scan", ODD),
     ("diff", ODD, "0", "1"),
@@ -74,7 +74,7 @@ OF_THE_ODD: tuple[tuple[str, ...], ...] = (
     ("doctor", "--gen", ODD),
     ("purge", "--gen", ODD, "--dry-run"),
     ("purge", "--gen", ODD, "--yes"),
-    ("maintain", "--once", "--query", ODD),
+    ("maintain", ODD, "--once"),
 )
 
 Entry = tuple[str, bytes | None, bytes]

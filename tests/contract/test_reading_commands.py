@@ -106,7 +106,7 @@ def test_show_in_json_says_what_each_object_is(run: Run) -> None:
 
 
 def test_a_key_is_a_table_for_people(run: Run) -> None:
-    words = ("get", "--query", "flights")
+    words = ("get", "flights")
     assert table(run(*words, "carrier=C1", "--format", "table")) == "count  total\n    3    1.5\n"
     assert run(*words, "carrier=C1", "--at", "0") == '{"count": 1, "total": 0.5}\n'
     assert run(*words, "carrier=C1", "--at", "confirmed", "--json").startswith('{"count": 3')
@@ -121,9 +121,34 @@ def test_rows_are_scanned(run: Run) -> None:
     assert len(objects(run("scan", "flights", "--at", "0"))) == 4
     assert len(objects(run("scan", "flights", "--version", "2"))) == 8
     assert len(objects(run("scan", "flights", "--limit", "5"))) == 5
-    assert objects(
-        run("scan", "flights", "--prefix", "carrier=C7", "--columns", "total,carrier")
-    ) == [{"total": 1.5, "carrier": "C7"}]
+    assert objects(run("scan", "flights", "carrier=C7", "--columns", "total,carrier")) == [
+        {"total": 1.5, "carrier": "C7"}
+    ]
+
+
+def test_a_key_that_only_the_newest_version_has_is_mentioned(
+    redis_server: RedisServer, planted: Planted, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planted.commit(4, [({"carrier": "new"}, {"count": 1, "total": 0.5})], confirmed=False)
+
+    def said(*words: str, status: int) -> str:
+        assert main([*words, "--url", redis_server.url]) == status
+        return capsys.readouterr().err
+
+    for command, status in (("get", 3), ("history", 3), ("scan", 0)):
+        assert "--at latest" in said(command, "flights", "carrier=new", status=status)
+        assert said(command, "flights", "carrier=none", status=status) == ""
+    assert said("get", "flights", "carrier=new", "--at", "latest", status=0) == ""
+
+
+def test_a_newer_version_that_cannot_be_read_changes_no_answer(
+    redis_server: RedisServer, planted: Planted, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planted.commit(4, [({"carrier": "new"}, {"count": 1, "total": 0.5})], confirmed=False)
+    for number in range(2):
+        planted.drop(number, f"d:4:{uid(4)}")
+    assert main(["get", "flights", "carrier=new", "--url", redis_server.url]) == 3
+    assert capsys.readouterr() == ("null\n", "")
 
 
 def test_rows_go_into_files(run: Run, tmp_path: Path) -> None:
@@ -158,16 +183,16 @@ def test_a_key_of_several_columns_has_a_beginning(redis_server: RedisServer, run
         1,
         [({"user": user, "day": day}, {"user": "x", "n": day}) for user in "ab" for day in (1, 2)],
     )
-    rows = objects(run("scan", "days", "--prefix", "user=b"))
+    rows = objects(run("scan", "days", "user=b"))
     assert sorted(row["day"] for row in rows) == [1, 2]
     # A value column beside a key column of its name.
     assert {row["user"] for row in rows} == {"b"}
     assert {row["value.user"] for row in rows} == {"x"}
-    (row,) = objects(run("scan", "days", "--prefix", "day=2", "--prefix", "user=b"))
+    (row,) = objects(run("scan", "days", "day=2", "user=b"))
     assert row["day"] == 2
-    first = failed(redis_server, "scan", "days", "--prefix", "day=2")
+    first = failed(redis_server, "scan", "days", "day=2")
     assert "Key columns, in their order: user, day." in first
-    assert "Key columns: user, day." in failed(redis_server, "scan", "days", "--prefix", "week=2")
+    assert "Key columns: user, day." in failed(redis_server, "scan", "days", "week=2")
 
 
 def test_what_changed_between_batches(run: Run) -> None:
@@ -207,14 +232,16 @@ def test_rows_of_a_store_of_python(redis_server: RedisServer, run: Run) -> None:
         provider.get_store(store.commit()).abort()
     finally:
         provider.close()
-    assert objects(run("scan", "visits", "--prefix", "an")) == [
+    assert objects(run("scan", "visits", "key=an")) == [
         {"key": "andy", "value": {"n": 2}},
         {"key": "ann", "value": 1},
     ]
-    assert [row["key"] for row in objects(run("scan", "visits", "--prefix", ':=["de"]'))] == [
+    assert [row["key"] for row in objects(run("scan", "visits", 'key:=["de"]'))] == [
         ["de", 7],
         ["de", 8],
     ]
+    assert objects(run("scan", "visits", "key:=5")) == [{"key": 5, "value": "00"}]
+    assert objects(run("scan", "visits", "key:=5.0")) == []
     assert len(objects(run("scan", "visits"))) == 5
     assert "versions of this store are not batches" in failed(
         redis_server, "scan", "visits", "--at", "0"

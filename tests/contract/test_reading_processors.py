@@ -111,7 +111,7 @@ def test_values_lists_and_maps(
             reader.query(test.store).operator(0, family="count", codec=MSGPACK).get("ann")
 
         def printed(family: str, *words: str) -> Any:
-            head = ["get", "--url", redis_server.url, "--query", test.store, "--family", family]
+            head = ["get", test.store, "--url", redis_server.url, "--family", family]
             status = main([*head, *words])
             return status, json.loads(capsys.readouterr().out)
 

@@ -117,18 +117,66 @@ def test_the_command(
     redis_server: RedisServer, write: Write, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write({"o-1": {"status": "open"}, 7: 0, ("de", 1): "x"})
-    get = ["get", "--url", redis_server.url, "--query", "orders"]
+    get = ["get", "orders", "--url", redis_server.url]
     for word, printed in (
-        ("o-1", '{"status": "open"}'),
-        (":=7", "0"),
-        (':=["de", 1]', '"x"'),
+        ("key=o-1", '{"status": "open"}'),
+        ("key:=7", "0"),
+        ('key:=["de", 1]', '"x"'),
     ):
         assert main([*get, word]) == 0
         assert capsys.readouterr().out.strip() == printed
-    assert main([*get, "o-2"]) == 3
+    assert main([*get, "key=o-2"]) == 3
     assert capsys.readouterr().out.strip() == "null"
     assert main([*get]) == 1
     assert "there are 0 words" in capsys.readouterr().err
+
+
+def test_a_key_of_another_spelling_is_refused_with_the_right_one(
+    redis_server: RedisServer, write: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write({"o-1": 1})
+    for word in ("o-1", ":=7", "order=o-1"):
+        assert main(["get", "orders", word, "--url", redis_server.url]) == 1
+        said = capsys.readouterr().err
+        assert "Write key=text, or key:=JSON" in said
+        assert "o-1" not in said
+
+
+def test_a_first_commit_is_found_by_latest_and_the_commands_say_so(
+    redis_server: RedisServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    id_ = StateStoreProviderId(StateStoreId("carts", 0, 0), "run-1")
+    provider = StateStoreProvider(id_, config=redis_server.url)
+
+    def said(*words: str, status: int) -> tuple[str, str]:
+        assert main([*words, "--url", redis_server.url]) == status
+        found = capsys.readouterr()
+        return found.out, found.err
+
+    newer = "A newer version, published but not yet confirmed, has "
+    try:
+        store = provider.get_store(0)
+        store.put("ann", {"items": 1})
+        store.commit()
+        read = f"{newer}this key: read it with --at latest.\n"
+        assert said("get", "carts", "key=ann", status=3) == ("null\n", read)
+        assert said("get", "carts", "key=ann", "--at", "latest", status=0) == (
+            '{"items": 1}\n', "")  # fmt: skip
+        assert said("history", "carts", "key=ann", status=3) == (
+            "", f"{newer}this key: read it with get --at latest.\n")  # fmt: skip
+        rows = f"{newer}such rows: read them with --at latest.\n"
+        assert said("scan", "carts", status=0) == ("", rows)
+        assert said("scan", "carts", "key=a", status=0) == ("", rows)
+        # Nobody is told of what is nowhere, nor where a version was named.
+        assert said("get", "carts", "key=bob", status=3) == ("null\n", "")
+        assert said("history", "carts", "key=bob", status=3) == ("", "")
+        assert said("scan", "carts", "key=b", status=0) == ("", "")
+        assert said("get", "carts", "key=ann", "--version", "0", status=3) == ("null\n", "")
+        assert said("scan", "carts", "--version", "0", status=0) == ("", "")
+        provider.get_store(1).abort()
+        assert said("get", "carts", "key=ann", status=0) == ('{"items": 1}\n', "")
+    finally:
+        provider.close()
 
 
 def test_tables(redis_server: RedisServer, write: Write) -> None:

@@ -221,7 +221,7 @@ def test_a_call_that_was_killed_at_its_last_step_is_finished_by_the_next(
         patched.setattr(under_test._RescaledStore, "finish", killed)
         with pytest.raises(KeyboardInterrupt):
             query.rescale(2)
-    with pytest.raises(ConflictError, match=r"run `redis-state rescale --store NAME"):
+    with pytest.raises(ConflictError, match=r"run `redis-state rescale NAME"):
         query.begin(3)
     assert query.rescale(2).partitions == 2
     assert query.read(query.begin(3)) == AFTER
@@ -275,7 +275,7 @@ def test_too_little_memory_is_found_before_anything_is_written(
 
 
 def test_the_command_looks_first(query: Query, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["rescale", "--url", query.url, "--store", query.name, "--partitions", "2"]
+    command = ["rescale", query.name, "--url", query.url, "--partitions", "2"]
     assert main(command) == 0
     assert "300 rows after batch 1 would go from 3 partitions to 2" in capsys.readouterr().out
     assert query.begin(1).partitions == 3

@@ -403,6 +403,8 @@ def test_a_store_of_python_has_json_texts(redis_server: RedisServer) -> None:
     with redis_state.connect(redis_server.url) as reader:
         found = reader.sql("""select key, value ->> '$.status' as s from "orders 1" order by 1""")
         assert found.to_pylist() == [{"key": '"x"', "s": None}, {"key": '["de", 7]', "s": "ü"}]
+        one = reader.sql("""select key from "orders 1" where key = '"x"'""")
+        assert one.to_pylist() == [{"key": '"x"'}]
 
 
 def test_state_variables_are_tables(redis_server: RedisServer) -> None:

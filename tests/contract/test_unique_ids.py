@@ -128,7 +128,7 @@ def test_the_command_reads_by_id(
 ) -> None:
     attempt(planted, 1, "a1", "-", 1)
     attempt(planted, 1, "b1", "-", 10)
-    shared = ["get", "--url", redis_server.url, "--query", GEN, "--version", "1"]
+    shared = ["get", GEN, "--url", redis_server.url, "--version", "1"]
     for uid, count in (("a1", 1), ("b1", 10)):
         assert main([*shared, "--uid", uid, "carrier=UA"]) == 0
         assert json.loads(capsys.readouterr().out)["count"] == count

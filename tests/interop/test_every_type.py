@@ -232,11 +232,10 @@ def test_what_has_no_form_is_named_and_spoils_nothing_else(
     assert main(scanned) == 0
     assert len(capsys.readouterr().out.splitlines()) == 2
     key = ["field0=1", "index=0", "--json"]
-    assert main(["get", "--query", query.info.id, *place, *key]) == 1
+    assert main(["get", query.info.id, *place, *key]) == 1
     assert "REDIS_UNREADABLE" in capsys.readouterr().err
     shown = [
         "get",
-        "--query",
         query.info.id,
         *place,
         *key,

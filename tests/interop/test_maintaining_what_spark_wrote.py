@@ -117,6 +117,6 @@ def test_the_command_leaves_what_spark_needs(
     query = reader.query(str(streams.run(frame, "q").id))
     states = [state_of(query, version) for version in range(1, BATCHES_BEFORE + 1)]
     command = ["maintain", "--url", shared_redis_server.url, "--once", "--deep"]
-    assert main([*command, "--query", query.info.gen]) == 0, capsys.readouterr().err
+    assert main([*command, query.info.gen]) == 0, capsys.readouterr().err
     assert "2 partitions of 1 checkpoints maintained" in capsys.readouterr().out
     assert [state_of(query, version) for version in range(1, BATCHES_BEFORE + 1)] == states

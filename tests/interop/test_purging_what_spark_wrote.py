@@ -156,6 +156,6 @@ def test_the_key_is_printed(
     streams: Streams, shared_redis_server: RedisServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     gen = _run(streams, "printed")
-    connection = ["--url", shared_redis_server.url, "--query", gen]
+    connection = [gen, "--url", shared_redis_server.url]
     assert main(["get", *connection, "--version", "1", "k=k5"]) == 0
     assert json.loads(capsys.readouterr().out) == {"sum": 5}

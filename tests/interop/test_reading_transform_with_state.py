@@ -176,7 +176,7 @@ def test_everything_is_read(
         operator("seen").get({"k": "k1"}, version)
     with pytest.raises(ConfigError, match="Use get and items"):
         list(operator("total").list_items(version))
-    words = ["get", "--url", shared_redis_server.url, "--query", id_, "--version", str(version)]
+    words = ["get", id_, "--url", shared_redis_server.url, "--version", str(version)]
     assert main([*words, "--family", "seen", "k=k1"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed == [v for k, v in elements if k == {"k": "k1"}]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
+import re
 import shlex
 import shutil
 import subprocess
@@ -13,6 +16,7 @@ import redis_state
 from redis_state.cli.help import INDENT
 from redis_state.cli.main import build_parser, main
 from redis_state.cli.other.completion import SHELLS, commands_of
+from redis_state.cli.registry import GROUPS, CommandGroup
 
 COMMANDS = sorted(commands_of(build_parser()))
 
@@ -69,3 +73,32 @@ def test_other_commands_do_not_load_it() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stdout == "False\n"
+
+
+def test_the_help_lists_commands_by_group(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit, match=r"^0$"):
+        main(["--help"])
+    text = capsys.readouterr().out
+    listed: dict[str, list[str]] = {}
+    for line in text.partition("\ncommands:\n")[2].splitlines():
+        if heading := re.fullmatch(r"  (\w+) \((.+)\):", line):
+            names = listed.setdefault(heading[1], [])
+        elif command := re.match(r"    ([a-z-]+)  +\w", line):
+            names.append(command[1])
+    assert list(listed) == ["look", "follow", "operate", "move", "other"]
+    assert sorted(name for group in listed.values() for name in group) == COMMANDS
+    assert listed["look"][:4] == ["queries", "show", "get", "scan"]
+    assert listed["follow"] == ["changes", "top"]
+    assert "    get          print the state of one key\n" in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("group", GROUPS, ids=lambda group: group.name)
+def test_a_group_holds_the_modules_of_its_package(group: CommandGroup) -> None:
+    package = importlib.import_module(f"redis_state.cli.{group.name}")
+    registered = {one.__name__ for one in group.commands}  # type: ignore[attr-defined]  # modules
+    modules = [f"{package.__name__}.{one.name}" for one in pkgutil.iter_modules(package.__path__)]
+    assert registered == {one for one in modules if hasattr(importlib.import_module(one), "add_to")}

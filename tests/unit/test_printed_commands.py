@@ -47,7 +47,7 @@ MENTIONS = {
     ("docs/errors.md", "purge --recall"): "an option, in a sentence",
     ("docs/reliability.md", "maintain --vanished-after"): "an option, in a sentence",
     ("docs/rescale.md", "rescale --checkpoint"): "an option, in a sentence",
-    ("docs/rescale.md", "rescale --store"): "an option, in a sentence",
+    ("docs/rescale.md", "rescale 1"): "the arguments stand in the examples",
     ("docs/rescale.md", "purge --checkpoint"): "an option, in a sentence",
     ("docs/operations.md", "COMMAND --help"): "any of them",
 }
@@ -109,7 +109,7 @@ SCENES = {
     ("redis_state/batches/driver.py", "doctor --gen 1 --checkpoint /checkpoint"): (
         f"{BACK}::test_logs_that_were_set_back_by_hand_are_followed"
     ),
-    ("redis_state/batches/driver.py", "rescale --store 1 --partitions 1"): (
+    ("redis_state/batches/driver.py", "rescale 1 --partitions 1"): (
         "tests/contract/test_rescale_store.py::"
         "test_a_call_that_was_killed_at_its_last_step_is_finished_by_the_next"
     ),

@@ -1,4 +1,4 @@
-"""The arguments that name a checkpoint's folder, in whatever file system it lies."""
+"""Arguments that name a checkpoint folder in any file system."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from redis_state.files import Folder, folder_at, is_local, read_storage_options
 
 
 def add_checkpoint(parser: Adds, *, required: bool = False) -> None:
-    """Add the folder."""
+    """Adds the folder."""
     settings = {"required": True} if required else {}
     parser.add_argument(
         "--checkpoint",
@@ -22,30 +22,30 @@ def add_checkpoint(parser: Adds, *, required: bool = False) -> None:
 
 
 def add_storage_options(parser: Adds) -> None:
-    """Add what a file system wants beside the address. No secret is ever an argument."""
+    """Adds the file of options for a file system. No argument is ever a secret."""
     parser.add_argument(
         "--storage-options",
         metavar="PATH",
         help="JSON file of options for the checkpoint's file system in fsspec, such as "
-        '{"endpoint_url": "…"}; else storage_options of the profile, else none: drivers also take '
-        "the environment and their own files",
+        '{"endpoint_url": "…"}; default: storage_options of the profile. Drivers also read the '
+        "environment and their own files",
     )
 
 
 def add_stores(parser: Adds) -> None:
-    """Add the names of stores that Spark does not tell the query of."""
+    """Adds the names of Python stores that cannot be found from the query."""
     parser.add_argument(
         "--store",
         metavar="NAME",
         action="append",
         default=[],
-        help="a Python store that the query writes, if it does so in foreachBatch over Spark "
-        "Connect, or since an older release; all others are found. May be given again",
+        help="a Python store that the query writes in foreachBatch over Spark Connect, or since an "
+        "older release; all others are found. May be repeated",
     )
 
 
 def folder_of(arguments: argparse.Namespace) -> Folder:
-    """The folder that the arguments name.
+    """Returns the folder that the arguments name.
 
     Raises:
         ConfigError: A package is missing, or the address or the options are wrong.
@@ -58,7 +58,7 @@ def folder_of(arguments: argparse.Namespace) -> Folder:
 
 
 def words_of(arguments: argparse.Namespace, *, gen: str | None = None) -> list[str]:
-    """The same arguments for another command, for advice that can be pasted."""
+    """Returns the same arguments for another command, for advice that can be pasted."""
     given = (
         ("--checkpoint", arguments.checkpoint),
         ("--storage-options", arguments.storage_options),

@@ -1,4 +1,4 @@
-"""The arguments by which commands reach a server."""
+"""Arguments that name a server, and the options of a connection."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from redis_state.cli.arguments.profile import PROFILE_VARIABLE, URL_VARIABLE, se
 from redis_state.config import PASSWORD_VARIABLE, Config, parse
 
 _DEADLINE = "10s"
-# With arguments, or the one that needs none; a bare name is a tool that is talked of.
+# A command with arguments, or the only one that needs none. A bare name is only mentioned.
 _PRINTED = re.compile(r"`(redis-state (?:queries|[a-z-]+(?: [^\s`]+)+))`")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of a connection. A password is never one of them: others could see it."""
+    """Adds the arguments of a connection. None is a password: other users could see it."""
     group = parser.add_argument_group(
         "connection",
-        f"The server is that of --url, else of --profile, else of {URL_VARIABLE}, else of the "
-        f"profile that {PROFILE_VARIABLE} names. A password is taken from {PASSWORD_VARIABLE} or "
-        "from --password-file.",
+        f"The server is named by --url or --profile, else by {URL_VARIABLE}, else by the profile "
+        f"that {PROFILE_VARIABLE} names. A password is read from --password-file, else from "
+        f"{PASSWORD_VARIABLE}.",
     )
     group.add_argument("--url", help="redis://host:port/db or rediss://…")
     group.add_argument(
@@ -31,17 +31,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--username", help="ACL user")
     group.add_argument("--password-file", metavar="PATH", help="file that holds the password")
-    group.add_argument("--key-prefix", metavar="PREFIX", help="tenant prefix, as the query has it")
+    group.add_argument("--key-prefix", metavar="PREFIX", help="the option keyPrefix of the query")
     group.add_argument("--tls-ca-file", metavar="PATH", help="PEM file of trusted certificates")
     group.add_argument("--tls-cert-file", metavar="PATH", help="PEM file of a client certificate")
     group.add_argument("--tls-key-file", metavar="PATH", help="PEM file of its private key")
     group.add_argument(
-        "--signing-key-file", metavar="PATH", help="the secret by which the query signs its blocks"
+        "--signing-key-file",
+        metavar="PATH",
+        help="file that holds the secret by which the query signs its blocks",
     )
     group.add_argument(
         "--deadline",
         metavar="DURATION",
-        help=f"how long to keep trying a server that gives no answer (default: {_DEADLINE})",
+        help=f"how long to retry when the server does not respond (default: {_DEADLINE})",
     )
 
 
@@ -58,7 +60,7 @@ _OPTIONS = (
 
 
 def command_of(arguments: argparse.Namespace) -> str:
-    """The connection arguments for another command, for advice that can be pasted."""
+    """Returns the connection arguments for another command, for advice that can be pasted."""
     names = ("url", "profile", *_OPTIONS[:6])
     given = {name: getattr(arguments, name) for name in names}
     words = [
@@ -71,9 +73,9 @@ def command_of(arguments: argparse.Namespace) -> str:
 
 
 def with_server(text: str, arguments: argparse.Namespace) -> str:
-    """The text of an error, its commands with the server that this command was given.
+    """Returns the text of an error, with the server of this command added to its commands.
 
-    What raises an error does not know by which arguments its caller was started.
+    The code that raises an error does not know the arguments of the command.
     """
     if not hasattr(arguments, "profile"):
         return text
@@ -86,13 +88,13 @@ def _escaped(text: str) -> str:
 
 
 def options_of(arguments: argparse.Namespace, *, url: str | None = None) -> dict[str, Any]:
-    """The options of a connection that were named, but for a password of the environment.
+    """Returns the given options of a connection, without a password from the environment.
 
     Args:
-        url: The server, if it is not the one of the arguments.
+        url: A server other than that of the arguments.
 
     Raises:
-        ConfigError: One is wrong, or no server is named.
+        ConfigError: An option is wrong, or no server is named.
     """
     options = {"deadline": _DEADLINE, **server_options(url or arguments.url, arguments.profile)}
     given = {name: getattr(arguments, name) for name in _OPTIONS}
@@ -100,13 +102,13 @@ def options_of(arguments: argparse.Namespace, *, url: str | None = None) -> dict
 
 
 def config_of(arguments: argparse.Namespace) -> Config:
-    """The checked options of a connection.
+    """Returns the checked options of a connection.
 
-    An argument wins over the profile. A password file, of either, wins over the environment: it was
-    asked for.
+    An argument overrides the profile. A password file of either overrides the environment, since
+    it was given on purpose.
 
     Raises:
-        ConfigError: One is wrong, or no server is named.
+        ConfigError: An option is wrong, or no server is named.
     """
     options = options_of(arguments)
     if "password_file" not in options:
@@ -115,20 +117,20 @@ def config_of(arguments: argparse.Namespace) -> Config:
 
 
 class ProgressLine:
-    """One line on standard error that tells how far long work is; silent where nobody looks."""
+    """Line on standard error with the progress of long work; only on a terminal."""
 
     def __init__(self) -> None:
         self._shown = False
         self._active = sys.stderr.isatty()
 
     def __call__(self, what: str, done: int, total: int) -> None:
-        """Show that `done` of `total` are done."""
+        """Shows that `done` of `total` are done."""
         if self._active:
             print(f"\r\x1b[K{what}: {done:,} of {total:,}", end="", file=sys.stderr, flush=True)
             self._shown = True
 
     def end(self) -> None:
-        """Take the line away."""
+        """Removes the line."""
         if self._shown:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
             self._shown = False

@@ -1,4 +1,4 @@
-"""Keys of a family as they are given on the command line: whole ones, and how they begin."""
+"""Parsers of keys on the command line: whole keys, and beginnings of keys."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from redis_state.rows.text_values import columns_of, has_columns, key_of, plain_
 
 
 def key_of_family(family: Family, words: Sequence[str]) -> Any:
-    """A whole key.
+    """Returns the key that the words spell, as `OperatorState.get` takes it.
 
     Raises:
         ConfigError: A word is malformed, or does not fit its column.
@@ -21,7 +21,7 @@ def key_of_family(family: Family, words: Sequence[str]) -> Any:
 
 
 def beginning_of(family: Family, words: Sequence[str]) -> Callable[[Any], bool]:
-    """Whether a key begins so; every key does if there are no words.
+    """Returns a test of keys: True if a key begins as the words say. Without words all keys do.
 
     Raises:
         ConfigError: As `key_of_family`; or the columns are not the first ones of the key.
@@ -35,7 +35,7 @@ def beginning_of(family: Family, words: Sequence[str]) -> Callable[[Any], bool]:
     first = columns.names[: len(given)]
     if set(given) != set(first):
         raise ConfigError(
-            "choosing rows by --prefix",
+            "choosing rows by their keys",
             found="the columns are not the first ones of the key",
             advice=f"Key columns, in their order: {', '.join(columns.names)}.",
         )
@@ -45,5 +45,7 @@ def beginning_of(family: Family, words: Sequence[str]) -> Callable[[Any], bool]:
 def _plain_beginning(begin: Any) -> Callable[[Any], bool]:
     if isinstance(begin, str):
         return lambda key: isinstance(key, str) and key.startswith(begin)
-    parts = tuple(begin) if isinstance(begin, list) else (begin,)
-    return lambda key: isinstance(key, tuple) and key[: len(parts)] == parts
+    if isinstance(begin, list):
+        parts = tuple(begin)
+        return lambda key: isinstance(key, tuple) and key[: len(parts)] == parts
+    return lambda key: type(key) is type(begin) and is_same(key, begin)

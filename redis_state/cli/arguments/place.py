@@ -1,4 +1,4 @@
-"""The arguments that name a store of a query, and a version of it."""
+"""Arguments that name a query, one of its stores, a version and a key."""
 
 from __future__ import annotations
 
@@ -15,25 +15,43 @@ from redis_state.reader.versions import CONFIRMED, LATEST
 from redis_state.rows.decoding import Variants
 
 ABSENT_STATUS = 3
-"""A command ends with it when there is no such key."""
+"""Exit status of a command that does not find its key."""
+
+QUERY_HELP = "name or id of the query, or a gen"
+_KEY_HELP = (
+    "a key column: name=text, or name:=JSON (null, or an object for a window). The key of a store "
+    "that Python keeps is one column named key: key=text, or key:=JSON (a number; an array for a "
+    "tuple)"
+)
 
 
 class Adds(Protocol):
-    """A parser, or a group of one."""
+    """Parser, or a group of one."""
 
     def add_argument(self, *names: str, **settings: Any) -> argparse.Action:
-        """As `argparse.ArgumentParser.add_argument`."""
+        """Adds an argument, like `argparse.ArgumentParser.add_argument`."""
 
 
-def add_query(parser: argparse.ArgumentParser) -> None:
-    """Add the name of the query."""
-    parser.add_argument("query", metavar="QUERY", help="name or id of the query, or a gen")
+def add_query(parser: Adds, *, optional: str = "") -> None:
+    """Adds the query, which is the first positional argument of every command that has one.
+
+    Args:
+        optional: The help text of a command that works without a query; empty for others.
+    """
+    parser.add_argument(
+        "query",
+        nargs="?" if optional else None,
+        metavar="QUERY",
+        help=optional or QUERY_HELP,
+    )
 
 
 def add_store(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that name a store."""
+    """Adds the arguments that name a store, and how its values are printed."""
     parser.add_argument("--operator", type=int, default=0, help="Spark's operator id (default: 0)")
-    parser.add_argument("--store", default=DEFAULT_STORE, help="Spark's store name")
+    parser.add_argument(
+        "--store", default=DEFAULT_STORE, help=f"Spark's store name (default: {DEFAULT_STORE})"
+    )
     parser.add_argument(
         "--family",
         default=DEFAULT_FAMILY,
@@ -44,23 +62,23 @@ def add_store(parser: argparse.ArgumentParser) -> None:
         "--variant",
         choices=get_args(Variants),
         default="json",
-        help="a VARIANT is printed as its JSON text, or as its two binaries (default: json)",
+        help="print a VARIANT as its JSON text, or as its two binaries (default: json)",
     )
 
 
 def add_text(parser: argparse.ArgumentParser) -> None:
-    """Add `--text`."""
+    """Adds `--text`."""
     parser.add_argument(
         "--text",
         choices=("strict", "replace"),
         default="strict",
-        help="a text that is not UTF-8 ends the command, or is printed with U+FFFD in the place of "
-        "each wrong byte (default: strict)",
+        help="fail on text that is not UTF-8, or print U+FFFD for each wrong byte "
+        "(default: strict)",
     )
 
 
 def add_columns(parser: argparse.ArgumentParser) -> None:
-    """Add `--columns`, of the values that a command prints beside keys."""
+    """Adds `--columns`, which chooses value columns."""
     parser.add_argument(
         "--columns",
         metavar="NAMES",
@@ -69,24 +87,24 @@ def add_columns(parser: argparse.ArgumentParser) -> None:
 
 
 def add_place(parser: argparse.ArgumentParser) -> None:
-    """Add those, and what names a version."""
+    """Adds the arguments that name a store and a version of it."""
     add_store(parser)
     which = parser.add_mutually_exclusive_group()
     add_at(which)
     which.add_argument(
         "--version",
         type=int,
-        help="a state version instead: with Spark's own operators the number of the batch plus one",
+        help="a state version instead; of Spark's own operators the number of the batch plus one",
     )
 
 
 def state_of(
     reader: Reader, arguments: argparse.Namespace, columns: Sequence[str] | None = None
 ) -> OperatorState:
-    """The store that the arguments name.
+    """Returns the store that the arguments name.
 
     Args:
-        columns: Those that are parsed; ``None`` means all.
+        columns: The columns to parse; ``None`` means all.
 
     Raises:
         NotFoundError: There is no such query.
@@ -103,7 +121,7 @@ def state_of(
 
 
 def state_with_columns(reader: Reader, arguments: argparse.Namespace) -> OperatorState:
-    """The store that the arguments name, with the value columns of `--columns`.
+    """Returns the store that the arguments name, with the value columns of `--columns`.
 
     Raises:
         NotFoundError: There is no such query.
@@ -118,7 +136,7 @@ def state_with_columns(reader: Reader, arguments: argparse.Namespace) -> Operato
 
 
 def which_of(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The version that is meant, as the reader takes it.
+    """Returns the version that the arguments name, as keywords of a reader's methods.
 
     Raises:
         ConfigError: `--at` is neither a batch nor the name of a version.
@@ -129,10 +147,10 @@ def which_of(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def at_of(text: str) -> str | int:
-    """A batch, or the name of a version.
+    """Returns the batch or the name of a version that `--at` holds.
 
     Raises:
-        ConfigError: It is neither.
+        ConfigError: The text is neither.
     """
     if text in (CONFIRMED, LATEST):
         return text
@@ -147,24 +165,27 @@ def at_of(text: str) -> str | int:
 
 
 def add_at(parser: Adds) -> None:
-    """Add `--at`."""
+    """Adds `--at`."""
     parser.add_argument(
         "--at",
         default=CONFIRMED,
         metavar="BATCH",
-        help=f"the state after this batch; or '{CONFIRMED}', the newest one that the query has "
+        help=f"the state after this batch; or '{CONFIRMED}', the newest version that the query has "
         f"confirmed; or '{LATEST}', the newest one that every partition has published (default: "
         f"{CONFIRMED})",
     )
 
 
-def add_key(parser: argparse.ArgumentParser) -> None:
-    """Add the words of a key, as `keys_of.key_of_family` takes them."""
+def add_key(parser: argparse.ArgumentParser, *, beginning: str = "") -> None:
+    """Adds the words of a key, which `keys_of` parses.
+
+    Args:
+        beginning: What the beginning of a key means, of a command that accepts one.
+    """
     parser.add_argument(
         "key",
         nargs="*",
         default=[],
         metavar="COLUMN=VALUE",
-        help="a key column: name=text, or name:=JSON (null, or an object for a window); of a store "
-        "that Python keeps the key itself: text, or :=JSON (a number; an array for a tuple)",
+        help=f"{_KEY_HELP}{beginning and f'. {beginning}'}",
     )

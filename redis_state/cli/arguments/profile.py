@@ -1,8 +1,8 @@
-"""Where the server is that a command talks to: an argument, the environment, or a profile.
+"""Server of a command: named by an argument, the environment, or a profile.
 
-One of them alone names the server, so that the password file of a profile is never used for another
-server: `--url`, else `--profile`, else `REDIS_STATE_URL`, else the profile that
-`REDIS_STATE_PROFILE` names. A password in the environment goes to whichever server that is.
+The first of these names the server: `--url` or `--profile`, `REDIS_STATE_URL`, the profile that
+`REDIS_STATE_PROFILE` names. The others are ignored, so that the password file of a profile is never
+used for another server. A password in the environment is used for any server.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from redis_state.errors import ConfigError
 URL_VARIABLE = "REDIS_STATE_URL"
 PROFILE_VARIABLE = "REDIS_STATE_PROFILE"
 STORAGE_OPTIONS = "storage_options"
-"""A key of a profile: the file of options for the file systems of checkpoints."""
+"""Key of a profile that names the file of options for checkpoints' file systems."""
 _FILE = Path("redis-state/profiles.toml")
 _SIZE_MAX = 1 << 20
 _EXAMPLE = 'Write a table a profile, such as [production] and below it url = "redis://host:6379/0".'
 
 
 def profiles_path() -> Path:
-    """The file with the profiles, whether or not it is there."""
+    """Returns the path of the file with the profiles, which need not exist."""
     given = os.environ.get("XDG_CONFIG_HOME", "")
-    # The base directory specification has relative ones ignored.
+    # The XDG base directory specification requires relative paths to be ignored.
     folder = Path(given) if Path(given).is_absolute() else Path("~/.config").expanduser()
     return folder / _FILE
 
 
 def server_options(url: str | None, profile: str | None) -> dict[str, Any]:
-    """The options that name the server, with what a profile says beside, by their names in Python.
+    """Returns the server, merged with the profile's other options, by their names in Python.
 
     Args:
-        url: As the command got it; `profile` too.
+        url: The argument of the command, like `profile`.
 
     Raises:
-        ConfigError: Nothing names a server; or the profile is not there or wrong.
+        ConfigError: Nothing names a server; or the profile does not exist or is wrong.
     """
     if url is not None and profile is not None:
         raise ConfigError(
@@ -65,10 +65,10 @@ def server_options(url: str | None, profile: str | None) -> dict[str, Any]:
 
 
 def storage_options_file(url: str | None, profile: str | None) -> str | None:
-    """The file that the profile names for the file systems of checkpoints; ``None`` if none does.
+    """Returns the file that the profile names for checkpoints' file systems, or ``None``.
 
     Args:
-        url: As the command got it; `profile` too.
+        url: The argument of the command, like `profile`.
 
     Raises:
         ConfigError: The profile cannot be read, or does not name a path.
@@ -88,18 +88,18 @@ def storage_options_file(url: str | None, profile: str | None) -> str | None:
 
 
 def _profile_meant(profile: str | None) -> str | None:
-    """The profile that names the server, where no `--url` does."""
+    """Returns the profile that names the server, if `--url` does not."""
     if profile is None and not os.environ.get(URL_VARIABLE):
         return os.environ.get(PROFILE_VARIABLE) or None
     return profile
 
 
 def read_profile(name: str) -> dict[str, Any]:
-    """The options of one profile.
+    """Returns the options of one profile.
 
     Raises:
-        ConfigError: The file cannot be read or is not TOML, there is no such profile, or an option
-            of it is unknown, a password, or no plain value.
+        ConfigError: The file cannot be read or is not TOML, there is no such profile, or one of its
+            options is unknown, a password, or not a plain value.
     """
     what, found = _table(name)
     options: dict[str, Any] = {}
@@ -116,7 +116,7 @@ def read_profile(name: str) -> dict[str, Any]:
 
 
 def _table(name: str) -> tuple[str, Mapping[str, Any]]:
-    """What is done, for errors, and the profile as it stands there."""
+    """Returns the description of the attempt, for errors, and the table of the profile."""
     path = profiles_path()
     what = f"reading profile '{name}' in {path}"
     profiles = _read(path, what)
@@ -132,7 +132,7 @@ def _table(name: str) -> tuple[str, Mapping[str, Any]]:
 
 
 def _checked(what: str, key: str, value: object) -> str:
-    """The name of an option in Python."""
+    """Returns the name of an option in Python, after a check of its value."""
     try:
         option = config.option_named(key)
     except ConfigError as error:

@@ -1,4 +1,4 @@
-"""What commands that move rows share: the check before, and the Spark session."""
+"""Spark session of commands that move rows, and the check that a query is stopped."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 HEAP = "spark.driver.memory"
 _HEAP_BYTES_MIN = 1 << 30
 _TASK_BYTES = 160 << 20
-"""Of a task that fills a partition; `BoundedHeapSuite` fills some in as much each."""
+"""Heap of a task that fills a partition; `BoundedHeapSuite` gives each task as much."""
 
 _REST_BYTES = 256 << 20
-# As Spark reads sizes: without a unit they are MiB here.
+# The syntax of Spark's sizes. Without a unit `spark.driver.memory` counts MiB.
 _SIZE = re.compile(r"(\d+)([kmgt]?)b?")
 _UNITS = {"k": 10, "": 20, "m": 20, "g": 30, "t": 40}
 _CONTAINER_LIMITS = (
@@ -39,24 +39,24 @@ _CONTAINER_LIMITS = (
 
 
 def add_session_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of a session, and what fsspec wants, which reads the marker file."""
+    """Adds the arguments of a session, and those of fsspec, which reads the marker file."""
     add_storage_options(parser)
     parser.add_argument(
         "--master",
-        help="of Spark (default: all cores of this machine, or as many as half of its memory is "
-        "enough for)",
+        help="Spark master (default: local, on all cores of this machine, or as many as half of "
+        "its memory is enough for)",
     )
     parser.add_argument(
         "--conf",
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="of Spark; may be repeated",
+        help="a setting of Spark; may be repeated",
     )
 
 
 def memory_of_machine() -> int:
-    """Bytes of memory of this machine, or of the container in which the process runs."""
+    """Returns the bytes of memory of this machine, or of the container of the process."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for limit in _CONTAINER_LIMITS:
         with suppress(OSError, ValueError):  # "max" says that there is none
@@ -65,21 +65,21 @@ def memory_of_machine() -> int:
 
 
 def cores_of_machine() -> int:
-    """Cores on which this process may run."""
+    """Returns the number of cores on which this process may run."""
     on = getattr(os, "sched_getaffinity", None)
     return len(on(0)) if on is not None else os.cpu_count() or 1
 
 
 def tasks_in(heap: int, cores: int) -> int:
-    """How many tasks may run at once in a heap of so many bytes, at most one a core."""
+    """Returns how many tasks may run at once in a heap of so many bytes, at most one a core."""
     return max(1, min(cores, (heap - _REST_BYTES) // _TASK_BYTES))
 
 
 def heap_of(confs: Mapping[str, str]) -> int:
-    """Bytes of the heap that was given, or half of the machine's memory, at least 1 GiB.
+    """Returns the bytes of the given heap, or half of the machine's memory, at least 1 GiB.
 
     Raises:
-        ConfigError: What was given is not a size.
+        ConfigError: The given heap is not a size.
     """
     given = confs.get(HEAP)
     if given is None:
@@ -95,19 +95,19 @@ def heap_of(confs: Mapping[str, str]) -> int:
 
 
 def say_that_it_cannot_be_seen() -> None:
-    """Of a checkpoint of another provider: nothing shows whether its query runs."""
+    """Prints that nothing shows whether the query of another provider's checkpoint runs."""
     print("whether the query runs cannot be seen from here: make sure that it is stopped")
 
 
 def refuse_running_query(arguments: argparse.Namespace, *, attempted: str) -> None:
-    """Of a checkpoint whose state is in Redis: only Redis shows whether its query runs.
+    """Raises if the query of a checkpoint runs, as far as Redis shows that.
 
-    Of another one a line says that it cannot be seen.
+    If the state is not in Redis, prints that nothing shows whether the query runs.
 
     Raises:
-        UsageError: It runs, and ``--force`` was not given.
+        UsageError: The query runs, and ``--force`` was not given.
         StateError: The folder was moved or copied: the state may be of another query.
-        FormatError: Its marker is damaged.
+        FormatError: The marker is damaged.
     """
     folder = folder_of(arguments)
     if not has_marker(folder):
@@ -127,11 +127,11 @@ def refuse_running_query(arguments: argparse.Namespace, *, attempted: str) -> No
 def session_of(
     arguments: argparse.Namespace, options: Mapping[str, Any], *, name: str
 ) -> SparkSession:
-    """A session of this process, with our jar.
+    """Returns a Spark session of this process, with our jar.
 
     Args:
-        options: Of the connection, as `options_of` gives them.
-        name: Of the application.
+        options: Options of the connection, as `options_of` returns them.
+        name: Name of the application.
 
     Raises:
         ConfigError: An argument or an option is wrong.

@@ -1,4 +1,4 @@
-"""`redis-state changes`: what each batch changes, as JSON lines."""
+"""`redis-state changes`: prints what each batch changes, as JSON lines."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _INTERVAL_S = 1.0
 
 
 def add_to(subparsers: Subparsers) -> None:
-    """Add the command."""
+    """Adds the command."""
     parser = subparsers.add_parser(
         "changes",
         help="print what each batch changes",
         description="Print the changes of one store as JSON lines, batch by batch, once every "
         "partition has confirmed the batch: a line with 'batch', 'key' and 'value' for each key, "
         "null for a removed one, and a last line of the batch with 'batch', 'rows' and 'token'. "
-        "Whoever has dealt with that line goes on behind it by --since TOKEN; a batch without its "
-        "last line comes again.",
+        "After that line is processed, --since TOKEN continues behind it; a batch without its last "
+        "line comes again.",
         epilog=example(
             "redis-state changes flights --since start --url redis://localhost:6379/0",
             "redis-state changes flights --since 41 --follow",
@@ -44,8 +44,8 @@ def add_to(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--since",
         metavar="TOKEN",
-        help="what comes behind this token, or behind the batch of this number; 'start': the whole "
-        "state first, in a batch whose last line says 'whole' (default: from now on)",
+        help="begin behind this token, or behind the batch of this number; 'start': print the "
+        "whole state first, as a batch whose last line has 'whole' set (default: from now on)",
     )
     parser.add_argument(
         "--follow", action="store_true", help="wait for further batches, until Ctrl-C"
@@ -55,14 +55,14 @@ def add_to(subparsers: Subparsers) -> None:
         type=float,
         default=_INTERVAL_S,
         metavar="SECONDS",
-        help=f"between two looks of --follow (default: {_INTERVAL_S:g})",
+        help=f"interval of --follow between two requests (default: {_INTERVAL_S:g})",
     )
     add_arguments(parser)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the changes."""
+    """Prints the changes."""
     since: str | int | None = arguments.since
     number = None if arguments.since is None else text_number(arguments.since)
     if number is not None:

@@ -1,4 +1,4 @@
-"""`redis-state top`: the queries of a server, again and again."""
+"""`redis-state top`: shows the queries of a server, renewed until a key is pressed."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ _SORTS: dict[str, Callable[[PrintedRow], object]] = {
 
 
 def add_to(subparsers: Subparsers) -> None:
-    """Add the command."""
+    """Adds the command."""
     parser = subparsers.add_parser(
         "top",
         help="watch the queries of a server",
         description="Show the queries of a server in a table that is renewed; q or Ctrl-C ends it. "
-        "BATCH is the newest confirmed one, LAG how many batches are published above it, ROWS/S "
-        "how fast the number of keys changes, AGE the time since the last write, to the minute.",
+        "BATCH is the newest confirmed batch, LAG the number of batches published above it, ROWS/S "
+        "the change of the number of keys, AGE the time since the last write, to the minute.",
         epilog=example(
             "redis-state top --url redis://localhost:6379/0",
             "redis-state top --once --sort rows --profile production",
@@ -56,17 +56,22 @@ def add_to(subparsers: Subparsers) -> None:
         type=float,
         default=_INTERVAL_S,
         metavar="SECONDS",
-        help=f"between two looks (default: {_INTERVAL_S:g}, at least {_INTERVAL_MIN_S:g})",
+        help=f"time between two tables (default: {_INTERVAL_S:g}, at least {_INTERVAL_MIN_S:g})",
     )
-    parser.add_argument("--sort", choices=tuple(_SORTS), default="bytes", help="default: bytes")
-    parser.add_argument("--once", action="store_true", help="print one table, and end")
+    parser.add_argument(
+        "--sort",
+        choices=tuple(_SORTS),
+        default="bytes",
+        help="the order of the queries (default: bytes)",
+    )
+    parser.add_argument("--once", action="store_true", help="print one table and exit")
     printing.add_arguments(parser)
     add_arguments(parser)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print once, or until somebody ends it."""
+    """Prints one table, or renews it until the user ends it."""
     if not _INTERVAL_MIN_S <= arguments.interval <= _INTERVAL_MAX_S:
         raise ConfigError(
             "watching the queries",
@@ -94,19 +99,19 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 class QueriesNow:
-    """The queries at one moment, beside those of the look before."""
+    """Status of all queries at one moment, with the status before it for rates."""
 
     def __init__(self, found: list[QueryStatus], before: QueriesNow | None) -> None:
         self._found = found
         self._before = {} if before is None else {one.gen: one for one in before._found}
 
     def rows(self, sort: str) -> list[PrintedRow]:
-        """A row a query; the rate is ``None`` where there is no earlier look."""
+        """Returns a row for each query; the rate is ``None`` without an earlier status."""
         rows = [{**row_of(one), "rows_per_s": self._rate(one)} for one in self._found]
         return sorted(rows, key=_SORTS[sort])  # type: ignore[arg-type]  # keys of one kind each
 
     def sheet(self, sort: str) -> Sheet:
-        """The table below its sums."""
+        """Returns the table, with the sums as its title."""
         rows = self.rows(sort)
         alive = sum(bool(row["alive"]) for row in rows)
         total = sum(row["bytes"] for row in rows)
@@ -157,7 +162,7 @@ def _screen(look: QueriesNow, arguments: argparse.Namespace, height: int) -> Ren
 
 @contextmanager
 def _keys() -> Iterator[int | None]:
-    """Standard input, each key at once and unseen; ``None`` where it is no terminal."""
+    """Yields standard input without line buffering and echo; ``None`` if it is not a terminal."""
     if not sys.stdin.isatty():
         yield None
         return
@@ -174,7 +179,7 @@ def _keys() -> Iterator[int | None]:
 
 
 def _ended(key: int | None, seconds: float) -> bool:
-    """Wait for the next look; whether somebody wants it to end."""
+    """Waits for the interval; returns True at once if the user presses q."""
     end_s = SYSTEM.monotonic_s() + seconds
     while (left_s := end_s - SYSTEM.monotonic_s()) > 0:
         if key is None:

@@ -1,4 +1,4 @@
-"""`redis-state diff`: what changed between two batches."""
+"""`redis-state diff`: prints what changed between two batches."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 
 def add_to(subparsers: Subparsers) -> None:
-    """Add the command."""
+    """Adds the command."""
     parser = subparsers.add_parser(
         "diff",
         help="print what changed between two batches",
         description="Print the keys of one store whose values differ between the states after two "
-        "batches, in no order: what happened ('inserted', 'updated', 'removed'), the key, and the "
+        "batches, in no order: the change ('inserted', 'updated' or 'removed'), the key, and the "
         "values before and after. Only what these batches wrote is read, never the whole state.",
         epilog=example(
             "redis-state diff flights 40 41 --url redis://localhost:6379/0",
@@ -48,7 +48,7 @@ def add_to(subparsers: Subparsers) -> None:
         type=int,
         nargs="?",
         metavar="BATCH",
-        help="another one (default: the newest that the query has confirmed)",
+        help="another batch (default: the newest one that the query has confirmed)",
     )
     add_store(parser)
     add_columns(parser)
@@ -58,7 +58,7 @@ def add_to(subparsers: Subparsers) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the changes."""
+    """Prints the changes."""
     with Reader(config_of(arguments)) as reader:
         state = state_with_columns(reader, arguments)
         a, b = arguments.a, arguments.b
@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _types(state: OperatorState, a: int, b: int | None) -> Types:
-    """Those after the later batch; what it does not tell is left to the rows."""
+    """Returns the types after the later batch; types it does not have come from the rows."""
     key = value = None
     with suppress(NotFoundError, ConfigError):
         key, value = types_of(state, {} if b is None else {"at": max(a, b)})

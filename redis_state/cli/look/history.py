@@ -1,4 +1,4 @@
-"""`redis-state history`: the values that a key has had."""
+"""`redis-state history`: prints the values that a key has had."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from redis_state.cli.arguments.connection import add_arguments, config_of
 from redis_state.cli.arguments.keys_of import key_of_family
+from redis_state.cli.arguments.newer import tell_if_newer
 from redis_state.cli.arguments.place import (
     ABSENT_STATUS,
     add_columns,
@@ -21,19 +22,20 @@ from redis_state.cli.output.printing import Sheet
 from redis_state.cli.output.state_types import BOOLEAN, LONG, Types, types_of
 from redis_state.live import Reader
 from redis_state.reader import OperatorState
+from redis_state.reader.versions import LATEST
 
 if TYPE_CHECKING:
     from redis_state.cli.command import Subparsers
 
 
 def add_to(subparsers: Subparsers) -> None:
-    """Add the command."""
+    """Adds the command."""
     parser = subparsers.add_parser(
         "history",
         help="print the values that a key has had",
-        description="Print the values of one key, the newest first, each with the batch that gave "
-        "it, as far back as versions are kept; null where a batch removed the key. 'earlier' says "
-        "that this batch or an older one gave the last of them. Exit status "
+        description="Print the values of one key, the newest first, each with the batch that wrote "
+        "it, as far back as versions are kept; null where a batch removed the key. The oldest "
+        "value has 'earlier' set if an older batch may have written it. Exit status "
         f"{ABSENT_STATUS}: no kept version has the key.",
         epilog=example(
             "redis-state history flights carrier=UA --url redis://localhost:6379/0",
@@ -43,7 +45,7 @@ def add_to(subparsers: Subparsers) -> None:
     add_query(parser)
     add_store(parser)
     add_columns(parser)
-    parser.add_argument("--limit", type=int, metavar="VALUES", help="so many at most")
+    parser.add_argument("--limit", type=int, metavar="VALUES", help="print at most so many")
     printing.add_arguments(parser, files=True)
     add_arguments(parser)
     add_key(parser)
@@ -51,7 +53,7 @@ def add_to(subparsers: Subparsers) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the values."""
+    """Prints the values."""
     with Reader(config_of(arguments)) as reader:
         state = state_with_columns(reader, arguments)
         key = key_of_family(state.family(), arguments.key)
@@ -59,6 +61,12 @@ def run(arguments: argparse.Namespace) -> int:
         rows = [{"batch": one.batch, "value": one.value, "earlier": one.earlier} for one in found]
         notes = [] if rows else ["No kept version has such a key."]
         printing.emit(arguments, Sheet(rows, types=lambda: _types(state), notes=notes))
+        if not rows:
+            tell_if_newer(
+                lambda: state.get_many([key], at=LATEST) != [None],
+                what="this key",
+                advice="read it with get --at latest",
+            )
     return 0 if rows else ABSENT_STATUS
 
 

@@ -1,4 +1,4 @@
-"""`redis-state hot`: which keys the last batches changed most."""
+"""`redis-state hot`: prints the keys that the last batches changed most."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _BY = get_args(By)
 
 
 def add_to(subparsers: Subparsers) -> None:
-    """Add the command."""
+    """Adds the command."""
     parser = subparsers.add_parser(
         "hot",
         help="print the keys that change most",
         description="Print the keys of one store that the last batches changed most, with the "
-        "number of batches that changed them, what these wrote of them, and their share of all. "
-        "Only what these batches wrote is read, never the whole state, and the query does nothing "
-        "for it. With more than a hundred thousand keys figures may be too low by the error that "
-        "is given.",
+        "number of batches that changed them, the bytes written, and their share of all changes. "
+        "Only what these batches wrote is read, never the whole state, at no cost to the query. "
+        "With more than a hundred thousand keys the figures may be too low, by at most the error "
+        "that is printed.",
         epilog=example(
             "redis-state hot flights --url redis://localhost:6379/0",
             "redis-state hot flights --batches 50 --by bytes --json",
@@ -42,17 +42,17 @@ def add_to(subparsers: Subparsers) -> None:
         type=int,
         default=BATCHES,
         metavar="N",
-        help=f"look at the last N batches that are confirmed and kept (default: {BATCHES})",
+        help=f"read the last N batches that are confirmed and kept (default: {BATCHES})",
     )
     parser.add_argument(
         "--limit",
         type=int,
         default=LIMIT,
         metavar="KEYS",
-        help=f"so many at most (default: {LIMIT})",
+        help=f"print at most so many (default: {LIMIT})",
     )
     parser.add_argument(
-        "--by", choices=_BY, default=_BY[0], help=f"what counts (default: {_BY[0]})"
+        "--by", choices=_BY, default=_BY[0], help=f"the order of the keys (default: {_BY[0]})"
     )
     printing.add_arguments(parser, files=True)
     add_arguments(parser)
@@ -60,7 +60,7 @@ def add_to(subparsers: Subparsers) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the keys."""
+    """Prints the keys."""
     with Reader(config_of(arguments)) as reader:
         found = state_of(reader, arguments).hot(
             batches=arguments.batches, limit=arguments.limit, by=arguments.by

@@ -1,4 +1,4 @@
-"""`redis-state queries`: the queries that keep state in a server."""
+"""`redis-state queries`: lists the queries that keep state in a server."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ if TYPE_CHECKING:
 
 
 def add_to(subparsers: Subparsers) -> None:
-    """Add the command."""
+    """Adds the command."""
     parser = subparsers.add_parser(
         "queries",
         help="list the queries that keep state in a server",
         description="List the queries that keep state in a server, one for each checkpoint, the "
-        "newest last, from metadata alone. 'replaced_by' (on a terminal: replaced) stands at one "
-        "whose folder was deleted and created again: `redis-state purge --gen` removes its state.",
+        "newest last, from metadata alone. 'replaced_by' (on a terminal: replaced) marks a "
+        "checkpoint whose folder was deleted and created again: `redis-state purge --gen` removes "
+        "its state.",
         epilog=example("redis-state queries --url redis://localhost:6379/0"),
     )
     printing.add_arguments(parser)
@@ -33,7 +34,7 @@ def add_to(subparsers: Subparsers) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the queries."""
+    """Prints the queries."""
     with Reader(config_of(arguments)) as reader:
         rows = [row_of(one) for one in reader.status()]
     notes = [] if rows else ["No query keeps state in this Redis, database and key prefix."]
@@ -42,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def row_of(status: QueryStatus) -> dict[str, Any]:
-    """What is printed of a query."""
+    """Returns the members that JSON has of a query."""
     row = {
         "gen": status.gen,
         "id": status.id,
@@ -66,12 +67,12 @@ def row_of(status: QueryStatus) -> dict[str, Any]:
 
 
 def title_of(row: PrintedRow) -> str:
-    """What a query is called."""
+    """Returns the name of a query, or an id if it has no name."""
     return str(row["name"] or row["id"] or row["gen"])
 
 
 def state_of(row: PrintedRow) -> str:
-    """In a word, how a query stands."""
+    """Returns the state of a query in a word."""
     if row["problems"]:
         return "problem"
     if row.get("replaced_by"):

@@ -1,4 +1,4 @@
-"""`redis-state show`: one query with its operators, stores and partitions."""
+"""`redis-state show`: prints one query with its operators, stores and partitions."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 
 def add_to(subparsers: Subparsers) -> None:
-    """Add the command."""
+    """Adds the command."""
     parser = subparsers.add_parser(
         "show",
         help="show a query: operators, stores, families, partitions",
-        description="Show one query: what is known of its run, its operators and stores with their "
+        description="Show one query: its newest run, its operators and stores with their "
         "column families, and each partition with its versions, rows, bytes, the process that "
-        "serves it, and what holds its oldest version. With --json one object a line: the "
-        "query, each store, each partition; 'kind' says which.",
+        "serves it, and what holds its oldest version. With --json one object a line, with its "
+        "'kind': the query, each store, each partition.",
         epilog=example("redis-state show flights --url redis://localhost:6379/0"),
     )
     add_query(parser)
@@ -40,7 +40,7 @@ def add_to(subparsers: Subparsers) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the query."""
+    """Prints the query."""
     with Reader(config_of(arguments)) as reader:
         query = reader.query(arguments.query)
         status = query.status()
@@ -69,10 +69,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def families_of(query: Query, store: StoreStatus, notes: list[str]) -> list[Family]:
-    """The column families of a store, from the headers of its newest version where there is one.
+    """Returns the column families of a store, from the headers of its newest version.
+
+    Without a readable version they come from the list that the query keeps.
 
     Args:
-        notes: Gets the reason where that version cannot be read, and the query's own list is taken.
+        notes: Receives the reason why a version cannot be read.
     """
     if any(one.confirmed for one in store.partitions):
         try:
@@ -84,7 +86,7 @@ def families_of(query: Query, store: StoreStatus, notes: list[str]) -> list[Fami
 
 
 def partition_row(status: QueryStatus, of: StoreStatus, one: PartitionStatus) -> dict[str, Any]:
-    """What is printed of a partition."""
+    """Returns the members that JSON has of a partition."""
     owner = one.owner
     return {
         "kind": "partition",

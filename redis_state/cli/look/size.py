@@ -1,4 +1,4 @@
-"""`redis-state size`: rows and bytes of a query by store, partition or family."""
+"""`redis-state size`: prints rows and bytes of a query by store, partition or family."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ _SIZES = (
 
 
 def add_to(subparsers: Subparsers) -> None:
-    """Add the command."""
+    """Adds the command."""
     parser = subparsers.add_parser(
         "size",
         help="show rows and bytes by operator, partition or family",
         description="Show how large a query's state is, from manifests alone. Rows are keys of the "
-        "confirmed version; bytes are what Redis keeps of all versions, compressed as it is: "
-        "'snapshot' is the newest snapshot, 'deltas' all changes that are kept. Manifests count "
-        "keys of internal families apart; other families of one store are counted together.",
+        "confirmed version; bytes are those of all kept versions, compressed: 'snapshot' is the "
+        "newest snapshot, 'deltas' are all kept changes. Manifests count the keys of internal "
+        "families apart; the other families of a store are counted together.",
         epilog=example("redis-state size flights --by partition --url redis://localhost:6379/0"),
     )
     add_query(parser)
     parser.add_argument(
-        "--by", choices=_BY, default=_BY[0], help=f"one line for each (default: {_BY[0]})"
+        "--by", choices=_BY, default=_BY[0], help=f"print a line for each (default: {_BY[0]})"
     )
     printing.add_arguments(parser)
     add_arguments(parser)
@@ -51,7 +51,7 @@ def add_to(subparsers: Subparsers) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the sizes."""
+    """Prints the sizes."""
     with Reader(config_of(arguments)) as reader:
         query = reader.query(arguments.query)
         status = query.status()
@@ -82,7 +82,7 @@ def _by_partition(status: QueryStatus) -> Iterator[dict[str, Any]]:
 
 
 def _by_family(of: StoreStatus, families: list[Family]) -> Iterator[dict[str, Any]]:
-    """What manifests tell apart: keys of internal families, and all others."""
+    """Yields the two counts of manifests: keys of internal families, and all other keys."""
     place = {"operator": of.operator, "store": of.store}
     for internal, rows in ((False, of.rows), (True, of.internal_rows)):
         names = [family.name for family in families if family.internal is internal]

@@ -1,4 +1,4 @@
-"""`redis-state skew`: how uneven the partitions of a query are, from metadata alone."""
+"""`redis-state skew`: prints how uneven partitions are, from metadata alone."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 def add_to(subparsers: Subparsers) -> None:
-    """Add the command."""
+    """Adds the command."""
     parser = subparsers.add_parser(
         "skew",
         help="show how uneven partitions are",
-        description="Show the largest partition of each store over the mean of all, by rows and by "
-        "bytes, and which one it is. 1.0 is even. One task of a batch works on one partition, so "
-        "the batch takes as long as the largest.",
+        description="Show the largest partition of each store, divided by the mean of all, by rows "
+        "and by bytes; 1.0 is even. A task of a batch works on one partition, so the batch takes "
+        "as long as its largest partition.",
         epilog=example("redis-state skew flights --url redis://localhost:6379/0"),
     )
     add_query(parser)
@@ -35,7 +35,7 @@ def add_to(subparsers: Subparsers) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the skew."""
+    """Prints the skew."""
     with Reader(config_of(arguments)) as reader:
         status = reader.query(arguments.query).status()
     rows = [skew_of(one) for one in status.stores if one.partitions]
@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def skew_of(store: StoreStatus) -> dict[str, Any]:
-    """The largest partition over the mean, by rows and by bytes; 1 where there is nothing."""
+    """Returns the largest partition divided by the mean, in rows and in bytes; 1 if both are 0."""
     row: dict[str, Any] = {
         "operator": store.operator,
         "store": store.store,

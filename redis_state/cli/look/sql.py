@@ -1,4 +1,4 @@
-"""`redis-state sql`: one SQL statement over live state."""
+"""`redis-state sql`: runs one SQL statement over live state."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 
 def add_to(subparsers: Subparsers) -> None:
-    """Add the command."""
+    """Adds the command."""
     parser = subparsers.add_parser(
         "sql",
         help="print the answer to a SQL statement over live state",
-        description="Print the rows of one SELECT, SHOW TABLES or DESCRIBE, by DuckDB. A table has "
-        "the name of its query; behind it stand the number of the operator, the store and the "
-        "state variable, where they are not the usual ones. SHOW TABLES lists them.",
+        description="Print the rows of one SELECT, SHOW TABLES or DESCRIBE, which DuckDB runs. A "
+        "table is named after its query, followed by the number of the operator, the store and "
+        "the state variable where they are not the default ones. SHOW TABLES lists the tables.",
         epilog=example(
             'redis-state sql --url redis://localhost:6379/0 "select * from flights where carrier = '
             "'UA'\"",
@@ -38,14 +38,16 @@ def add_to(subparsers: Subparsers) -> None:
             "redis-state sql --url redis://localhost:6379/0 'show tables'",
         ),
     )
-    parser.add_argument("statement", metavar="STATEMENT", help="one statement, which only reads")
+    parser.add_argument(
+        "statement", metavar="STATEMENT", help="one SELECT, SHOW TABLES or DESCRIBE"
+    )
     add_at(parser)
     add_text(parser)
     parser.add_argument(
         "--memory",
         default=SQL_MEMORY,
         metavar="SIZE",
-        help=f"what DuckDB may take, besides the answer (default: {SQL_MEMORY})",
+        help=f"the most memory that DuckDB takes, without the answer (default: {SQL_MEMORY})",
     )
     printing.add_arguments(parser, files=True)
     add_arguments(parser)
@@ -53,7 +55,7 @@ def add_to(subparsers: Subparsers) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the answer."""
+    """Prints the answer."""
     with Reader(config_of(arguments)) as reader:
         at = at_of(arguments.at)
         found = reader.sql(arguments.statement, at=at, memory=arguments.memory, text=arguments.text)
@@ -64,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _different(names: Sequence[str]) -> list[str]:
-    """A column that is called as one before it gets a number, as in a table of state."""
+    """Returns the names, with a number behind those that occur again, as in tables of state."""
     found: list[str] = []
     for name in names:
         found.append(free_name(name, [*found, *names] if name in found else found))

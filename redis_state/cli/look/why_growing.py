@@ -1,4 +1,4 @@
-"""`redis-state why-growing`: why the state of a query grows, from metadata alone."""
+"""`redis-state why-growing`: prints why a state grows, from metadata alone."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _NONE = (
 
 
 def add_to(subparsers: Subparsers) -> None:
-    """Add the command."""
+    """Adds the command."""
     parser = subparsers.add_parser(
         "why-growing",
-        help="say why the state of a query grows",
+        help="print why the state of a query grows",
         description="Name the causes that metadata shows: keys that nobody removes, a watermark "
         "that is missing or stuck, old keys, fat keys, uneven partitions, too many kept versions, "
         "late maintenance. No row is read.",
@@ -48,7 +48,7 @@ def add_to(subparsers: Subparsers) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the causes."""
+    """Prints the causes."""
     with Reader(config_of(arguments)) as reader:
         causes = reader.query(arguments.query).why_growing()
     if printing.format_of(arguments) == printing.TABLE:

@@ -1,4 +1,4 @@
-"""`redis-state bootstrap`: rows of Parquet files become the state of a stopped query."""
+"""`redis-state bootstrap`: makes rows of Parquet files the state of a stopped query."""
 
 from __future__ import annotations
 
@@ -22,21 +22,23 @@ if TYPE_CHECKING:
 
 
 def add_to(subparsers: Subparsers) -> None:
-    """Add the command."""
+    """Adds the command."""
     parser = subparsers.add_parser(
         "bootstrap",
         help="make rows of Parquet files the state of a stopped query",
         description="Make rows of Parquet files the state of an operator of a stopped query, in a "
-        "new checkpoint folder, by a Spark session of this process. Without rows it prints which "
-        "columns each operator takes. Without --yes it reads and checks all rows, and only says "
-        "what it would do.",
+        "new checkpoint folder, by a Spark session of this process. Without rows the command "
+        "prints the columns that each operator takes. Without --yes it reads and checks all rows, "
+        "and only prints what it would do.",
         epilog=example(
             "redis-state bootstrap --url redis://localhost:6379/0 --checkpoint /data/totals",
             "redis-state bootstrap --url redis://localhost:6379/0 --checkpoint /data/totals "
             "--to-checkpoint /data/totals-2 --rows /data/rows --mode merge --yes",
         ),
     )
-    parser.add_argument("--checkpoint", required=True, metavar="PATH", help="of the query")
+    parser.add_argument(
+        "--checkpoint", required=True, metavar="PATH", help="checkpoint folder of the query"
+    )
     parser.add_argument("--to-checkpoint", metavar="PATH", help="a folder that does not exist")
     rows = parser.add_mutually_exclusive_group()
     rows.add_argument("--rows", metavar="PATH", help="Parquet files of an operator")
@@ -47,12 +49,14 @@ def add_to(subparsers: Subparsers) -> None:
         metavar="NAME=PATH",
         help="Parquet files of a state variable of a processor; may be repeated",
     )
-    parser.add_argument("--operator", type=int, metavar="N", help="if the query has several")
+    parser.add_argument(
+        "--operator", type=int, metavar="N", help="operator of the rows, if the query has several"
+    )
     parser.add_argument(
         "--mode",
         choices=("replace", "merge"),
         default="replace",
-        help="whether rows of other keys go or stay (default: %(default)s)",
+        help="remove the rows of other keys, or keep them (default: %(default)s)",
     )
     parser.add_argument("--yes", action="store_true", help="do it")
     parser.add_argument("--force", action="store_true", help="even if the query seems to run")
@@ -62,7 +66,7 @@ def add_to(subparsers: Subparsers) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """List columns, look, or write; and tell."""
+    """Prints the columns, or checks the rows, or writes them."""
     wants_rows = arguments.rows is not None or bool(arguments.variable)
     if wants_rows != (arguments.to_checkpoint is not None):
         raise ConfigError(

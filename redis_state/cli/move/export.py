@@ -1,4 +1,4 @@
-"""`redis-state export`: one version of a whole query as Parquet files."""
+"""`redis-state export`: writes one version of a whole query as Parquet files."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 
 def add_to(subparsers: Subparsers) -> None:
-    """Add the command."""
+    """Adds the command."""
     parser = subparsers.add_parser(
         "export",
         help="write one version of a whole query as Parquet files",
         description="Write one version of all stores of a query into a folder, as Parquet files "
         "that DuckDB, pandas and Spark read, and that `redis-state import` brings back exactly. "
-        "The query may run meanwhile. An export that was interrupted goes on when the same "
-        "command is run again; what is complete is kept. The file manifest.json comes last: "
-        "without it there is no export.",
+        "The query may run meanwhile. The same command continues an interrupted export, and keeps "
+        "its complete files. The file manifest.json is written last: without it there is no "
+        "export.",
         epilog=example(
             "redis-state export flights --to /backup/flights --url redis://localhost:6379/0",
             "redis-state export flights --to s3://bucket/flights-41 --at 41",
@@ -46,22 +46,22 @@ def add_to(subparsers: Subparsers) -> None:
         "--format",
         choices=(COLUMNS, RAW),
         default=COLUMNS,
-        help=f"'{COLUMNS}': beside the bytes of keys and values the columns that they mean, where "
-        f"that is known; '{RAW}': the bytes alone (default: {COLUMNS})",
+        help=f"'{COLUMNS}': the bytes of keys and values, and their columns where they are known; "
+        f"'{RAW}': the bytes alone (default: {COLUMNS})",
     )
     parser.add_argument(
         "--file-bytes",
         type=int,
         default=FILE_BYTES,
         metavar="BYTES",
-        help=f"a file ends when its keys and values have so many (default: {FILE_BYTES})",
+        help=f"size of keys and values at which a file ends (default: {FILE_BYTES})",
     )
     add_arguments(parser)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Export, and tell what was written."""
+    """Exports, and prints what was written."""
     line = ProgressLine()
     with Reader(config_of(arguments)) as reader:
         try:
@@ -82,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def told(export: Export) -> list[str]:
-    """What an export holds, a line for each store."""
+    """Returns the contents of an export, a line for each store."""
     when = "" if export.batch is None else f", the state after batch {export.batch}"
     lines = [
         f"query {export.name or export.id}{when}: {export.rows:,} rows, {export.bytes:,} bytes in "

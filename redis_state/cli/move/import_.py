@@ -1,4 +1,4 @@
-"""`redis-state import`: the state of an export in a Redis that lacks it."""
+"""`redis-state import`: brings the state of an export into a Redis that lacks it."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 
 def add_to(subparsers: Subparsers) -> None:
-    """Add the command."""
+    """Adds the command."""
     parser = subparsers.add_parser(
         "import",
         help="bring the state of an export into a Redis that lacks it",
         description="Bring the state that `redis-state export` wrote into a Redis that lacks it. "
-        "Without --yes it reads and checks all files, and only says what it would do. "
-        "Partitions that Redis still has are never replaced. An import that was interrupted can be "
-        "run again. A query of Spark goes on after the exported batch, so its logs must end with "
+        "Without --yes the command reads and checks all files, and only prints what it would do. "
+        "Partitions that Redis still has are never replaced. An interrupted import can be run "
+        "again. A query of Spark continues after the exported batch, so its logs must end with "
         "that batch: with --checkpoint newer entries are moved into a folder beside them.",
         epilog=example(
             "redis-state import /backup/flights --checkpoint /data/flights "
@@ -36,7 +36,7 @@ def add_to(subparsers: Subparsers) -> None:
             "redis-state import /backup/cart --as cart-copy --url redis://localhost:6379/0 --yes",
         ),
     )
-    parser.add_argument("folder", metavar="FOLDER", help="that of the export, or a URL of it")
+    parser.add_argument("folder", metavar="FOLDER", help="folder of the export, or a URL of it")
     add_checkpoint(parser)
     add_storage_options(parser)
     parser.add_argument(
@@ -48,7 +48,7 @@ def add_to(subparsers: Subparsers) -> None:
         "--as",
         dest="as_name",
         metavar="NAME",
-        help="of a store of Python: the name that it gets, to have a copy beside the store",
+        help="new name of a store that Python keeps, for a copy beside the store",
     )
     parser.add_argument("--yes", action="store_true", help="do it")
     parser.add_argument("--force", action="store_true", help="even if the query seems to run")
@@ -57,7 +57,7 @@ def add_to(subparsers: Subparsers) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Plan, tell, and import."""
+    """Plans, prints the plan, and imports."""
     config = config_of(arguments)
     tenant, line = keys.tenant_of(config.key_prefix), ProgressLine()
     checkpoint = None if arguments.checkpoint is None else folder_of(arguments)

@@ -1,4 +1,4 @@
-"""`redis-state migrate`: make a checkpoint of another provider from one that there is."""
+"""`redis-state migrate`: moves a state between Redis and Spark's own providers."""
 
 from __future__ import annotations
 
@@ -25,21 +25,24 @@ _SPARKS_OWN = ("rocksdb", "hdfs-backed")
 
 
 def add_to(subparsers: Subparsers) -> None:
-    """Add the command."""
+    """Adds the command."""
     parser = subparsers.add_parser(
         "migrate",
         help="move the state of a stopped query to Redis, or back to Spark's own provider",
         description="Make a new checkpoint folder with the state of a stopped query in another "
-        "provider. Nothing of the old folder is changed. The new one becomes a checkpoint in the "
-        "last step; until then Spark refuses it, and the same command goes on where it was. The "
-        "state is moved by a Spark session of this process, with pyspark as it is installed here.",
+        "provider. The old folder does not change. The new one becomes a checkpoint in the last "
+        "step; until then Spark refuses it, and the same command continues an interrupted move. "
+        "The state is moved by a Spark session of this process, with the installed pyspark.",
         epilog=example(
             "redis-state migrate --checkpoint /data/flights --to-checkpoint /data/flights-redis "
             "--to redis://localhost:6379/0 --dry-run"
         ),
     )
     parser.add_argument(
-        "--checkpoint", required=True, metavar="PATH", help="of the query, anywhere Spark reads"
+        "--checkpoint",
+        required=True,
+        metavar="PATH",
+        help="checkpoint folder of the query, anywhere Spark reads",
     )
     parser.add_argument(
         "--to-checkpoint", required=True, metavar="PATH", help="a folder that does not exist"
@@ -48,8 +51,8 @@ def add_to(subparsers: Subparsers) -> None:
         "--to",
         required=True,
         metavar="TARGET",
-        help="redis://… or rediss://…, rocksdb, or hdfs-backed; where the state is in Redis now, "
-        "--url names the server that has it",
+        help="redis://…, rediss://…, rocksdb, or hdfs-backed; if the state is in Redis now, --url "
+        "names the server that has it",
     )
     parser.add_argument(
         "--dry-run", action="store_true", help="only read, count and check; change nothing"
@@ -61,7 +64,7 @@ def add_to(subparsers: Subparsers) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Check, move, and tell."""
+    """Checks the arguments, moves, and prints what was moved."""
     leaves = arguments.to in _SPARKS_OWN
     if not leaves and "://" not in arguments.to:
         raise ConfigError(
@@ -69,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
             found="it is neither a URL of Redis nor a provider of Spark's",
             advice=f"Give redis://host:port/db, {' or '.join(_SPARKS_OWN)}.",
         )
-    # The session reads the state: where it is in Redis now, from the server of the arguments.
+    # A state that is in Redis now is read from the server of the arguments.
     of_arguments = leaves or _is_in_redis(arguments)
     options = options_of(arguments, url=None if of_arguments else arguments.to)
     if of_arguments:
@@ -96,7 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _is_in_redis(arguments: argparse.Namespace) -> bool:
-    """False also where only Spark can read the folder: no package of ours is needed for that."""
+    """Returns whether the folder has a marker; False also if only Spark can read the folder."""
     try:
         return has_marker(folder_of(arguments))
     except ConfigError:

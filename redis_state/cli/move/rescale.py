@@ -1,4 +1,4 @@
-"""`redis-state rescale`: another number of partitions for the state of a stopped query."""
+"""`redis-state rescale`: gives the state of a stopped query another number of partitions."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from redis_state.cli.arguments.connection import ProgressLine, add_arguments, config_of, options_of
+from redis_state.cli.arguments.place import add_query
 from redis_state.cli.arguments.session import (
     add_session_arguments,
     refuse_running_query,
@@ -21,27 +22,30 @@ if TYPE_CHECKING:
 
 
 def add_to(subparsers: Subparsers) -> None:
-    """Add the command."""
+    """Adds the command."""
     parser = subparsers.add_parser(
         "rescale",
         help="give the state of a stopped query another number of partitions",
         description="Give the state of a stopped query another number of partitions: that of a "
         "checkpoint folder in a new folder, by a Spark session of this process; that of a Python "
-        "store in place. Without --yes it reads and checks all rows, and only says what it would "
-        "do.",
+        "store in place. Without --yes the command reads and checks all rows, and only prints what "
+        "it would do.",
         epilog=example(
             "redis-state rescale --url redis://localhost:6379/0 --checkpoint /data/flights "
             "--to-checkpoint /data/flights-8 --partitions 8",
-            "redis-state rescale --url redis://localhost:6379/0 --store visits --partitions 8",
+            "redis-state rescale visits --partitions 8 --url redis://localhost:6379/0",
         ),
     )
-    which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument("--checkpoint", metavar="PATH", help="of a query with Spark's operators")
-    which.add_argument("--store", metavar="NAME", help="of Python, as the query calls it")
+    add_query(parser, optional="name of a store that Python keeps, instead of two folders")
+    parser.add_argument(
+        "--checkpoint", metavar="PATH", help="checkpoint folder of a query with Spark's operators"
+    )
     parser.add_argument(
         "--to-checkpoint", metavar="PATH", help="with --checkpoint: a folder that does not exist"
     )
-    parser.add_argument("--partitions", required=True, type=int, metavar="N", help="from now on")
+    parser.add_argument(
+        "--partitions", required=True, type=int, metavar="N", help="new number of partitions"
+    )
     parser.add_argument("--yes", action="store_true", help="do it")
     parser.add_argument("--force", action="store_true", help="even if the query seems to run")
     add_session_arguments(parser)
@@ -50,17 +54,12 @@ def add_to(subparsers: Subparsers) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Look or move, and tell."""
-    if (arguments.checkpoint is None) != (arguments.to_checkpoint is None):
-        raise ConfigError(
-            "changing a number of partitions",
-            found="--checkpoint and --to-checkpoint go together",
-            advice="Name the folder of the query and a new one; or --store NAME alone.",
-        )
-    if arguments.checkpoint is None:
+    """Checks the rows, or moves them, and prints the result."""
+    _check(arguments)
+    if arguments.query is not None:
         found = rescale_with(
             config_of(arguments),
-            arguments.store,
+            arguments.query,
             arguments.partitions,
             dry_run=not arguments.yes,
             force=arguments.force,
@@ -68,6 +67,19 @@ def run(arguments: argparse.Namespace) -> int:
         _tell_store(found)
         return 0
     return _checkpoint(arguments)
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """Raises `ConfigError` unless the arguments name either a store or two folders."""
+    folders = (arguments.checkpoint, arguments.to_checkpoint)
+    wrong = None in folders if arguments.query is None else folders != (None, None)
+    if wrong:
+        raise ConfigError(
+            "changing a number of partitions",
+            found="neither a store alone nor two folders are named",
+            advice="Give the name of a store that Python keeps; or the folder of a query with "
+            "--checkpoint, and a new one with --to-checkpoint.",
+        )
 
 
 def _checkpoint(arguments: argparse.Namespace) -> int:

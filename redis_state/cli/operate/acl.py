@@ -1,4 +1,4 @@
-"""`redis-state acl`: the least rights of a job, a reader or a maintainer."""
+"""`redis-state acl`: prints the least rights of a job, a reader or a maintainer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def add_to(subparsers: Subparsers) -> None:
-    """Add the command."""
+    """Adds the command."""
     parser = subparsers.add_parser(
         "acl",
         help="print the ACL rules of a user for Redis",
@@ -28,28 +28,35 @@ def add_to(subparsers: Subparsers) -> None:
             "redis-state acl --version 7.2 --user flights --password-file /run/secrets/redis"
         ),
     )
-    parser.add_argument("--version", required=True, help="of the server, such as 7.2")
+    parser.add_argument("--version", required=True, help="version of the server, such as 7.2")
     role = parser.add_mutually_exclusive_group()
-    role.add_argument("--reader", action="store_true", help="for live reads: changes nothing")
     role.add_argument(
-        "--maintainer", action="store_true", help="for redis-state maintain and purge"
+        "--reader", action="store_true", help="rights for live reads, which change nothing"
     )
-    parser.add_argument("--user", default="redis-state", help="default: redis-state")
-    parser.add_argument("--key-prefix", metavar="PREFIX", help="as the option keyPrefix")
+    role.add_argument(
+        "--maintainer", action="store_true", help="rights for redis-state maintain and purge"
+    )
+    parser.add_argument(
+        "--user", default="redis-state", help="name of the user (default: redis-state)"
+    )
+    parser.add_argument("--key-prefix", metavar="PREFIX", help="the option keyPrefix of the job")
     parser.add_argument(
         "--durability",
         default="none",
         metavar="WHAT",
-        help="the option of the job; with aof a server before 7.2 has to show its settings",
+        help="the option durability of the job; aof needs the right to read settings of a server "
+        "before 7.2",
     )
     parser.add_argument(
-        "--password-file", metavar="FILE", help="sets its password, printed as a SHA-256 only"
+        "--password-file",
+        metavar="FILE",
+        help="file that holds the password, which is printed as SHA-256 only",
     )
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the command."""
+    """Prints the `ACL SETUSER` command."""
     role = Role.READER if arguments.reader else Role.JOB
     role = Role.MAINTAINER if arguments.maintainer else role
     given = {"keyPrefix": arguments.key_prefix, "durability": arguments.durability}

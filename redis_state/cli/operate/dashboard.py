@@ -1,4 +1,4 @@
-"""`redis-state dashboard`: the state of all queries in a browser."""
+"""`redis-state dashboard`: shows the state of all queries in a browser."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ _INTERVAL_MAX_S = 3600
 
 
 def add_to(subparsers: Subparsers) -> None:
-    """Add the command."""
+    """Adds the command."""
     parser = subparsers.add_parser(
         "dashboard",
         help="show all queries in a browser",
-        description="Serve pages that show how all queries stand, and look up keys; they change "
+        description="Serve pages that show the status of all queries and look up keys; they change "
         "nothing. Only this machine can open them, unless --listen and --token-file are given. "
-        "Runs until SIGTERM or SIGINT. It needs the packages of redis-state[dashboard].",
+        "The server runs until SIGTERM or SIGINT. It needs the packages of "
+        "redis-state[dashboard].",
         epilog=example(
             "redis-state dashboard --url redis://localhost:6379/0",
             "redis-state dashboard --url redis://localhost:6379/0 --listen 0.0.0.0 "
@@ -43,33 +44,38 @@ def add_to(subparsers: Subparsers) -> None:
         help=f"address to listen on (default: {_ADDRESS}); any other than loopback needs a token",
     )
     group.add_argument(
-        "--port", type=int, default=_PORT, help=f"(default: {_PORT}; 0 takes any free one)"
+        "--port",
+        type=int,
+        default=_PORT,
+        help=f"port to listen on; 0 means any free one (default: {_PORT})",
     )
     group.add_argument(
         "--host",
         action="append",
         default=[],
         metavar="NAME",
-        help="a host name by which browsers may ask for the pages; may be given several times",
+        help="a host name by which browsers may request the pages; may be repeated",
     )
     group.add_argument(
-        "--token-file", metavar="PATH", help="file that holds what people have to log in with"
+        "--token-file", metavar="PATH", help="file that holds the token that people log in with"
     )
-    group.add_argument("--serve-cert-file", metavar="PATH", help="PEM file, to serve by HTTPS")
+    group.add_argument(
+        "--serve-cert-file", metavar="PATH", help="PEM file of a certificate: serve HTTPS"
+    )
     group.add_argument("--serve-key-file", metavar="PATH", help="PEM file of its private key")
     group.add_argument(
         "--interval",
         type=_interval_s,
         default=_INTERVAL_S,
         metavar="SECONDS",
-        help=f"between two looks at Redis (default: {_INTERVAL_S})",
+        help=f"time between two readings of Redis (default: {_INTERVAL_S})",
     )
     add_arguments(parser)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Serve until a signal."""
+    """Serves until a signal."""
     try:
         from redis_state.dashboard.server import serve
         from redis_state.dashboard.settings import checked

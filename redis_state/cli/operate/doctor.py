@@ -1,4 +1,4 @@
-"""`redis-state doctor`: what Redis holds of a checkpoint, and how the query can go on."""
+"""`redis-state doctor`: prints what Redis holds of a checkpoint, and how to continue."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ if TYPE_CHECKING:
 
 
 def add_to(subparsers: Subparsers) -> None:
-    """Add the command."""
+    """Adds the command."""
     parser = subparsers.add_parser(
         "doctor",
-        help="say what Redis holds of a checkpoint and how the query can go on",
-        description="Look at every partition of a checkpoint, change nothing, and name the newest "
-        "batch that all of them can serve and the steps to go on from there.",
+        help="print what Redis holds of a checkpoint and how to continue",
+        description="Check every partition of a checkpoint, change nothing, and print the newest "
+        "batch that all partitions can serve, and the steps to continue from there.",
         epilog=example(
             "redis-state doctor --url redis://localhost:6379/0 --checkpoint /data/flights",
-            before=f"Exit status: 0 the query can go on, 1 an error, {PROBLEMS_STATUS} something "
-            "has to be done first.",
+            before=f"Exit status: 0 the query can continue, 1 an error, {PROBLEMS_STATUS} "
+            "something has to be done first.",
         ),
     )
     add_checkpoint(parser)
@@ -61,7 +61,7 @@ def add_to(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--gen",
         help="the checkpoint's id, if its folder has no marker file, or was copied; without "
-        "--checkpoint Spark's logs are not looked at",
+        "--checkpoint Spark's logs are not read",
     )
     add_stores(parser)
     add_arguments(parser)
@@ -70,13 +70,13 @@ def add_to(subparsers: Subparsers) -> None:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointArguments:
-    """The checkpoint to look at, and the arguments by which other commands find it.
+    """Checkpoint to check, and the arguments that name it to other commands.
 
     Attributes:
         folder: ``None`` if only the id is known.
-        which: The arguments that name the checkpoint.
-        server: The arguments that name the server.
-        state: Where in Redis the state is.
+        which: Arguments that name the checkpoint.
+        server: Arguments that name the server.
+        state: Location of the state in Redis.
     """
 
     folder: Folder | None
@@ -86,25 +86,25 @@ class CheckpointArguments:
 
     @property
     def gen(self) -> str:
-        """The id of the checkpoint; that of Spark's operators, if the query has some in Redis."""
+        """Id of the checkpoint; that of Spark's operators if Redis holds some."""
         return self.state.gens[0]
 
     def command(self, name: str, *more: str) -> str:
-        """A command that can be pasted."""
+        """Returns a command that can be pasted."""
         return " ".join(["redis-state", name, self.which, *more, self.server])
 
     def purge(self, gen: str, *more: str) -> str:
-        """The same, which purges a checkpoint or calls it back."""
+        """Returns a command that purges a checkpoint, or brings it back."""
         return " ".join(["redis-state purge", "--gen", gen, *more, self.server])
 
 
 @dataclass(frozen=True, slots=True)
 class Logs:
-    """What Spark's logs have of a query.
+    """Batches in Spark's logs of a query.
 
     Attributes:
         committed: The newest batch of the commit log; ``None`` if there is none.
-        startable: The batches after which the query may go on, as far as the logs are concerned.
+        startable: The batches after which the logs allow a start.
     """
 
     committed: int | None
@@ -112,17 +112,17 @@ class Logs:
 
     @classmethod
     def of(cls, folder: Folder, state: QueryState) -> Logs:
-        """Read them."""
+        """Reads the logs of a checkpoint folder."""
         committed = newest_commit(folder)
         found = {batch for batch in startable_batches(folder) if batch >= state.since}
         return cls(committed, frozenset(found if committed is None else found | {committed}))
 
 
 def place_of(arguments: argparse.Namespace, client: Client, tenant: str) -> CheckpointArguments:
-    """Which checkpoint is meant.
+    """Returns the checkpoint that the arguments name.
 
     Raises:
-        ConfigError: None is named, or the folder is not there.
+        ConfigError: The arguments name no checkpoint, or the folder does not exist.
         StateError: The folder has no marker file, or was moved or copied.
     """
     checkpoint, gen = arguments.checkpoint, arguments.gen
@@ -142,7 +142,7 @@ def place_of(arguments: argparse.Namespace, client: Client, tenant: str) -> Chec
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print what was found."""
+    """Prints the report and the advice."""
     config = config_of(arguments)
     tenant, line = keys.tenant_of(config.key_prefix), ProgressLine()
     with closing(Client(config)) as client:
@@ -185,7 +185,7 @@ def _told_older(info: QueryInfo, place: CheckpointArguments) -> str:
 
 
 def report(found: Diagnosis, state: QueryState) -> Iterator[str]:
-    """One line for each partition, under one for each store."""
+    """Yields a line for each store, followed by a line for each of its partitions."""
     names = {one.gen: f" of {one.name[:80]!r} ({one.gen})" for one in state.stores}
     by_store = groupby(
         found.partitions,
@@ -219,7 +219,7 @@ def _ranges(versions: frozenset[int]) -> str:
 
 
 def advice(found: Diagnosis, logs: Logs | None, place: CheckpointArguments) -> tuple[str, int]:
-    """What to do, and the exit status."""
+    """Returns the steps to take, and the exit status."""
     if found.purged:
         commands = "".join(f"\n  {place.purge(gen, '--recall')}" for gen in found.purged)
         return f"It was purged within the last day. Call it back:{commands}", PROBLEMS_STATUS
@@ -258,7 +258,7 @@ def _steps(batch: int, place: CheckpointArguments) -> str:
 
 
 def _without_logs(found: Diagnosis, place: CheckpointArguments) -> tuple[str, int]:
-    """What can be said by the state alone."""
+    """Returns the advice that needs no logs, and the exit status."""
     newest = found.newest_batch()
     if newest is None:
         return _without_a_batch(found, None, place), PROBLEMS_STATUS
@@ -291,12 +291,12 @@ def _at_the_beginning(behind: list[CountedStore], place: CheckpointArguments) ->
 
 
 def _goes_back_with(found: Diagnosis, gen: str, batch: int) -> bool:
-    """Whether what the copy of a checkpoint does not hold serves its batch."""
+    """Returns whether all partitions outside of the copy serve its batch."""
     return all(one.serves(batch) for one in found.partitions if one.id.store.gen != gen)
 
 
 def _without_a_batch(found: Diagnosis, committed: int | None, place: CheckpointArguments) -> str:
-    """The ways to recover, the best one first."""
+    """Returns the ways to recover, the best one first."""
     text = "No batch is served by all partitions."
     if not found.partitions:
         text = f"Redis has nothing of this checkpoint ({place.gen})."
@@ -310,7 +310,7 @@ def _without_a_batch(found: Diagnosis, committed: int | None, place: CheckpointA
     ]
     if copy is not None and _goes_back_with(found, copy.gen, copy.batch):
         own = [one for one in found.partitions if one.id.store.gen == copy.gen]
-        # What is there is never replaced.
+        # A restore never replaces existing state.
         in_the_way = any(one.present and not one.serves(copy.batch) for one in own)
         away = f"       {place.purge(copy.gen, '--now')}\n" if in_the_way else ""
         ways.append(

@@ -1,4 +1,4 @@
-"""`redis-state exporter`: metrics for Prometheus."""
+"""`redis-state exporter`: serves metrics to Prometheus."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _PORT_MAX = 65535
 
 
 def add_to(subparsers: Subparsers) -> None:
-    """Add the command."""
+    """Adds the command."""
     parser = subparsers.add_parser(
         "exporter",
         help="serve metrics of all queries to Prometheus",
-        description="Serve metrics of the queries of a server at /metrics, until it is ended by "
-        "Ctrl-C or SIGTERM. Each scrape is one look at Redis, by metadata alone; no key or value "
-        "of a state is read. It listens on loopback; whoever can reach another address given by "
-        "--listen sees names and sizes of queries.",
+        description="Serve metrics of a server's queries at /metrics, until Ctrl-C or SIGTERM. "
+        "Each scrape reads Redis once, and only metadata: no key or value of a state. The exporter "
+        "listens on loopback; at another address of --listen everybody who can reach it sees names "
+        "and sizes of queries.",
         epilog=example(
             "redis-state exporter --url redis://localhost:6379/0",
             "redis-state exporter --profile production --listen 0.0.0.0 "
@@ -36,19 +36,27 @@ def add_to(subparsers: Subparsers) -> None:
         ),
     )
     parser.add_argument(
-        "--listen", default=_ADDRESS, metavar="ADDRESS", help=f"(default: {_ADDRESS})"
+        "--listen",
+        default=_ADDRESS,
+        metavar="ADDRESS",
+        help=f"address to listen on (default: {_ADDRESS})",
     )
     parser.add_argument(
-        "--port", type=int, default=_PORT, help=f"0 takes a free one (default: {_PORT})"
+        "--port",
+        type=int,
+        default=_PORT,
+        help=f"port to listen on; 0 means any free one (default: {_PORT})",
     )
-    parser.add_argument("--serve-cert-file", metavar="PATH", help="PEM file: serve by TLS")
+    parser.add_argument(
+        "--serve-cert-file", metavar="PATH", help="PEM file of a certificate: serve TLS"
+    )
     parser.add_argument("--serve-key-file", metavar="PATH", help="PEM file of its private key")
     add_arguments(parser)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Serve until a signal comes."""
+    """Serves until a signal."""
     _check(arguments)
     try:
         from prometheus_client import CollectorRegistry

@@ -1,4 +1,4 @@
-"""`redis-state maintain`: maintenance from Redis alone, as a service or once."""
+"""`redis-state maintain`: maintains state from Redis alone, as a service or once."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.cli.arguments.connection import ProgressLine, add_arguments, config_of
+from redis_state.cli.arguments.place import QUERY_HELP, add_query
 from redis_state.cli.help import example
 from redis_state.errors import ConfigError
 from redis_state.maintain import MaintenanceReport, Policy, vanished_checkpoints
@@ -26,36 +27,36 @@ if TYPE_CHECKING:
 
 PROBLEMS_STATUS = 4
 _INTERVAL = "60s"
-# Less than the shortest interval, so that no partition is left out every other time.
+# Less than the shortest interval: otherwise every other pass would skip a partition.
 _DONE_SHARE = 0.7
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _LOG = logging.getLogger("redis_state.maintain")
 
 
 def add_to(subparsers: Subparsers) -> None:
-    """Add the command."""
+    """Adds the command."""
     parser = subparsers.add_parser(
         "maintain",
         help="add snapshots, drop old versions, verify and clean up",
         description="Maintain the state in a server from Redis alone: add snapshots where loading "
         "takes long, drop what no kept version needs, verify that published segments are whole, "
-        "deactivate instances of runs that were overtaken. No version that can be loaded changes; "
-        "several workers at once share the work. Runs until SIGTERM or SIGINT.",
+        "deactivate instances of runs that were replaced. No version that can be loaded changes. "
+        "Several workers at once share the work. The command runs until SIGTERM or SIGINT.",
         epilog=example(
             "redis-state maintain --url redis://localhost:6379/0 --interval 60s",
-            "redis-state maintain --url redis://localhost:6379/0 --once --deep",
+            "redis-state maintain flights --url redis://localhost:6379/0 --once --deep",
             before=f"Exit status: 0 all is well, 1 an error, 2 wrong usage, {PROBLEMS_STATUS} with "
             "--once: problems were found, one a line on standard error.",
         ),
     )
-    parser.add_argument("--query", metavar="QUERY", help="only this query: name, id or gen")
-    parser.add_argument("--once", action="store_true", help="one pass, then end")
+    add_query(parser, optional=f"{QUERY_HELP}; without one all queries are maintained")
+    parser.add_argument("--once", action="store_true", help="make one pass and exit")
     parser.add_argument(
         "--interval",
         type=_duration_ms,
         default=_INTERVAL,
         metavar="DURATION",
-        help=f"between two passes, such as 30s or 5m (default: {_INTERVAL})",
+        help=f"time between two passes, such as 30s or 5m (default: {_INTERVAL})",
     )
     parser.add_argument("--deep", action="store_true", help="also read and check every block")
     parser.add_argument(
@@ -73,7 +74,7 @@ def add_to(subparsers: Subparsers) -> None:
         "--yes",
         action="store_true",
         help="let the checkpoints that --vanished-after reports expire in a day, if an earlier "
-        "look saw the same",
+        "pass saw the same",
     )
     parser.add_argument(
         "--unsigned-too",
@@ -85,7 +86,7 @@ def add_to(subparsers: Subparsers) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Maintain once, or until a signal."""
+    """Maintains once, or until a signal."""
     _check(arguments)
     config = config_of(arguments)
     line = ProgressLine()
@@ -154,7 +155,7 @@ def _duration_ms(text: str) -> int:
 
 
 class _Handler(logging.Handler):
-    """Log lines on standard error, which take the progress line's place."""
+    """Prints log lines on standard error, in the place of the progress line."""
 
     def __init__(self, line: ProgressLine) -> None:
         super().__init__(logging.INFO)
@@ -181,7 +182,7 @@ def _logging(line: ProgressLine) -> Iterator[None]:
 
 @contextmanager
 def _stopped_by_signals() -> Iterator[threading.Event]:
-    """An event that SIGTERM and SIGINT set: the partition at work is finished first."""
+    """Yields an event that SIGTERM and SIGINT set; the current partition is finished first."""
     stop = threading.Event()
     previous = {
         number: signal.signal(number, lambda _number, _frame: stop.set())

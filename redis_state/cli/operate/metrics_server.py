@@ -1,7 +1,7 @@
-"""The web server of `redis-state exporter`.
+"""Web server of `redis-state exporter`.
 
-One loop has all clients, and one thread makes the answers. A client holds neither: it has a
-deadline for each of its steps, and there is a bound on the clients (`redis_state.accepting`).
+One event loop serves all clients, and one thread computes the responses. A client cannot block
+either: each of its steps has a deadline, and the clients are bounded (`redis_state.accepting`).
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _Answer = Callable[[Environ], "asyncio.Future[bytes]"]
 
 
 class MetricsServer:
-    """Listens from when it is made, and answers while it runs.
+    """Server that listens once it is created, and responds while `run` is running.
 
     Args:
-        port: 0 takes a free one.
-        cert_file: PEM file to serve by TLS with; `key_file` has its private key.
-        client_s: Within which a client completes the TLS handshake, sends the head of its request,
-            and takes the answer: each of them as a whole.
-        clients_max: How many there are at once.
+        port: 0 means any free one.
+        cert_file: PEM file of the certificate for TLS; `key_file` has its private key.
+        client_s: Seconds in which a client completes each of its steps: the TLS handshake, the
+            head of its request, and reading the response.
+        clients_max: How many clients may be connected at once.
 
     Raises:
         OSError: The address cannot be opened, or a file cannot be read.
@@ -67,7 +67,7 @@ class MetricsServer:
         found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
         self._listening = socket.create_server(found[4][:2], family=found[0])
         self._app = make_wsgi_app(registry)
-        # Those of clients that left are in it until their turn comes.
+        # Requests of clients that left stay queued until their turn: hence twice the bound.
         self._asked: queue.Queue[tuple[Environ, Future[bytes]] | None] = queue.Queue(
             2 * clients_max
         )
@@ -83,12 +83,12 @@ class MetricsServer:
 
     @property
     def server_port(self) -> int:
-        """The port that it listens on."""
+        """Port that the server listens on."""
         port: int = self._listening.getsockname()[1]
         return port
 
     def run(self) -> None:
-        """Answer until `stop` is called."""
+        """Responds until `stop` is called."""
         threading.Thread(target=self._work, name="redis-state-metrics", daemon=True).start()
         try:
             self._loop.run_until_complete(self._serve())
@@ -98,7 +98,7 @@ class MetricsServer:
             self._loop.close()
 
     def stop(self) -> None:
-        """Let `run` end; from any thread, once."""
+        """Ends `run`; called once, from any thread."""
         self._loop.call_soon_threadsafe(self._stopped.set)
 
     async def _serve(self) -> None:
@@ -116,7 +116,7 @@ class MetricsServer:
         return asyncio.wrap_future(future, loop=self._loop)
 
     def _work(self) -> None:
-        """Make the answers, one after the other; a scrape waits for Redis at most its deadline."""
+        """Computes responses one by one; each waits for Redis no longer than its deadline."""
         while True:
             asked = self._asked.get()
             if asked is None:
@@ -131,7 +131,7 @@ class MetricsServer:
 
 
 class _ScrapeClient(asyncio.Protocol):
-    """One request and its answer; the connection ends with it."""
+    """Connection for one request and its response."""
 
     def __init__(self, answer: _Answer, client_s: float) -> None:
         self.lost = asyncio.Event()
@@ -161,7 +161,7 @@ class _ScrapeClient(asyncio.Protocol):
             self._send(_message(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE))
 
     def eof_received(self) -> bool:
-        # Who closed its own side may still read the answer; TLS has no half.
+        # A client that closed its sending side may still read; TLS cannot be closed by half.
         plain = self._transport.get_extra_info("sslcontext") is None
         return plain and self._asked is not None
 
@@ -193,7 +193,7 @@ class _ScrapeClient(asyncio.Protocol):
         self._expect()
 
     def _expect(self) -> None:
-        """The client has so long for its next step, whatever it does meanwhile."""
+        """Starts the deadline for the next step of the client."""
         loop = asyncio.get_running_loop()
         self._late = loop.call_later(self._client_s, self._transport.abort)
 
@@ -204,7 +204,7 @@ class _ScrapeClient(asyncio.Protocol):
 
 
 def _environ_of(head: bytes) -> Environ:
-    """What the application of the Prometheus client reads of a request.
+    """Returns the WSGI environment of a request, as far as the Prometheus client reads it.
 
     Raises:
         ValueError: The first line is malformed.

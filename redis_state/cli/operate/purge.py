@@ -1,4 +1,4 @@
-"""`redis-state purge`: remove the state of a checkpoint, or bring it back."""
+"""`redis-state purge`: removes the state of a checkpoint, or brings it back."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _Result = TypeVar("_Result")
 
 
 def add_to(subparsers: Subparsers) -> None:
-    """Add the command."""
+    """Adds the command."""
     parser = subparsers.add_parser(
         "purge",
-        help="remove every key of a checkpoint, or call a purged one back",
+        help="remove every key of a checkpoint, or bring a purged one back",
         description="Remove the state of a query that will not run again: every key of its "
-        f"checkpoint, and no other, expires in {_KEPT_HOURS} hours. Until then nobody can use it, "
-        "and --recall brings it back. The checkpoint's files stay.",
+        f"checkpoint, and no other, expires in {_KEPT_HOURS} hours. Until then the state cannot be "
+        "used, and --recall brings it back. The checkpoint's files stay.",
         epilog=example(
             "redis-state purge --url redis://localhost:6379/0 --checkpoint /data/flights --dry-run"
         ),
@@ -45,7 +45,7 @@ def add_to(subparsers: Subparsers) -> None:
     which.add_argument("--gen", help="the checkpoint's id, as `redis-state queries` prints it")
     add_storage_options(parser)
     how = parser.add_mutually_exclusive_group()
-    how.add_argument("--dry-run", action="store_true", help="count only, change nothing")
+    how.add_argument("--dry-run", action="store_true", help="only count the keys, change nothing")
     how.add_argument("--now", action="store_true", help="remove at once and for good")
     how.add_argument("--recall", action="store_true", help="bring back what was purged")
     parser.add_argument("--yes", action="store_true", help="do not ask")
@@ -55,7 +55,7 @@ def add_to(subparsers: Subparsers) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Purge, after asking, or recall."""
+    """Purges after a confirmation, or brings a purged state back."""
     config = config_of(arguments)
     gen: str = arguments.gen if arguments.checkpoint is None else gen_of(folder_of(arguments))
     tenant = keys.tenant_of(config.key_prefix)

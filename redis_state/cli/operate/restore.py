@@ -1,4 +1,4 @@
-"""`redis-state restore`: bring the state of a query back from a copy in its checkpoint folder."""
+"""`redis-state restore`: brings state back from a copy in the checkpoint folder."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 
 def add_to(subparsers: Subparsers) -> None:
-    """Add the command."""
+    """Adds the command."""
     parser = subparsers.add_parser(
         "restore",
         help="bring lost state back from a copy in the checkpoint folder",
         description="Bring the state of a stopped query back into a Redis that has lost it, from "
         "a copy that the option copyEveryBatches had made. Newer entries of the checkpoint's logs "
         "are moved into a folder beside them; the query runs those batches again. Without --yes "
-        "it reads and checks the copy, and only says what it would do. Partitions that "
+        "the command reads and checks the copy, and only prints what it would do. Partitions that "
         "Redis still has are never replaced.",
         epilog=example(
             "redis-state restore --url redis://localhost:6379/0 --checkpoint /data/flights"
@@ -51,7 +51,7 @@ def add_to(subparsers: Subparsers) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Plan, tell, and restore."""
+    """Plans, prints the plan, and restores."""
     config = config_of(arguments)
     folder = folder_of(arguments)
     gen = arguments.gen or gen_of(folder)

@@ -1,4 +1,4 @@
-"""`redis-state rewind`: go back to an older batch of a checkpoint."""
+"""`redis-state rewind`: goes back to an older batch of a checkpoint."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
 
 
 def add_to(subparsers: Subparsers) -> None:
-    """Add the command."""
+    """Adds the command."""
     parser = subparsers.add_parser(
         "rewind",
-        help="take the newest batches out of a checkpoint's logs",
+        help="go back to an older batch of a checkpoint",
         description="Make an older batch the newest one of a stopped query's checkpoint. Newer "
         "entries of its logs are moved into a folder beside them, and the Python stores that the "
-        "query writes are set to that batch; the query runs the later ones again. Without --yes it "
-        "only says what it would do. No state is removed: the next run of the query leaves the "
-        "abandoned versions behind.",
+        "query writes are set to that batch; the query runs the later ones again. Without --yes "
+        "the command only prints what it would do. No state is removed: the next run of the query "
+        "leaves the abandoned versions behind.",
         epilog=example(
             "redis-state rewind --url redis://localhost:6379/0 --checkpoint /data/flights "
             "--to-batch 41"
@@ -48,7 +48,9 @@ def add_to(subparsers: Subparsers) -> None:
     )
     add_checkpoint(parser)
     add_storage_options(parser)
-    parser.add_argument("--to-batch", required=True, type=int, metavar="N", help="the newest then")
+    parser.add_argument(
+        "--to-batch", required=True, type=int, metavar="N", help="the batch to go back to"
+    )
     parser.add_argument(
         "--gen",
         help="the checkpoint's id from its marker file, if this is a copy of the folder; move the "
@@ -62,7 +64,7 @@ def add_to(subparsers: Subparsers) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Plan, check that Redis can serve it, set the stores, and move."""
+    """Plans, checks that Redis serves the batch, sets the stores, and moves log entries."""
     config, batch = config_of(arguments), arguments.to_batch
     tenant, what = keys.tenant_of(config.key_prefix), f"rewinding to batch {batch}"
     folder = None if arguments.checkpoint is None else folder_of(arguments)
@@ -89,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
         if not arguments.yes:
             print(_counted("would be", files, len(changes)) + "; stop the query, then add --yes")
             return 0
-        # The stores first: a query that starts in between is refused, and this may be run again.
+        # Stores first: a query that starts in between is refused, and the command works again.
         state.set_to(client, batch, tenant=tenant)
     if plan is not None:
         plan.carry_out()
@@ -100,7 +102,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _state_of(
     client: Client, folder: Folder | None, arguments: argparse.Namespace, *, tenant: str
 ) -> QueryState:
-    """Where the state is, if the batch may be one of it."""
+    """Returns the location of the state, after a check that the state can have the batch."""
     batch, what = arguments.to_batch, f"rewinding to batch {arguments.to_batch}"
     if folder is None and arguments.gen is None and not arguments.store:
         raise ConfigError(

@@ -1,1 +1,1 @@
-"""Commands beside state: `conf`, `demo`, `completion` and `options-doc`."""
+"""Commands that read no state: `conf`, `demo`, `completion` and `options-doc`."""

@@ -1,4 +1,4 @@
-"""`redis-state completion`: the script that lets a shell complete this command."""
+"""`redis-state completion`: prints a script that completes this command in a shell."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _FILES = ("FILE", "PATH")
 
 
 def add_to(subparsers: Subparsers) -> None:
-    """Add the command."""
+    """Adds the command."""
     parser = subparsers.add_parser(
         "completion",
-        help="print what lets bash or zsh complete this command",
+        help="print a script that completes this command in bash or zsh",
         description="Print a script for the shell, which completes commands, options and paths. "
-        "It needs the package of redis-state[completion].",
+        "The command needs the package of redis-state[completion].",
         epilog=example(
             "redis-state completion bash > ~/.local/share/bash-completion/completions/redis-state",
             "redis-state completion zsh > /usr/local/share/zsh/site-functions/_redis-state",
@@ -32,7 +32,7 @@ def add_to(subparsers: Subparsers) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the script."""
+    """Prints the script."""
     try:
         import shtab
     except ModuleNotFoundError as error:
@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def commands_of(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    """The parser of each command, by its name."""
+    """Returns the parser of each command, by its name."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             return dict(action.choices)

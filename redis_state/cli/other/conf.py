@@ -1,4 +1,4 @@
-"""`redis-state conf`: the lines that make spark-submit keep state in Redis."""
+"""`redis-state conf`: prints the settings that make spark-submit keep state in Redis."""
 
 from __future__ import annotations
 
@@ -17,29 +17,33 @@ if TYPE_CHECKING:
 
 
 def add_to(subparsers: Subparsers) -> None:
-    """Add the command."""
+    """Adds the command."""
     parser = subparsers.add_parser(
         "conf",
         help="print key=value lines for spark-submit --properties-file",
-        description="Print what redis_state.configure sets, as lines of a properties file.",
+        description="Print the settings of redis_state.configure, as lines of a properties file.",
         epilog=example(
             "redis-state conf --url redis://redis.example:6379/0 --option versionsToRetain=20"
         ),
     )
     parser.add_argument("--url", required=True, help="redis://host:port/db or rediss://…")
-    parser.add_argument("--spark", metavar="VERSION", help="such as 4.2; default: this pyspark's")
+    parser.add_argument(
+        "--spark",
+        metavar="VERSION",
+        help="Spark version, such as 4.2 (default: that of the installed pyspark)",
+    )
     parser.add_argument(
         "--option",
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="an option of the table, such as versionsToRetain=20; may be repeated",
+        help="an option, such as versionsToRetain=20; may be repeated",
     )
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the lines."""
+    """Prints the lines."""
     options = {"url": arguments.url, **_pairs(arguments.option)}
     version = arguments.spark or running_pyspark_version()
     for name, value in conf_settings(options, spark_version=version, existing={}).items():
@@ -67,9 +71,9 @@ def _pairs(texts: Iterable[str]) -> dict[str, str]:
 
 
 def escape(value: str) -> str:
-    """Write a value so that Spark reads it back unchanged from a properties file.
+    """Escapes a value, so that Spark reads it back unchanged from a properties file.
 
     Spark reads the file as UTF-8, and no option allows control characters or blanks at the ends, so
-    the format's own sign is all that needs care.
+    only the backslash needs an escape.
     """
     return value.replace("\\", "\\\\")

@@ -1,4 +1,4 @@
-"""`redis-state demo`: a streaming job that is killed half way and still ends right."""
+"""`redis-state demo`: runs a streaming job that is killed half way and still ends right."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 
 def add_to(subparsers: Subparsers) -> None:
-    """Add the command."""
+    """Adds the command."""
     parser = subparsers.add_parser(
         "demo",
         help="run a streaming job that is killed half way and still ends right",
         description="Stream a year of flights through four queries with a Redis of their own, read "
         "their state live, kill the job half way, start it again, and compare every result with a "
-        "plain computation. It takes about three minutes, a JDK 17 and the packages of "
+        "plain computation. The demo takes about three minutes, needs a JDK 17 and the packages of "
         "redis-state[demo], and leaves nothing behind.",
         epilog=example("redis-state demo"),
     )
@@ -26,8 +26,8 @@ def add_to(subparsers: Subparsers) -> None:
 
 
 def run(_arguments: argparse.Namespace) -> int:
-    """Run it."""
-    # Only here: what the demo shows needs packages that other commands do without.
+    """Runs the demo."""
+    # Imported here: the demo needs packages that other commands do not.
     from redis_state.demo import start
 
     return start.run()

@@ -1,4 +1,4 @@
-"""`redis-state options-doc`: docs/configuration.md, written from the table of options."""
+"""`redis-state options-doc`: prints docs/configuration.md from the table of options."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ A name that is not in this table is an error; the message gives the nearest name
 
 
 def add_to(subparsers: Subparsers) -> None:
-    """Add the command."""
+    """Adds the command."""
     parser = subparsers.add_parser(
         "options-doc",
         help="print the table of options as Markdown (docs/configuration.md)",
@@ -48,13 +48,13 @@ def add_to(subparsers: Subparsers) -> None:
 
 
 def run(_arguments: argparse.Namespace) -> int:
-    """Print the page."""
+    """Prints the page."""
     print(page(), end="")
     return 0
 
 
 def page() -> str:
-    """The text of docs/configuration.md."""
+    """Returns the text of docs/configuration.md."""
     rows = [_row(option) for option in config.options().values()]
     return _HEAD.format(prefix=config.conf_prefix()) + "".join(rows)
 

@@ -1,8 +1,8 @@
-"""What commands print: tables for people, JSON lines for scripts, files of rows for programs.
+"""Printers of rows: tables for people, JSON lines for scripts, files of rows for programs.
 
-A command has rows: mappings, one for each thing that it lists. On a terminal they become a table,
-anywhere else one JSON object a line; `--format` and `--json` say otherwise. A table is for the eye:
-it may leave members out and rounds numbers. JSON has all of them, exact.
+A command prints rows, which are mappings. On a terminal they become a table, anywhere else one JSON
+object a line; `--format` and `--json` choose otherwise. A table rounds numbers and may leave out
+members. JSON has all members, exact.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ CellText = Callable[[Any], str]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table.
+    """Column of a table.
 
     Attributes:
-        title: Its heading.
-        show: What stands in the cell, from the whole row.
-        right: Whether it is flush right, as numbers are.
-        folds: Whether a text goes on in the next line where the terminal is narrow.
-        shrinks: Whether it is cut there instead. Other columns keep their width.
+        title: The heading.
+        show: Returns the text of a cell, from the whole row.
+        right: Whether cells are flush right, as numbers are.
+        folds: Whether a long text continues in the next line on a narrow terminal.
+        shrinks: Whether a long text is cut there instead. Other columns keep their width.
     """
 
     title: str
@@ -68,12 +68,12 @@ def column(
     right: bool = False,
     folds: bool = False,
 ) -> Column:
-    """A column of one member of the row."""
+    """Returns a column of one member of the row."""
     return Column(title or name.upper(), lambda row: show(row.get(name)), right, folds)
 
 
 def numbers(name: str, show: CellText = figures.count, *, title: str = "") -> Column:
-    """A column of a number."""
+    """Returns a column of a number."""
     return column(name, show, title=title, right=True)
 
 
@@ -82,13 +82,13 @@ class Sheet:
     """Rows under columns, which one command prints.
 
     Attributes:
-        columns: ``None`` means one for each member of the first row.
-        types: Asked for the types of the members of a row, in their order, where a file needs more
-            than its rows: Parquet, and the head of CSV without a row.
-        answer: The rows as a table of Arrow, if there is one.
-        title: Above the table; nowhere else.
+        columns: ``None`` means a column for each member of the first row.
+        types: Returns the types of the members of a row, in their order. Parquet needs the types,
+            and so does the head of CSV without rows.
+        answer: The rows as an Arrow table, if the command has one.
+        title: Printed above a table only.
         heading: Whether columns have headings.
-        notes: Below the table; nowhere else.
+        notes: Printed below a table only.
     """
 
     rows: Iterable[PrintedRow]
@@ -101,10 +101,10 @@ class Sheet:
 
 
 def add_arguments(parser: argparse.ArgumentParser, *, files: bool = False) -> None:
-    """Add the arguments of the output.
+    """Adds the arguments of the output.
 
     Args:
-        files: Whether the command prints rows of state, which may go into a file, too.
+        files: Whether the command prints rows of state, which may also go into a file.
     """
     group = parser.add_argument_group("output")
     formats = (TABLE, JSON, CSV, PARQUET) if files else (TABLE, JSON)
@@ -117,11 +117,13 @@ def add_arguments(parser: argparse.ArgumentParser, *, files: bool = False) -> No
         "--json", dest="format", action="store_const", const=JSON, help="the same as --format json"
     )
     if files:
-        group.add_argument("--output", metavar="FILE", help="a file instead of standard output")
+        group.add_argument(
+            "--output", metavar="FILE", help="write into a file instead of standard output"
+        )
 
 
 def format_of(arguments: argparse.Namespace) -> str:
-    """In which form a command prints; what the first call finds stays.
+    """Returns the form in which a command prints; later calls return the same.
 
     Raises:
         ConfigError: A table cannot go into a file.
@@ -143,7 +145,7 @@ def format_of(arguments: argparse.Namespace) -> str:
 
 
 def emit(arguments: argparse.Namespace, *sheets: Sheet) -> None:
-    """Print sheets in the form that was asked for.
+    """Prints sheets in the form that the arguments name.
 
     Raises:
         ConfigError: A package is missing, or the form does not fit.
@@ -178,10 +180,12 @@ def emit(arguments: argparse.Namespace, *sheets: Sheet) -> None:
 
 @contextmanager
 def _whole_file(path: Path) -> Iterator[Path]:
-    """Where to write so that the file appears once it is whole; what is no file is written to.
+    """Yields a path to write to, whose file appears under `path` once it is complete.
+
+    A path that is not a regular file, such as a pipe, is written directly.
 
     Raises:
-        ConfigError: It cannot be written.
+        ConfigError: The path cannot be written.
     """
     whole = path.is_file() or not path.exists()
     part = path.with_name(f"{path.name}.{os.getpid()}.part") if whole else path
@@ -199,7 +203,7 @@ def _whole_file(path: Path) -> Iterator[Path]:
 
 
 def console_of() -> Console:
-    """Where tables are printed; texts from Redis are never read as markup.
+    """Returns the console for tables, which never interprets text as markup.
 
     Raises:
         ConfigError: The package is missing.
@@ -214,14 +218,14 @@ def console_of() -> Console:
 
     class Piped(Console):
         def on_broken_pipe(self) -> None:
-            """Let the program end as one that prints JSON does; rich would end it with 1."""
+            """Ends the program like one that prints JSON; rich would end it with status 1."""
             raise  # called where it was caught
 
     return Piped(markup=False, highlight=False, emoji=False)
 
 
 def show(console: Console, sheet: Sheet) -> None:
-    """Print one table."""
+    """Prints one table."""
     if sheet.title:
         console.print(sheet.title, style="bold", soft_wrap=True)
     rows = list(itertools.islice(sheet.rows, _TABLE_ROWS_MAX + 1))
@@ -237,7 +241,7 @@ def show(console: Console, sheet: Sheet) -> None:
 def table_of(
     columns: Sequence[Column], rows: Iterable[PrintedRow], *, heading: bool = True
 ) -> Table:
-    """The table that `rich` prints."""
+    """Returns the table that `rich` prints."""
     from rich.table import Table
     from rich.text import Text
 
@@ -258,7 +262,7 @@ def table_of(
 
 
 def columns_of(rows: Sequence[PrintedRow]) -> list[Column]:
-    """A column for each member of the first row; numbers are flush right."""
+    """Returns a column for each member of the first row; numbers are flush right."""
     return [
         column(name, title=figures.plain(name), right=_is_number(value), folds=True)
         for name, value in rows[0].items()
@@ -270,12 +274,12 @@ def _is_number(value: Any) -> bool:
 
 
 def json_line(value: Any) -> str:
-    """A value as a line of JSON."""
+    """Returns a value as a line of JSON."""
     return json.dumps(to_json(value), ensure_ascii=not _speaks_utf8())
 
 
 def _speaks_utf8() -> bool:
-    """Whether standard output has all letters."""
+    """Returns whether standard output can print all letters."""
     return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
 
 
@@ -285,7 +289,7 @@ def _write_json(rows: Iterable[PrintedRow], _types: Callable[[], Types], file: T
 
 
 def _write_csv(rows: Iterable[PrintedRow], types: Callable[[], Types], file: TextIO) -> None:
-    """As RFC 4180 has it; nothing stands for null, and quotes for an empty text."""
+    """Writes CSV of RFC 4180; null is an empty cell, and an empty text is a pair of quotes."""
     rest = iter(rows)
     first = next(rest, None)
     names = types() if first is None else first
@@ -293,7 +297,7 @@ def _write_csv(rows: Iterable[PrintedRow], types: Callable[[], Types], file: Tex
         return
     rows = () if first is None else itertools.chain([first], rest)
     for cells in itertools.chain([names], (row.values() for row in rows)):
-        # Readers pass over an empty line.
+        # Readers skip an empty line, so a single null needs quotes.
         print(",".join(map(_csv_cell, cells)) or '""', file=file)
 
 
@@ -351,11 +355,11 @@ def _array(type_: Type | None, values: Sequence[Any]) -> pa.Array:
 
 
 class _OtherColumnsError(Exception):
-    """A value of another version, which had other columns."""
+    """A value has other columns than the newest version."""
 
 
 def _in_order(type_: Type, value: Any) -> Any:
-    """A value of columns by their places, as arrays of Arrow are made of them."""
+    """Returns the columns of a value as a tuple, from which Arrow arrays are built."""
     if isinstance(type_, Array) and isinstance(value, list):
         return [_in_order(type_.element, one) for one in value]
     if not isinstance(type_, Struct) or not isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""The types of what commands print of a store, for files of rows."""
+"""Types of the columns that commands print of a store, for files of rows."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from redis_state.rows.spark_types import Array, Atomic, Struct, Type
 BOOLEAN, LONG, STRING = Atomic("boolean", 1), Atomic("long", 8), Atomic("string", 0)
 
 Types = Mapping[str, Type | None]
-"""By the name of a column; ``None`` for what only the values tell."""
+"""Types by column; ``None`` for a type that only the values have."""
 
 
 def types_of(state: OperatorState, which: Mapping[str, Any]) -> tuple[Type | None, Type | None]:
-    """Of a key and of a value, each as a whole; ``None`` in a store that Python keeps."""
+    """Returns the types of a key and of a value; ``None`` in a store that Python keeps."""
     key, value = state.types(**which)
     lists = value is not None and state.family(**which).multi_value
     return key, Array(value) if lists and value is not None else value
 
 
 def row_types(state: OperatorState, which: Mapping[str, Any]) -> Types:
-    """Of the columns that `redis-state scan` prints, in their order."""
+    """Returns the types of the columns that `redis-state scan` prints, in their order."""
     key, value = types_of(state, which)
     if not isinstance(key, Struct):
         return {"key": None, "values" if state.family(**which).multi_value else "value": None}
