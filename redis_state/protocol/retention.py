@@ -24,8 +24,8 @@ class RetentionPlan:
     """Segments to remove from a manifest.
 
     Attributes:
-        epoch: Epoch in the manifest. The plan is valid while epoch and `opened` stay on the
-            timeline.
+        epoch: Epoch in the manifest. The plan is valid in this epoch, while the query continues
+            from `opened`.
         floor: Floor before; `base` is the floor afterwards.
         carrier: Field of the segment that all kept versions are based on; empty without one.
         kept: Number of segments that stay.

@@ -1,7 +1,7 @@
 """Rows of a version, merged piece by piece from its base and its deltas.
 
 Readers scan with this module, and maintenance makes snapshots with it. Only the deltas are held in
-memory. Their weight triggers a snapshot, so they are at most a share of the version; the base may
+memory. Their weight triggers a snapshot, so they stay a fraction of the version; the base may
 have any size. A store loads its own version with `redis_state.store.loading` instead, which keeps
 all rows, and supports only ordered families.
 """
