@@ -117,7 +117,7 @@ class Acceptor:
             place = _Slot(task=None)  # type: ignore[arg-type]  # its task needs it
             place.task = loop.create_task(self._hold(place, accepted))
             self._places[place] = None
-            # # Lets the task start before another connection can take its place.
+            # Lets the task start before another connection can take its place.
             await asyncio.sleep(0)
 
     def _make_room(self) -> None:

@@ -58,7 +58,7 @@ class _Calls:
         self._check_open()
 
         def once() -> T:
-            # # The reader may have been closed while the call waited for a thread.
+            # The reader may have been closed while the call waited for a thread.
             self._check_open()
             return call()
 

@@ -199,7 +199,7 @@ def _parse_text(option: Option, text: str) -> str:
     if not text or any(ord(c) < 32 or ord(c) == 127 for c in text):
         raise _bad(option, "it is empty or holds control characters", "Give one line of text.")
     if text != text.strip():
-        # # Spark strips blanks in a properties file, so the password would depend on how Spark is
+        # Spark strips blanks in a properties file, so the password would depend on how Spark is
         # started.
         raise ConfigError(
             f"option '{option.name}'",
@@ -252,7 +252,7 @@ def to_text(option: Option, value: object) -> str:
     if option.type == "path" and isinstance(value, Path):
         return str(value)
     if isinstance(value, str):
-        # # A secret keeps its blanks; around other values they are never intended.
+        # A secret keeps its blanks; around other values they are never intended.
         return value if option.secret else value.strip()
     hint = {
         "bytes": "a text such as '2g'",

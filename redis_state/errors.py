@@ -87,7 +87,7 @@ class RedisStateError(Exception):
         super().__init__(_message(self))
 
     def __reduce__(self) -> tuple[object, ...]:
-        # # The inherited pickling would call the class with only the message.
+        # The inherited pickling would call the class with only the message.
         state = dict(self.__dict__)
         return (_rebuild, (type(self), state))
 

@@ -203,7 +203,7 @@ class QueryCollector(Collector):
                 found = self._look()
                 self._metrics = [_up(0.0 if found is None else 1.0), *(found or ())]
                 ended_s = self._clock.monotonic_s()
-                # # A server that did not answer is asked again sooner.
+                # A server that did not answer is asked again sooner.
                 share = 1.0 if found is None else 1 / _BUSY_SHARE - 1
                 self._fresh_until_s = ended_s + min((ended_s - began_s) * share, _FRESH_S_MAX)
             metrics = self._metrics
@@ -221,7 +221,7 @@ class QueryCollector(Collector):
         except RedisStateError as error:
             _LOG.warning("Redis could not be looked at: %s", error)
         except Exception:  # noqa: BLE001  # foreign entries may cause any exception
-            # # An exception would fail the scrape, and take even `redis_state_up` away.
+            # An exception would fail the scrape, and take even `redis_state_up` away.
             _LOG.exception("what Redis answered could not be shown")
         return None
 

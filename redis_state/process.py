@@ -45,10 +45,10 @@ def tell_after_fork(owner: Copied) -> None:
 def _forked() -> None:
     global _id
     _id = uuid.uuid4().hex
-    # # The list keeps all objects alive until the last call, even if one drops the others.
+    # The list keeps all objects alive until the last call, even if one drops the others.
     owners = list(_owners)
     for owner in owners:
-        # # An object that another thread was still creating is incomplete, and unused in the child.
+        # An object that another thread was still creating is incomplete, and unused in the child.
         with suppress(AttributeError):
             owner.after_fork()
 

@@ -191,7 +191,7 @@ def _address(text: str, port_default: int) -> Address:
         parts = urlsplit(f"redis://{text}")
         host, port = parts.hostname, parts.port
     except ValueError:
-        # # The cause is dropped on purpose: its message repeats a part of the URL.
+        # The cause is dropped on purpose: its message repeats a part of the URL.
         raise _refuse("its host is malformed or its port is not a number up to 65535") from None
     if not host or not _HOST.fullmatch(host):
         raise _refuse("its host is missing, or has characters that a host name cannot have")

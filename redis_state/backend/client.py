@@ -51,7 +51,7 @@ from redis_state.url import ClusterEndpoint
 _BACKOFF_MIN_S = 0.05
 _BACKOFF_MAX_S = 2.0
 _DOUBLINGS_MAX = 10
-# # Allows several masters to fail in turn. More replacements are not a fail-over.
+# Allows several masters to fail in turn. More replacements are not a fail-over.
 _REPLACED_MAX = 5
 _WAITS_A_TRY = 6
 """Most socket timeouts in one try: connect, log in, select a database and read the replies."""
@@ -91,7 +91,7 @@ class Client:
         self._waiting = DurabilityWait(self.durability)
         self.signer = config.read_signer()
         self.round_trips = 0
-        # # Before the first answer of a Redis, another protocol means that the address is wrong.
+        # Before the first answer of a Redis, another protocol means that the address is wrong.
         self._was_answered = False
 
     @property
@@ -229,7 +229,7 @@ class Client:
                 sent = [("MULTI",), *by_text, ("EXEC",)]
                 replies = self._exchange(attempted, [*sent, *waits])
             replies, waited = replies[: len(commands) + 2], replies[len(commands) + 2 :]
-            # # The reply to a command that was not queued has the reason; EXEC has not.
+            # The reply to a command that was not queued has the reason; EXEC has not.
             self._checked(attempted, replies, sent)
             results = replies[-1]
             if not isinstance(results, list) or len(results) != len(commands):
@@ -268,7 +268,7 @@ class Client:
             except _TryAgainError as error:
                 now = self._clock.monotonic_s()
                 if not was_asleep and now - began > self._awake_s_max:
-                    # # This process was suspended and lost its connection: restart the deadline,
+                    # This process was suspended and lost its connection: restart the deadline,
                     # once.
                     was_asleep, end = True, now + self._deadline_s
                 left = end - now
@@ -310,7 +310,7 @@ class Client:
     def _asked_aside(self, commands: Sequence[Command]) -> list[Any]:
         """Asks the server about a failure; empty if it does not answer."""
         try:
-            # # Any node of a cluster will do, because the commands have no keys.
+            # Any node of a cluster will do, because the commands have no keys.
             return self._transport.parts()[0].exchange(commands)
         except (redis.RedisError, RedisStateError):
             return []
@@ -491,7 +491,7 @@ class _TryAgainError(Exception):
         super().__init__(found)
         self.hint = hint
         self.is_answer = is_answer
-        # # The commands that were being sent when the server closed the connection.
+        # The commands that were being sent when the server closed the connection.
         self.hung_up = hung_up
-        # # False: the write is applied, but a crash might undo it.
+        # False: the write is applied, but a crash might undo it.
         self.lasts = lasts

@@ -52,8 +52,8 @@ class ClusterTransport:
         self._lock = threading.Lock()
         tell_after_fork(self)
         self._nodes: dict[Address, ServerTransport] = {}
-        # # Replaced as a whole, because threads read it without the lock; `None` if it must be
-        # asked for.
+        # Replaced as a whole, because threads read it without the lock; `None` if it must be asked
+        # for.
         self._owners: dict[int, Address] | None = None
 
     def exchange(self, commands: Sequence[Command]) -> list[Any]:
@@ -117,7 +117,7 @@ class ClusterTransport:
             here = [step for step in steps if step.to == to]
             sent: list[Command] = []
             for step in here:
-                # # ASKING holds for the next command, or for the whole transaction that starts with
+                # ASKING holds for the next command, or for the whole transaction that starts with
                 # it.
                 sent += [("ASKING",), *step.part.commands] if step.asking else step.part.commands
             answers = iter(self._node(to).exchange(sent))
@@ -139,7 +139,7 @@ class ClusterTransport:
         found = redirect(replies, step.to)
         waits = any(map(touches_undeclared_keys, step.part.commands))
         if found is not None and not (found.ask and waits):
-            # # Read once, because another thread may set it to None at any time.
+            # Read once, because another thread may set it to None at any time.
             table = self._owners
             if not found.ask and table is not None:
                 self._owners = {**table, found.slot: found.to}
@@ -166,7 +166,7 @@ class ClusterTransport:
         return table
 
     def _ask_all(self) -> dict[int, Address]:
-        # # Any node can answer. Nodes known from before may be the only ones that are left.
+        # Any node can answer. Nodes known from before may be the only ones that are left.
         with self._lock:
             known = list(dict.fromkeys([*self._location.nodes, *self._nodes]))
         failed: redis.RedisError | None = None

@@ -21,7 +21,7 @@ from redis_state.url import Address, Endpoint, Location, SocketEndpoint
 _CAUSES_MAX = 16
 _TICKETS_MAX = 8
 _LAST_WORDS_BYTES = 1 << 16
-# # OpenSSL's reasons when the peer answers its greeting without TLS.
+# OpenSSL's reasons when the peer answers its greeting without TLS.
 _NOT_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNKNOWN_PROTOCOL", "HTTP_REQUEST")
 _CUT_OFF = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
 
@@ -100,7 +100,7 @@ class _PasswordFile(redis.CredentialProvider):
 
 def let_go(client: redis.Redis) -> None:
     """Closes a forked process's copies of its parent's connections, which the parent still uses."""
-    # # The finalizer would take the pool's lock, which a thread of the parent may have held at the
+    # The finalizer would take the pool's lock, which a thread of the parent may have held at the
     # fork.
     client.auto_close_connection_pool = False
     pool = client.connection_pool
@@ -349,7 +349,7 @@ def hint(error: Exception, config: Config, *, was_answered: bool) -> str:
     if was_answered:
         return ""
     if config.url.tls:
-        # # A server without TLS waits silently for the end of a line in the TLS greeting.
+        # A server without TLS waits silently for the end of a line in the TLS greeting.
         silent = isinstance(error, redis.TimeoutError)
         return "If the server speaks no TLS, use a redis:// URL." if silent else ""
     return "If the server speaks TLS only, use a rediss:// URL." if is_hung_up(error) else ""

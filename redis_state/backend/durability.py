@@ -56,7 +56,7 @@ class DurabilityWait:
 
     def __init__(self, durability: Durability) -> None:
         self._wanted = durability
-        # # Assumed until a server denies it. A newer server passes the check for older ones, too.
+        # Assumed until a server denies it. A newer server passes the check for older ones, too.
         self._has_waitaof = True
 
     def commands(self, limit_ms: int) -> list[Command]:

@@ -58,7 +58,7 @@ _WORDS = {
 _FULL_IN_SCRIPT = "OOM command not allowed"
 MAXCLIENTS = "max number of clients"
 """Reply of a server or cluster node to a connection above its limit `maxclients`."""
-# # A server limits the size of requests before the login.
+# A server limits the size of requests before the login.
 _UNAUTHENTICATED = "Protocol error: unauthenticated"
 _NO_PASSWORD_SET = ("without any password configured", "Client sent AUTH")
 _PROTECTED = "DENIED"
@@ -69,7 +69,7 @@ _NO_DATABASE = (
     "Invalid Database",
     "SELECT is not allowed in cluster mode",
 )
-# # Redis, Valkey and proxies word this differently.
+# Redis, Valkey and proxies word this differently.
 _LACKING = re.compile(
     r"(?:unknown|unsupported|disabled) (?:redis )?(?:sub)?command"
     r"|command\b.{0,60}\bnot (?:be )?(?:supported|available|enabled)",
@@ -78,19 +78,19 @@ _LACKING = re.compile(
 _NAMED = re.compile(
     r"""command(?: is not available)?:? ?['"`]([A-Za-z|_. ]{1,40})['"`]""", re.IGNORECASE
 )
-# # Replies of Redis 6.2 and 7.0, and of newer ones, to a command inside a script.
+# Replies of Redis 6.2 and 7.0, and of newer ones, to a command inside a script.
 _PERMISSION_IN_SCRIPT = ("user executing the script can't run", "ACL failure")
-# # A key outside KEYS is on another node while its slot moves.
+# A key outside KEYS is on another node while its slot moves.
 _TRANSIENT_IN_SCRIPT = ("non local key in a cluster node", "while the cluster is down")
-# # The server became a replica between a commit and the wait after it.
+# The server became a replica between a commit and the wait after it.
 _TRANSIENT_AFTER_COMMIT = "cannot be used with replica instances"
 _ABORTED = "EXECABORT"
-# # Suffix of a reply to a command inside a script, without use for the user.
+# Suffix of a reply to a command inside a script, without use for the user.
 _SCRIPT = re.compile(r" script: [0-9a-f]{40}, on @user_script:\d+\.?$")
-# # Prefix that Redis 6.2 adds to the reply to a command inside a script.
+# Prefix that Redis 6.2 adds to the reply to a command inside a script.
 _AROUND = re.compile(r"Error running script .*@user_script: ?\d+: -(?=[A-Z]+ )", re.DOTALL)
 _ARGUMENTS = ", with args beginning with"
-# # Advice for a reply that did not change until the deadline.
+# Advice for a reply that did not change until the deadline.
 _HINTS = {
     "LOADING": "It loads its data: wait until it has.",
     "BUSY": "A script of another program runs there: wait for it, or end it with SCRIPT KILL.",

@@ -34,7 +34,7 @@ _KEYLESS = frozenset(
     }
 )
 _SCRIPTS = frozenset({"EVAL", "EVALSHA"})
-# # These concern the transaction before them, so they follow it to its node.
+# These concern the transaction before them, so they follow it to its node.
 _BEHIND_EXEC = frozenset({"WAIT", "WAITAOF", "CONFIG"})
 
 

@@ -14,7 +14,7 @@ from redis_state.ids import text_number
 from redis_state.progress import Progress
 
 _COUNT = 1000
-# # A scan takes about (keys / count) calls; a resize of the table can double them.
+# A scan takes about (keys / count) calls; a resize of the table can double them.
 _CALLS_SPARE = 1000
 _CALLS_FACTOR = 4
 
@@ -57,7 +57,7 @@ def _scan_one(
         ((cursor, raw),) = client.call(attempted, [command])
         yield [name.decode("utf-8", "replace") for name in raw]
         progress("scanned keys", min(call * _COUNT, size), size)
-        # # The cursor may be bytes or a number, depending on the client.
+        # The cursor may be bytes or a number, depending on the client.
         if text_number(cursor.decode() if isinstance(cursor, bytes) else str(cursor)) == 0:
             if _start_of(client, attempted) != began:
                 raise ServersChangedError(

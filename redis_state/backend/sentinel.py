@@ -25,7 +25,7 @@ from redis_state.errors import ConfigError
 from redis_state.process import tell_after_fork
 from redis_state.url import Address, SentinelEndpoint
 
-# # Replies of a server that is not a master, or not yet.
+# Replies of a server that is not a master, or not yet.
 _NO_MASTER = frozenset({"READONLY", "MASTERDOWN", "LOADING"})
 _UNNAMED = frozenset({"NOAUTH", "NOPERM", "WRONGPASS"})
 _MASTER = "GET-MASTER-ADDR-BY-NAME"
@@ -131,7 +131,7 @@ class SentinelTransport:
             try:
                 found = self._ask(sentinel, question)
             except redis.RedisError as error:
-                # # The error of a real sentinel may be transient, so it outranks that of another
+                # The error of a real sentinel may be transient, so it outranks that of another
                 # server.
                 if failure is None or not isinstance(error, _NoSentinelError):
                     failure = error
@@ -155,7 +155,7 @@ class SentinelTransport:
 
     def _ask(self, sentinel: Address, question: str) -> Any:
         reply = self._asked(sentinel, question, anonymous=True)
-        # # Sentinels have users of their own, and most need no password.
+        # Sentinels have users of their own, and most need no password.
         if error_word(reply) in _UNNAMED:
             reply = self._asked(sentinel, question, anonymous=False)
         if isinstance(reply, redis.RedisError) and "No such master" in str(reply):
@@ -224,7 +224,7 @@ class ReplicaTransport(SentinelTransport):
                 return
             self._look_at_s = began_s + REPLICA_LOOK_S
         found = None
-        # # Errors are ignored, because the master still answers.
+        # Errors are ignored, because the master still answers.
         with suppress(redis.RedisError, ConfigError):
             found = self._replica()
         ended_s = self._clock.monotonic_s()

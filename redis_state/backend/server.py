@@ -39,7 +39,7 @@ def check_server(client: Client) -> None:
         UnavailableError: The deadline passed.
     """
     for warning in client.over_parts(_ATTEMPTED, _judged):
-        # # A job of many batches registers a run for each, so each sentence is logged only once.
+        # A job of many batches registers a run for each, so each sentence is logged only once.
         if warning not in _said:
             if len(_said) >= _SAID_MAX:
                 _said.clear()
@@ -49,7 +49,7 @@ def check_server(client: Client) -> None:
 
 def _judged(client: Client) -> list[str]:
     trial = needs.trial()
-    # # A user with own rules most likely may not ask, and each refusal adds an entry to ACL LOG.
+    # A user with own rules most likely may not ask, and each refusal adds an entry to ACL LOG.
     asked = () if client.has_user else needs.ASK_LIMITS
     said, *replies = client.answers(_ATTEMPTED, [("INFO",), *trial, *asked])
     warnings = []

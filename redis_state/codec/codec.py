@@ -169,7 +169,7 @@ def _pack(value: Any) -> bytes:
     try:
         packed: bytes = _packers.pack(value)
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
-        # # `_default` rejects unknown types; only broken text, deep nesting and large sizes remain.
+        # `_default` rejects unknown types; only broken text, deep nesting and large sizes remain.
         broken = isinstance(error, UnicodeEncodeError)
         found = (
             "a text that UTF-8 cannot encode" if broken else "nesting or a size that is too large"

@@ -66,8 +66,7 @@ def without_collations(kind: JsonType) -> JsonType:
 
 
 def _of_field(field: Mapping[str, Any], path: str) -> Iterator[_UnfitPart]:
-    # # Spark writes a collation into the metadata of the nearest field, keyed by the path from
-    # there.
+    # Spark writes a collation into the metadata of the nearest field, keyed by the path from there.
     found = (field.get("metadata") or {}).get(_COLLATIONS) or {}
     below = field["name"]
     collations = {place[len(below) :]: str(name) for place, name in found.items()}

@@ -81,8 +81,8 @@ def prefix_range(prefix: Any) -> tuple[bytes, bytes | None]:
         )
     start = encode_key(prefix)[:-1]
     if isinstance(prefix, (tuple, list)):
-        # 0xFF is not a tag, so it sorts after every further element. A longer last element is outside
-        # the range, too: 0x00 inside an element is followed by 0xFF.
+        # 0xFF is not a tag, so it sorts after every further element. A longer last element is
+        # outside the range, too: 0x00 inside an element is followed by 0xFF.
         return start, start + b"\xff"
     kept = start.rstrip(b"\xff")
     return start, kept[:-1] + bytes([kept[-1] + 1])

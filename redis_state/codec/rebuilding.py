@@ -38,7 +38,7 @@ def _same(value: Any, back: Any, name: str) -> bool:
 
 def _equal(one: Any, other: Any) -> bool:
     try:
-        # # Only NaN differs from itself.
+        # Only NaN differs from itself.
         return one is other or bool(one == other) or bool(one != one and other != other)
     except Exception:  # noqa: BLE001  # the code of a user's class
         return False

@@ -99,7 +99,7 @@ def plain_scalar(value: Any) -> Any:
     if kind in ("b", "i", "f"):
         return value.item()
     if kind == "U":
-        # # `item` and `str` would drop zero characters at the end.
+        # `item` and `str` would drop zero characters at the end.
         return str.__str__(value)
     return bytes(value) if kind == "S" else value
 
@@ -242,7 +242,7 @@ def python_time(value: Any) -> datetime:
         return value
     if _kind_of(value) == "M":
         return _of_datetime64(value)
-    # # pandas' NaT is an instance of datetime but not a moment; it differs even from itself.
+    # pandas' NaT is an instance of datetime but not a moment; it differs even from itself.
     if not isinstance(value, datetime) or value != value:
         raise _wrong(value)
     if not hasattr(value, "to_pydatetime"):
@@ -278,9 +278,8 @@ def _time_writer(read: Convert) -> Convert:
             micros: int = (aware - _EPOCH) // _MICROSECOND
             inside = _FIRST <= micros <= _LAST
             if inside and not _FIRST + _EDGE <= micros <= _LAST - _EDGE:
-                # # Near the ends of the calendar the zone of the reader may have no such date. A
-                # value that was read
-                # # must also convert to UTC again, to be written back.
+                # Near the ends of the calendar the zone of the reader may have no such date. A
+                # value that was read must also convert to UTC again, to be written back.
                 read(micros).astimezone(timezone.utc)
         except (OverflowError, ValueError, OSError):
             inside = False
@@ -310,7 +309,7 @@ def time_reader(zone: tzinfo | None) -> Convert:
         try:
             return datetime.fromtimestamp(seconds).replace(microsecond=rest)
         except (OverflowError, ValueError, OSError):
-            # # Near the ends of the calendar, `fromtimestamp` searches for a fold outside the
+            # Near the ends of the calendar, `fromtimestamp` searches for a fold outside the
             # calendar.
             return (_EPOCH + timedelta(microseconds=micros)).astimezone().replace(tzinfo=None)
 
@@ -343,7 +342,7 @@ def _decimal(precision: int, scale: int) -> Convert:
             rounded = limit
         if not -limit < rounded < limit:
             raise Misfit("the number has more digits than the type, and does not fit")
-        # # Spark's zero has no sign.
+        # Spark's zero has no sign.
         return str(rounded) if rounded else zero
 
     return write

@@ -40,7 +40,7 @@ _DICTS = (dict, abc.Mapping, abc.MutableMapping)
 _SETS = (set, frozenset)
 _EXACT: Mapping[Any, frozenset[type]] = {
     None: frozenset({NoneType}),
-    # # A stored bool or int equals the number of the wider declared type.
+    # A stored bool or int equals the number of the wider declared type.
     int: frozenset({int, bool}),
     float: frozenset({float, int, bool}),
     datetime: frozenset(),  # every moment is checked
@@ -136,7 +136,7 @@ def _key(hint: Any, path: str, known: KnownRecords) -> Shape:
 
 def _tuple(hint: Any, arguments: tuple[Any, ...], path: str, known: KnownRecords) -> Shape:
     if not arguments:
-        # # `tuple[()]`, too, has no arguments.
+        # `tuple[()]`, too, has no arguments.
         empty = hint is not tuple and hint is not typing.Tuple  # noqa: UP006  # the alias
         return FixedTuple("an empty tuple", ()) if empty else _tuples(hint, UNTYPED)
     if len(arguments) == 2 and arguments[1] is Ellipsis:
@@ -239,7 +239,7 @@ def _record(cls: type, known: KnownRecords) -> RecordShape:
     for name, one in _fields(cls).items():
         shape = shape_of(hints.get(name, Any), f"{cls.__name__}.{name}", known)
         if one.default_is_none and not _takes_none(shape):
-            # # Many classes declare optional fields like `tags: list[str] = None`.
+            # Many classes declare optional fields like `tags: list[str] = None`.
             shape = _union((hints[name], NoneType), f"{cls.__name__}.{name}", known)
         record.add(name, shape, required=one.required)
     return record

@@ -137,7 +137,7 @@ class TypedRow:
             for id_, old in enumerate(self.written)
             if id_ != self.id
         }
-        # # Rows of these types are stored and returned unchanged.
+        # Rows of these types are stored and returned unchanged.
         self._plain = all(field.read is None for field in self._fields)
         self._bounds = _bounds(self._fields)
         self._known: set[tuple[type, ...]] = set()
@@ -274,7 +274,7 @@ class TypedKey:
         self.names = [field.name for field in self._fields]
         self.what = what
         self.plain = all(field.read is None for field in self._fields)
-        # # Keys of exactly these types are encoded without conversion.
+        # Keys of exactly these types are encoded without conversion.
         exact = tuple(exact_type(field.kind) for field in self._fields)
         self._exact = exact if self.plain and object not in exact else ()
         self._bounds = _bounds(self._fields)

@@ -215,7 +215,7 @@ class Folder:
                 self.files.rename(old.path, new.path)
                 return
             if there is None:
-                # # If another command created the file first, its content is compared below.
+                # If another command created the file first, its content is compared below.
                 with suppress(FileExistsError):
                     self.files.create(new.path, raw)
         if self.read(target) != raw:

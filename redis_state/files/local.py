@@ -125,7 +125,7 @@ def _size(entry: os.DirEntry[str]) -> int:
     try:
         return entry.stat().st_size
     except FileNotFoundError:
-        # # A temporary file that was renamed since the listing.
+        # A temporary file that was renamed since the listing.
         return 0
 
 

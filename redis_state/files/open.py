@@ -64,7 +64,7 @@ def read_storage_options(path: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        # # The parser's message could quote a secret.
+        # The parser's message could quote a secret.
         raise ConfigError(
             what,
             found="it is not a JSON object",

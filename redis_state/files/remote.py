@@ -83,7 +83,7 @@ class RemoteFiles:
         except ValueError as error:
             raise ConfigError(
                 what,
-                # # The text of an error about an option could quote a secret.
+                # The text of an error about an option could quote a secret.
                 found=_text(error) if place.address else "an option is wrong, or one too many",
                 advice="Give an address whose scheme fsspec knows, and options that its file "
                 "system takes.",
@@ -96,7 +96,7 @@ class RemoteFiles:
         found = []
         for info in self._fs.ls(path, detail=True):
             name = str(info["name"]).rstrip("/")
-            # # Some stores keep an empty object for a folder, or list a file as its own folder.
+            # Some stores keep an empty object for a folder, or list a file as its own folder.
             if name.strip("/") == path.strip("/"):
                 if info["type"] != "directory" and not path.endswith("/") and info.get("size"):
                     raise NotADirectoryError(path)
@@ -146,8 +146,7 @@ class RemoteFiles:
 
     def _make_folder_of(self, path: str) -> None:
         if not self._place.bucket:
-            # # Object stores have no folders, and a driver would create a bucket that it cannot
-            # see.
+            # Object stores have no folders, and a driver would create a bucket that it cannot see.
             self._fs.makedirs(path.rsplit("/", 1)[0], exist_ok=True)
 
     def rename(self, source: str, target: str) -> None:
@@ -177,7 +176,7 @@ class RemoteFiles:
                 return "it is not a folder"
             self._fs.ls(path)
         except FileNotFoundError as error:
-            # # For a missing bucket every object store says so; for a folder the text is only its
+            # For a missing bucket every object store says so; for a folder the text is only its
             # path.
             if bucket and _NO_BUCKET.search(str(error)):
                 return f"there is no bucket or container {bucket}"

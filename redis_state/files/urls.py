@@ -20,7 +20,7 @@ _AZURE = ("abfs", "abfss", "wasb", "wasbs", "az")
 _AZURE_PUBLIC = ".core.windows.net"
 _HDFS = ("hdfs", "webhdfs", "swebhdfs")
 _PORT_HTTP, _PORT_HTTPS, _PORT_RPC = 9870, 9871, 8020
-# # fsspec's defaults would wait for minutes, or forever.
+# fsspec's defaults would wait for minutes, or forever.
 _S3_LIMITS = {"connect_timeout": 10, "read_timeout": 60, "retries": {"max_attempts": 4}}
 _INSTEAD_OF_A_USER = ("user", "token", "kerberos")
 
@@ -68,7 +68,7 @@ def place_of(address: str) -> FolderAddress:
         return FolderAddress(LOCAL, path.removeprefix("//") if scheme else path)
     name = scheme[1].lower()
     parts = urlsplit(address, allow_fragments=False)
-    # # A question mark and a hash are part of a path here.
+    # A question mark and a hash are part of a path here.
     path = address.split("://", 1)[-1].partition("/")[2].strip("/")
     if not parts.netloc and name in (*_S3, *_GCS, *_AZURE, *_HDFS):
         raise ConfigError(
@@ -108,12 +108,12 @@ def _azure(authority: str, path: str) -> FolderAddress:
     container, _, host = authority.rpartition("@")
     if not container:
         container, host = host, ""
-    # # No checkpoint is public; without this, adlfs tries anonymous access first.
+    # No checkpoint is public; without this, adlfs tries anonymous access first.
     defaults: dict[str, Any] = {"anon": False}
     if host:
         defaults["account_name"] = host.split(".", 1)[0]
         if not host.endswith(_AZURE_PUBLIC):
-            # # An account has a dfs and a blob host name; adlfs uses the blob one.
+            # An account has a dfs and a blob host name; adlfs uses the blob one.
             defaults["account_host"] = host.replace(".dfs.", ".blob.", 1)
     roots = tuple(f"{scheme}://{authority}" for scheme in _AZURE[:4])
     whole = f"{container}/{path}".rstrip("/")
@@ -127,7 +127,7 @@ def _hdfs(scheme: str, host: str, port: int | None, path: str) -> FolderAddress:
     defaults["use_https"] = https
     roots = [f"hdfs://{host}", f"hdfs://{host}:{_PORT_RPC}"]
     if scheme == "hdfs" and port is not None:
-        # # The port in the address is of Hadoop's RPC protocol, not of HTTP.
+        # The port in the address is of Hadoop's RPC protocol, not of HTTP.
         roots = [f"hdfs://{host}:{port}", *(roots[:1] if port == _PORT_RPC else ())]
     elif port is not None:
         defaults["port"] = port
@@ -150,5 +150,5 @@ def options_of(place: FolderAddress, given: Mapping[str, Any]) -> dict[str, Any]
     options = {**place.defaults, **given}
     if place.protocol == "webhdfs" and not any(options.get(one) for one in _INSTEAD_OF_A_USER):
         options["user"] = os.environ.get("HADOOP_USER_NAME") or getpass.getuser()
-    # # Other processes change the files, so an earlier listing is not reliable.
+    # Other processes change the files, so an earlier listing is not reliable.
     return {**options, "use_listings_cache": False, "skip_instance_cache": True}

@@ -117,7 +117,7 @@ def _check(ident: str, field: str, head: bytes, stored: bytes) -> int:
 
 def _decompress(ident: str, field: str, stored: bytes, raw_length: int) -> bytes:
     try:
-        # # The library allocates the length in the frame, whatever limit it is given. So check it
+        # The library allocates the length in the frame, whatever limit it is given. So check it
         # first.
         if zstandard.get_frame_parameters(stored).content_size != raw_length:
             raise _bad(ident, field, "the frame does not state the raw length")

@@ -12,9 +12,9 @@ BUCKETS_MAX = 1 << 20
 CHECKSUM_MAX = (1 << 32) - 1
 _FLAGS = {"-": (False, False), "c": (True, False), "h": (False, True), "ch": (True, True)}
 _WORDS = 8
-# # One more word if the version has rows in internal families.
+# One more word if the version has rows in internal families.
 _WORDS_MAX = 9
-# # Readers parse the same entries again and again, and entries never change.
+# Readers parse the same entries again and again, and entries never change.
 _KNOWN_MAX = 4096
 
 

@@ -147,7 +147,7 @@ def _runs(keys: Sequence[bytes]) -> Iterator[tuple[int, int, int]]:
     while start < len(keys):
         id_ = family_of(keys[start])
         high = family_range(id_)[1]
-        # # Takes at least one key, so that the loop ends even if keys are out of order (checked
+        # Takes at least one key, so that the loop ends even if keys are out of order (checked
         # later).
         end = len(keys) if high is None else max(bisect_left(keys, high, start), start + 1)
         yield id_, start, end
@@ -165,7 +165,7 @@ def _payloads(
     for start in places[::ROWS_A_BUCKET]:
         end = min(start + ROWS_A_BUCKET, places.stop)
         part = keys[start:end]
-        # # A reader would reject unordered rows, but only after the commit was reported as done.
+        # A reader would reject unordered rows, but only after the commit was reported as done.
         if not (before < part[0] and all(map(operator.lt, part, part[1:]))):
             raise InternalError("writing rows", found="their keys are not in ascending order")
         before = part[-1]
@@ -275,7 +275,7 @@ def read_index(segment: Segment, head: Header) -> Index:
         segment.entry.header
     ):
         raise FormatError(f"reading {segment.ident}", found="it has blocks that are not in order")
-    # # Look-ups bisect the first keys of all families as one list, so each must have its family's
+    # Look-ups bisect the first keys of all families as one list, so each must have its family's
     # prefix.
     if not all(
         family_of(keys[0]) == id_ == family_of(keys[-1]) for id_, keys in head.ordered.items()
@@ -298,7 +298,7 @@ def read_block(
     try:
         items = msgpack.unpackb(payload, raw=False)
         keys, values = items[::2], items[1::2]
-        # # Keys that are not bytes raise TypeError in these comparisons.
+        # Keys that are not bytes raise TypeError in these comparisons.
         right = (
             len(keys) == len(values) > 0
             and all(map(operator.lt, keys, keys[1:]))

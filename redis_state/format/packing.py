@@ -156,7 +156,7 @@ def scalars(payload: bytes, what: str) -> list[Any]:
     if 0 < claimed <= _AT_ONCE_MAX:
         size = len(payload)
         try:
-            # # A nested array may claim at most as many elements, so little memory is at risk.
+            # A nested array may claim at most as many elements, so little memory is at risk.
             found = msgpack.unpackb(
                 payload,
                 raw=False,

@@ -58,7 +58,7 @@ class PartitionClient:
         where: Name of the partition in errors; empty means its numbers.
     """
 
-    # # Format 1 of Python checkpoints: uids are not given from outside.
+    # Format 1 of Python checkpoints: uids are not given from outside.
     _format: ClassVar[str] = "1"
 
     def __init__(

@@ -207,7 +207,7 @@ class Quota:
         now_s = client.clock.monotonic_s()
         if now_s < self._due_s:
             return
-        # # Set at once, so that no other store of this process measures meanwhile.
+        # Set at once, so that no other store of this process measures meanwhile.
         self._due_s = now_s + _LOOK_EVERY_S
         try:
             self.watch(client)

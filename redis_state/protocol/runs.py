@@ -100,7 +100,7 @@ def checkpoint_gen(
     if not is_gen(gen):
         raise FormatError("looking for a checkpoint by its name", found="its id is malformed")
     if lasting:
-        # # A cluster may keep the name on another master than the partitions, whose commits do not
+        # A cluster may keep the name on another master than the partitions, whose commits do not
         # cover it.
         named: Command = ("HSET", key, field, gen)
         client.transaction("naming a checkpoint", [named], counts=lambda _: True)
@@ -249,7 +249,7 @@ def _enter(client: Client, what: str, gen: str, fields: Mapping[str, str], *, te
         (purged,) = client.call(what, [is_purged])
         if purged:
             raise purged_error(what, gen)
-        # # The checkpoint was recalled in between, and its entry was just removed: add it again.
+        # The checkpoint was recalled in between, and its entry was just removed: add it again.
 
 
 def _created_ms(known: bytes | None) -> int:

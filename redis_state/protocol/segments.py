@@ -45,8 +45,8 @@ def fetch(
         commands: list[Command] = [
             ("HMGET", key, *group[at : at + each]) for at in range(0, len(group), each)
         ]
-        # # HLEN comes last: if the key vanishes in between, a missing field is not taken for an
-        # empty bucket.
+        # HLEN comes last: if the key vanishes in between, a missing field is not taken for an empty
+        # bucket.
         replies = client.call(f"reading {segment.ident}", [*commands, ("HLEN", key)])
         if replies.pop() != segment.entry.blocks:
             raise SegmentGoneError(segment)

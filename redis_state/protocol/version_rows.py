@@ -60,7 +60,7 @@ class VersionRows:
         self._live = segments[0].entry.live
         raw = _raw_header(fetch, self._base)
         self._head = read_header(self._base, raw)
-        # # Headers of the blocks that were read, for the checksum over all blocks.
+        # Headers of the blocks that were read, for the checksum over all blocks.
         self._heads = {} if raw is None else {FIELD: raw[:HEADER_BYTES]}
         self._read: dict[str, bytes | None] = {}
         self._changes = Changes()
@@ -99,13 +99,13 @@ class VersionRows:
                 ``None``
                 keeps the base's buckets.
         """
-        # # Counts are powers of two, so buckets with equal remainders stay together.
+        # Counts are powers of two, so buckets with equal remainders stay together.
         modulus = min(self._base.entry.buckets, buckets or self._base.entry.buckets)
         own = self._hashed_changes(modulus)
         names = (name for at in range(modulus) for name in self._bucket_names(at, modulus))
         self._ahead = chain(names, self._ahead)
         for at in range(modulus):
-            # # A later part of a bucket overrides an earlier one.
+            # A later part of a bucket overrides an earlier one.
             below = self._rows(self._take(self._bucket_names(at, modulus)))
             yield self._folded(below, own.get(at, ()))
 
@@ -120,7 +120,7 @@ class VersionRows:
         firsts = self._head.ordered.get(family, ())
         at = 0
         for number in range(len(firsts)):
-            # # The first block also takes smaller keys, the last one larger keys.
+            # The first block also takes smaller keys, the last one larger keys.
             last = number + 1 == len(firsts)
             end = len(keys) if last else bisect_left(keys, firsts[number + 1], at)
             below = self._rows(self._take([f"{family}/{number}"]))
@@ -154,14 +154,13 @@ class VersionRows:
         found: dict[bytes, bytes] = {}
         untouched = plain and self._base.snapshot and changed.keys().isdisjoint(below.keys())
         if untouched:
-            # # Fast path for most of a large base: a snapshot has only puts, so no row needs a
-            # check.
+            # Fast path for most of a large base: a snapshot has only puts, so no row needs a check.
             found, below = cast(dict[bytes, bytes], below), {}
         for key, value in below.items():
             if plain and type(value) is bytes and key not in changed:
                 found[key] = value
                 continue
-            # # In an oldest delta, a removal has nothing to remove, and an append starts a list.
+            # In an oldest delta, a removal has nothing to remove, and an append starts a list.
             first = value.data if isinstance(value, Appended) else value
             left = self._changes.over(key, first) if first is not None else None
             if left is not None:

@@ -43,7 +43,7 @@ def objects(array: pa.Array) -> list[Any]:
     except (ValueError, OverflowError):
         return [_object(one, kind) for one in array]
     if kind == "time":
-        # # pyarrow drops fractions of a microsecond without an error.
+        # pyarrow drops fractions of a microsecond without an error.
         numbers = array.cast(pa.int64()).to_pylist()
         return [
             Internal(raw, kind) if (raw or 0) % 1000 else one

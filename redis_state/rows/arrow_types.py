@@ -82,7 +82,7 @@ def _atomic_type(type_: Atomic) -> pa.DataType:
         "timestamp_ntz": lambda: pa.timestamp("us"),
         "time": lambda: pa.time64("ns"),
         "day-time": lambda: pa.duration("us"),
-        # # Arrow's own month interval has no Python values.
+        # Arrow's own month interval has no Python values.
         "year-month": pa.int32,
         "calendar": pa.month_day_nano_interval,
         "decimal": lambda: pa.decimal128(type_.precision, type_.scale),
@@ -135,7 +135,7 @@ def _atomic_array(type_: Atomic, values: Sequence[Any]) -> pa.Array:
     if type_.name == "calendar":
         values = [one if one is None else _interval(one) for one in values]
     elif any(type(one) is Internal for one in values):
-        # # The stored numbers go into Arrow directly, because Arrow's range covers them all.
+        # The stored numbers go into Arrow directly, because Arrow's range covers them all.
         numbers = [None if one is None else to_internal(type_, one, name="") for one in values]
         return pa.array(numbers, pa.int32() if type_.width == _DATE_BYTES else pa.int64()).view(
             arrow

@@ -31,7 +31,7 @@ _PRIMITIVES = {
     "timestamp_ntz": "long",
     "float": "float",
     "double": "double",
-    # # Avro writes a string and `bytes` alike.
+    # Avro writes a string and `bytes` alike.
     "string": "bytes",
     "binary": "bytes",
     "void": "null",
@@ -69,8 +69,7 @@ class AvroRecord:
         library, stream = _library(), io.BytesIO(data)
         try:
             found = library.schemaless_reader(
-                # # Only the keys of a map are decoded as text here; `_map_key` restores their
-                # bytes.
+                # Only the keys of a map are decoded as text here; `_map_key` restores their bytes.
                 stream,
                 _schema(self.columns),
                 None,
@@ -103,7 +102,7 @@ def _schema(columns: Struct) -> Any:
 
 
 def _record(columns: Struct, names: count[int]) -> dict[str, Any]:
-    # # Fields are named by position, because Spark allows names that Avro rejects.
+    # Fields are named by position, because Spark allows names that Avro rejects.
     fields = [
         {"name": f"f{at}", "type": _nullable(_avro_type(field.type, names))}
         for at, field in enumerate(columns.fields)

@@ -144,7 +144,7 @@ def _struct(rows: _RowMemory, struct: Struct) -> list[pa.Array]:
     nulls = [rows.words[rows.starts + at].view(np.uint64) for at in range(bits)]
     if count % _WORD_BITS and (nulls[-1] >> np.uint64(count % _WORD_BITS)).any():
         raise NotColumnarError
-    # # As in `unsafe_row._Region`: the variable-length parts together may not exceed their region.
+    # As in `unsafe_row._Region`: the variable-length parts together may not exceed their region.
     left = rows.sizes - fixed
     arrays = []
     for at, field in enumerate(struct.fields):

@@ -218,7 +218,7 @@ def _hashed_bytes(parts: Sequence[bytes], state: Hashes) -> Hashes:
     if longest > _TEXT_BYTES_MAX:
         raise OneByOneError
     width = max(-(-longest // 4), 1) * 4
-    # # Zeros fill up shorter values; the masks below keep them out of the hash.
+    # Zeros fill up shorter values; the masks below keep them out of the hash.
     padded = np.array(parts, f"S{width}").view(np.uint8).reshape(len(parts), width)
     words = padded.view("<u4")
     whole = sizes // 4

@@ -81,7 +81,7 @@ def keys_of(key: Struct, equal: Mapping[ColumnPath, Sequence[Any]]) -> list[dict
     for path, kind in parts.items():
         if any(type(value) is not _KINDS[kind] for value in equal[path]):
             return None
-        # # No row contains a number out of the part's range.
+        # No row contains a number out of the part's range.
         low, high = INTEGERS.get(kind, (None, None))
         values.append(
             [

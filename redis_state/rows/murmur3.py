@@ -51,7 +51,7 @@ def hash_bytes(data: bytes, seed: int) -> int:
     whole, left = divmod(len(data), 4)
     state = seed
     for block in struct.unpack(f"<{whole}I{left}b", data):
-        # # Inlines `_mix` to save a call for each block.
+        # Inlines `_mix` to save a call for each block.
         mixed = (block & _MASK) * 0xCC9E2D51 & _MASK
         state ^= (mixed << 15 | mixed >> 17) * 0x1B873593 & _MASK
         state = ((state << 13 | state >> 19) * 5 + 0xE6546B64) & _MASK
@@ -116,5 +116,5 @@ def _hash_atomic(type_: Atomic, raw: Any, seed: int) -> int:
 def _bits(value: float, real: str, whole: str, nan: int) -> int:
     if math.isnan(value):
         return nan
-    # # `or` turns -0.0 into 0.0, because Spark gives both the same hash.
+    # `or` turns -0.0 into 0.0, because Spark gives both the same hash.
     return int(struct.unpack(whole, struct.pack(real, value or 0.0))[0])

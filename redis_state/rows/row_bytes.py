@@ -77,7 +77,7 @@ class UnsafeRows:
         return unsafe_row.decode(self._of(ordinals), _behind_version(data))
 
     def _of(self, ordinals: Sequence[int]) -> Struct:
-        # # Fast path: ordinals are distinct, so an equal count means all columns, mostly in their
+        # Fast path: ordinals are distinct, so an equal count means all columns, mostly in their
         # order.
         count = len(self.columns.fields)
         if len(ordinals) == count and all(map(int.__eq__, ordinals, range(count))):
@@ -131,8 +131,7 @@ class AvroRows:
         if writer is None or len(body) < _ID_BYTES:
             raise FormatError("decoding a row", found=f"its schema {id_} is unknown")
         wanted = _some(self.columns, tuple(ordinals))
-        # # Columns of a key keep their positions; value columns are all wanted, and matched by
-        # name.
+        # Columns of a key keep their positions; value columns are all wanted, and matched by name.
         whole = len(ordinals) == len(self.columns.fields)
         record = AvroRecord(writer) if whole else self._record(writer, ordinals)
         return record.decode(body[_ID_BYTES:], wanted)

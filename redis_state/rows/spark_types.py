@@ -25,7 +25,7 @@ _OPAQUE_NAME_MAX = 60
 _COLLATIONS = "__COLLATIONS"
 _BINARY_COLLATION = "UTF8_BINARY"
 
-# # Bytes of a value in an array; 0 means a variable length. In a row each value takes 8 bytes.
+# Bytes of a value in an array; 0 means a variable length. In a row each value takes 8 bytes.
 _WIDTHS = {
     "boolean": 1,
     "byte": 1,
@@ -108,7 +108,7 @@ class Struct:
     distinct: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        # # Computed once, because each decoded row reads both.
+        # Computed once, because each decoded row reads both.
         names = tuple(one.name for one in self.fields)
         object.__setattr__(self, "names", names)
         object.__setattr__(self, "distinct", len(set(names)) == len(names))
@@ -229,9 +229,8 @@ def _parse_field(node: Any, decoding: Decoding, *, depth: int) -> Field:
     if not isinstance(node, Mapping) or not isinstance(node.get("name"), str):
         raise _malformed("a field has no name")
     metadata = node.get("metadata")
-    # # Spark writes a collated string as "string" and puts the collation into the field's metadata,
-    # keyed
-    # # by the path to the string. The whole field counts as collated if one of its strings is.
+    # Spark writes a collated string as "string" and puts the collation into the field's metadata,
+    # keyed by the path to the string. The whole field counts as collated if one of its strings is.
     collations = metadata.get(_COLLATIONS) if isinstance(metadata, Mapping) else None
     collated = isinstance(collations, Mapping) and any(
         not str(name).endswith(_BINARY_COLLATION) for name in collations.values()

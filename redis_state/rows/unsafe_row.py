@@ -162,7 +162,7 @@ def _decode_array(type_: Array, view: memoryview) -> list[Any]:
     if isinstance(element, Atomic) and element.opaque:
         return _all_null(element, view, count)
     width = (element.width if isinstance(element, Atomic) else 0) or _WORD
-    # # The first comparison bounds `count` before the sums. An element has at least one byte.
+    # The first comparison bounds `count` before the sums. An element has at least one byte.
     if count > len(view) or _WORD + _bits_bytes(count) + count * width > len(view):
         raise _malformed(f"an array of {len(view)} bytes claims too many elements")
     first = _WORD + _bits_bytes(count)
@@ -260,7 +260,7 @@ def encode(
         if value is None:
             slots[index >> 3] |= 1 << (index & 7)
             if reserved:
-                # # Spark reserves the bytes of a large decimal that is null, and points to them.
+                # Spark reserves the bytes of a large decimal that is null, and points to them.
                 _POINTER.pack_into(slots, position, 0, fixed + len(tail))
                 tail += bytes(_DECIMAL_BYTES_MAX)
         elif isinstance(type_, Struct):
@@ -288,7 +288,7 @@ def _encode_atomic(type_: Atomic, raw: Any, *, normalize_zero: bool) -> bytes:
             return NAN[type_.name]
         return struct.pack(_REALS[type_.name], 0.0 if normalize_zero and raw == 0 else raw)
     if not type_.width:
-        # # Like Java's BigInteger.toByteArray: the fewest bytes that hold the number and its sign.
+        # Like Java's BigInteger.toByteArray: the fewest bytes that hold the number and its sign.
         bits = (raw if raw >= 0 else ~raw).bit_length()
         return int(raw).to_bytes(bits // 8 + 1, "big", signed=True)
     return struct.pack(_INTEGERS[type_.width], raw)

@@ -85,7 +85,7 @@ class _VariantReader:
     def __init__(self, variant: Variant, errors: str) -> None:
         self._value = variant.value
         self._errors = errors
-        # # Each value takes at least one byte, so more values than bytes mean hostile offsets that
+        # Each value takes at least one byte, so more values than bytes mean hostile offsets that
         # overlap.
         self._left = len(variant.value)
         self._names = list(self._dictionary(variant.metadata))
@@ -177,7 +177,7 @@ class _VariantReader:
         for id_, offset in zip(ids, offsets[:-1], strict=True):
             if id_ >= len(self._names):
                 raise _malformed("a field has no name")
-            # # The values of fields may be in any order, so only the value itself marks its end.
+            # The values of fields may be in any order, so only the value itself marks its end.
             value = self.text(at + offset, last, depth - 1)
             fields.append(f"{self._quoted(self._names[id_])}:{value}")
         return "{" + ",".join(fields) + "}"
@@ -222,12 +222,12 @@ class _VariantReader:
 def _decimal_text(unscaled: int, scale: int) -> str:
     number = Decimal((int(unscaled < 0), tuple(map(int, str(abs(unscaled)))), -scale))
     text = f"{number:f}"
-    # # Spark drops trailing zeros of the fraction.
+    # Spark drops trailing zeros of the fraction.
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def _real_text(value: float) -> str:
-    # # JSON has no infinity and no NaN; Spark writes them as text.
+    # JSON has no infinity and no NaN; Spark writes them as text.
     return repr(value) if math.isfinite(value) else f'"{_INFINITE.get(value, "NaN")}"'
 
 
