@@ -158,19 +158,21 @@ def _expire_query(client: Client, gen: str, tenant: str, kept_ms: int, found: Pu
     query, checkpoints = keys.query(gen, tenant=tenant), keys.checkpoints(tenant=tenant)
     there, left_ms = client.call(_PURGING, [("EXISTS", query), ("PTTL", query)])
     listed = _listed(client, gen, tenant)
+    known = _record(client, gen, tenant) if there else None
+    if known is None:
+        known = _Record(left_ms, {})
     if there:
         found.names.add(query)
-        known = _record(client, gen, tenant)
-        if known is None:
-            known = _Record(left_ms, {})
         # If it was purged before, what that one kept still counts: it may have been cut off.
-        record = {"left": known.left_ms, "listed": {**known.listed, **listed}}
+        _note(client, query, known, listed)
         expiry_ms = kept_ms if left_ms == _NO_EXPIRY else min(left_ms, kept_ms)
         # One by one: a full server refuses the note, and would carry out the rest.
-        client.call(_PURGING, [("HSET", query, PURGED_FIELD, json.dumps(record))])
         client.call(_PURGING, [("PEXPIRE", query, str(expiry_ms))])
-    # Who entered it before the note was there has not seen the note.
-    listed |= _listed(client, gen, tenant)
+    # Who entered it before the note was there has not seen the note, nor has the note their entry.
+    late = dict(_listed(client, gen, tenant).items() - listed.items())
+    listed |= late
+    if there and late:
+        _note(client, query, known, listed)
     found.listed = bool(listed)
     if listed:
         client.call(_PURGING, [("HDEL", checkpoints, *listed)])
@@ -178,6 +180,12 @@ def _expire_query(client: Client, gen: str, tenant: str, kept_ms: int, found: Pu
         _PURGING,
         [("HDEL", keys.looks(tenant=tenant), gen), ("HDEL", keys.sizes(tenant=tenant), gen)],
     )
+
+
+def _note(client: Client, query: str, known: _Record, listed: Mapping[str, str]) -> None:
+    """Keep in a query what brings it back."""
+    record = {"left": known.left_ms, "listed": {**known.listed, **listed}}
+    client.call(_PURGING, [("HSET", query, PURGED_FIELD, json.dumps(record))])
 
 
 def _listed(client: Client, gen: str, tenant: str) -> dict[str, str]:
