@@ -33,7 +33,7 @@ from redis_state.protocol import (
     register_run,
 )
 from redis_state.protocol.newest_batch import NewestBatch
-from redis_state.protocol.opening import is_opened, open_commands
+from redis_state.protocol.opening import is_opened, is_purged, open_commands
 from redis_state.protocol.runs import is_newest
 from redis_state.store.families import family_of
 from redis_state.store.partition_state import EPHEMERAL_KEEP_MS, VERSIONS_TO_RETAIN
@@ -295,13 +295,26 @@ def _check_committed(client: Client, what: str, batch: Batch) -> None:
 def _without(client: Client, batch: Batch, version: int) -> list[int]:
     """Returns the partitions that do not hold a version."""
     ids = batch.ids()
-    replies = client.call("looking for the committed partitions", open_commands(ids, version))
-    return not_opened(ids, replies)
+    what = "looking for the committed partitions"
+    replies = client.call(what, open_commands(ids, version))
+    return not_opened(ids, replies, what=what)
 
 
-def not_opened(ids: Sequence[PartitionId], replies: Sequence[list[bytes]]) -> list[int]:
-    """Returns the partitions whose reply to `open_commands` names no version."""
-    return [id_.partition for id_, reply in zip(ids, replies, strict=True) if not is_opened(reply)]
+def not_opened(
+    ids: Sequence[PartitionId], replies: Sequence[list[bytes]], *, what: str
+) -> list[int]:
+    """Returns the partitions whose reply to `open_commands` names no version.
+
+    Raises:
+        StateError: The checkpoint was purged since the batch began.
+    """
+    missing = []
+    for id_, reply in zip(ids, replies, strict=True):
+        if is_purged(reply):
+            raise purged_error(what, id_.store.gen, where=str(id_))
+        if not is_opened(reply):
+            missing.append(id_.partition)
+    return missing
 
 
 def _pin(client: Client, partition: PartitionClient, batch: Batch) -> None:

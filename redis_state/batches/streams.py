@@ -329,12 +329,11 @@ def _watermark(client: Client, plan: StreamPlan, place: TaskPlace, what: str, *,
         return 0
     ids = [plan.partition(number) for number in range(plan.partitions)]
     held: list[Command] = [("HGET", keys.meta(id_), "e") for id_ in ids]
-    found = client.call(
-        "looking for the committed partitions", [*open_commands(ids, version), *held]
-    )
+    looking = "looking for the committed partitions"
+    found = client.call(looking, [*open_commands(ids, version), *held])
     replies, epochs = found[: len(ids)], found[len(ids) :]
     older = (id_.partition for id_, one in zip(ids, epochs, strict=True) if int(one or 0) < below)
-    missing = sorted({*not_opened(ids, replies), *older})
+    missing = sorted({*not_opened(ids, replies, what=looking), *older})
     if missing:
         again = (
             f"let batch {place.batch - 1} run again: `redis-state rewind --gen {plan.gen} "

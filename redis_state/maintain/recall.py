@@ -154,19 +154,21 @@ def _expire_query(client: Client, gen: str, tenant: str, kept_ms: int, found: Pu
     query, checkpoints = keys.query(gen, tenant=tenant), keys.checkpoints(tenant=tenant)
     there, left_ms = client.call(_PURGING, [("EXISTS", query), ("PTTL", query)])
     listed = _listed(client, gen, tenant)
+    known = _record(client, gen, tenant) if there else None
+    if known is None:
+        known = _PurgeRecord(left_ms, {})
     if there:
         found.names.add(query)
-        known = _record(client, gen, tenant)
-        if known is None:
-            known = _PurgeRecord(left_ms, {})
         # The record of an earlier purge still counts: that purge may have been interrupted.
-        record = {"left": known.left_ms, "listed": {**known.listed, **listed}}
+        _note(client, query, known, listed)
         expiry_ms = kept_ms if left_ms == _NO_EXPIRY else min(left_ms, kept_ms)
         # In separate calls: a full server refuses the note, but would carry out the rest.
-        client.call(_PURGING, [("HSET", query, PURGED_FIELD, json.dumps(record))])
         client.call(_PURGING, [("PEXPIRE", query, str(expiry_ms))])
-    # Again: a process that had not seen the note may have listed the query since the first read.
-    listed |= _listed(client, gen, tenant)
+    # A process that had not seen the note may have listed the query since the first read.
+    late = dict(_listed(client, gen, tenant).items() - listed.items())
+    listed |= late
+    if there and late:
+        _note(client, query, known, listed)
     found.listed = bool(listed)
     if listed:
         client.call(_PURGING, [("HDEL", checkpoints, *listed)])
@@ -174,6 +176,12 @@ def _expire_query(client: Client, gen: str, tenant: str, kept_ms: int, found: Pu
         _PURGING,
         [("HDEL", keys.looks(tenant=tenant), gen), ("HDEL", keys.sizes(tenant=tenant), gen)],
     )
+
+
+def _note(client: Client, query: str, known: _PurgeRecord, listed: Mapping[str, str]) -> None:
+    """Writes into a query what `recall` needs."""
+    record = {"left": known.left_ms, "listed": {**known.listed, **listed}}
+    client.call(_PURGING, [("HSET", query, PURGED_FIELD, json.dumps(record))])
 
 
 def _listed(client: Client, gen: str, tenant: str) -> dict[str, str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from redis_state import keys
 from redis_state.backend.client import Client
-from redis_state.backend.replies import words
+from redis_state.backend.replies import purged_gen, words
 from redis_state.backend.script import Command, script
 from redis_state.errors import FormatError, Kind, StateError
 from redis_state.format.entry import Segment, parse_segment
@@ -85,6 +85,11 @@ def open_commands(
 def is_opened(reply: list[bytes]) -> bool:
     """Returns whether a reply names a version, without further checks."""
     return reply[0] == b"OK"
+
+
+def is_purged(reply: list[bytes]) -> bool:
+    """Whether a reply refuses a partition that expires, because its checkpoint was purged."""
+    return reply[0] == b"FORMAT" and bool(purged_gen(reply[1].decode("ascii", "replace")))
 
 
 def read_replies(

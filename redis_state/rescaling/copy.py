@@ -90,7 +90,7 @@ class RescaledCheckpoint:
             StateError: A partition does not hold the version.
         """
         replies = self.client.call(self.what, open_commands(self.ids, version))
-        missing = not_opened(self.ids, replies)
+        missing = not_opened(self.ids, replies, what=self.what)
         if missing:
             raise StateError(
                 self.what,

@@ -317,7 +317,7 @@ class _RescaledStore:
         """
         ids = self._ids
         replies = self.client.call(self.what, open_commands(ids, self.version))
-        missing = not_opened(ids, replies)
+        missing = not_opened(ids, replies, what=self.what)
         if missing:
             raise StateError(
                 self.what,
@@ -331,7 +331,7 @@ class _RescaledStore:
         below = self.version - 1
         if below >= 1:
             replies = self.client.call(self.what, open_commands(ids, below))
-            if not not_opened(ids, replies):
+            if not not_opened(ids, replies, what=self.what):
                 versions.append(below)
                 size += _bytes(ids, replies, below)
         return versions, size

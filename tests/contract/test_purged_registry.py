@@ -16,7 +16,7 @@ from redis_state import config as options
 from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.script import script
-from redis_state.batches.driver import begin_batch
+from redis_state.batches.driver import Batch, begin_batch, verify_committed
 from redis_state.batches.streams import StreamPlan, list_store, make_plan
 from redis_state.config import Config
 from redis_state.errors import StateError
@@ -26,12 +26,14 @@ from redis_state.protocol import confirm_checkpoint, register_run, renew_checkpo
 from redis_state.recovery.bringing_back import describe
 from redis_state.rescaling.store import rescale_with
 from redis_state.store.provider import StateStoreProvider
+from tests.contract.query_scene import Batches, text_of
 from tests.contract.stream_support import Driver
 from tests.contract.vanishing import DAY_MS
 from tests.support.redis_server import RedisServer, bytes_of
 
 SCRIPTS = Path(__file__).parents[2] / "redis_state" / "backend" / "scripts"
 LAYOUT = '"key k"'
+BATCHES_LAYOUT = json.dumps("key k string; codec msgpack")
 
 
 @pytest.fixture
@@ -85,16 +87,16 @@ def _confirm(driver: Driver, gen: str, keep_ms: int) -> None:
     )
 
 
-def _begin(driver: Driver, number: int) -> None:
-    begin_batch(
+def _begin(driver: Driver, number: int, name: str = "", layout: str = LAYOUT) -> Batch:
+    return begin_batch(
         driver.client,
         driver.config,
-        name=driver.name,
+        name=name or driver.name,
         number=number,
         first=0,
         partitions=None,
         partitions_default=1,
-        layout=LAYOUT,
+        layout=layout,
         codec_name="msgpack",
     )
 
@@ -178,13 +180,14 @@ def test_a_process_that_still_runs_renews_nothing(driver: Driver, raw: redis.Red
 
 
 class _Interrupting(Client):
-    """Carries something out right before or behind the entry into the list."""
+    """Carries something out right before or behind a write: by default the entry into the list."""
 
+    key = keys.checkpoints()
     before: Callable[[], object] | None = None
     behind: Callable[[], object] | None = None
 
     def call(self, attempted: str, commands: Any, **given: Any) -> list[Any]:
-        of_list = any(one[:2] == ("HSET", keys.checkpoints()) for one in commands)
+        of_list = any(one[:2] == ("HSET", self.key) for one in commands)
         if of_list and self.before is not None:
             do, self.before = self.before, None
             do()
@@ -222,6 +225,66 @@ def test_a_purge_beside_the_entry_into_the_list_leaves_none(
     if not again:
         recall(driver.client, plan.gen)
     assert json.loads(raw.hget(keys.checkpoints(), plan.gen) or "")["name"] == driver.name
+
+
+class _Purging(Client):
+    """Purges a checkpoint right before the look at its partitions."""
+
+    gen = ""
+
+    def call(self, attempted: str, commands: Any, **given: Any) -> list[Any]:
+        if self.gen and attempted == "looking for the committed partitions":
+            gen, self.gen = self.gen, ""
+            expire(self, gen)
+        return super().call(attempted, commands, **given)
+
+
+@pytest.mark.parametrize("who", ["a task", "a driver", "a driver that ends a batch"])
+def test_a_purge_amid_a_batch_is_named_and_not_a_loss(config: Config, who: str) -> None:
+    client = _Purging(config)
+    driver = Driver(client, config)
+    try:
+        if who == "a task":
+            plan = driver.plan()
+            driver.task(plan, "r1", 0).run()
+            client.gen = plan.gen
+            with pytest.raises(StateError, match=f"--gen {plan.gen} --recall"):
+                driver.task(plan, "r1", 1).join()
+            return
+        store = Batches(client, config, partitions=1)
+        store.run(0, "", text_of)
+        gen = client.gen = store.gen
+        if who == "a driver":
+            with pytest.raises(StateError, match=f"--gen {gen} --recall"):
+                _begin(driver, 1, store.name, layout=BATCHES_LAYOUT)
+            return
+        client.gen = ""
+        batch = _begin(driver, 1, store.name, layout=BATCHES_LAYOUT)
+        client.gen = gen
+        with pytest.raises(StateError, match=f"--gen {gen} --recall"):
+            verify_committed(client, batch)
+    finally:
+        client.close()
+
+
+def test_an_entry_that_a_purge_meets_before_its_mark_comes_back_with_a_recall(
+    driver: Driver, config: Config, raw: redis.Redis
+) -> None:
+    plan = driver.plan()
+    # As before the first batch of a query: who begins it is about to list it.
+    entered = raw.hgetall(keys.checkpoints())
+    raw.delete(keys.checkpoints())
+    late = _Interrupting(config)
+    late.key = keys.query(plan.gen)
+    late.before = lambda: list_store(driver.client, plan)
+    try:
+        expire(late, plan.gen)
+    finally:
+        late.close()
+    assert late.before is None
+    assert not raw.hkeys(keys.checkpoints())
+    recall(driver.client, plan.gen)
+    assert set(raw.hkeys(keys.checkpoints())) == set(entered)
 
 
 def test_each_script_that_writes_a_query_looks_for_a_purge() -> None:

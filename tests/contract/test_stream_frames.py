@@ -12,7 +12,8 @@ from redis_state import config as options
 from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.config import Config
-from redis_state.errors import UsageError
+from redis_state.errors import StateError, UsageError
+from redis_state.recovery.query_state import stores_of
 from tests.contract.stream_support import TENANT, Driver, frame_of
 from tests.support.redis_server import RedisServer
 
@@ -118,3 +119,20 @@ def test_second_operator_of_a_query_with_the_same_store_is_refused(driver: Drive
         if one is first:
             driver = Driver(driver.client, driver.config)
             first, second = driver.plan(), driver.plan()
+
+
+def test_batch_planned_in_the_same_millisecond_after_a_rewind_counts_nothing_of_before(
+    client: Client, config: Config
+) -> None:
+    """The clock stepped back, and a limit leaves a partition out: it has the rows of before."""
+    driver = Driver(client, config, partitions=2)
+    plan = driver.plan()
+    for batch in range(2):
+        for partition in (0, 1):
+            driver.task(plan, "r1", batch, partition=partition).run()
+    (store,) = stores_of(client, plan.gen, tenant=TENANT)
+    store.set_to(client, 0, tenant=TENANT)
+    later = driver.plan()
+    driver.task(later, "r2", 1, partition=0, planned="1001", text="anew").run()
+    with pytest.raises(StateError, match="partition 1 does not hold version 2"):
+        driver.task(later, "r2", 2, partition=0).join()

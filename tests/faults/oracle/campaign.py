@@ -12,7 +12,8 @@ from typing import Any
 
 from tests.faults.campaign import Campaign, Group, Result, Verdict
 from tests.faults.oracle.mutants import MUTANTS
-from tests.faults.oracle.runner import Runner, is_stream
+from tests.faults.oracle.runner import Runner
+from tests.faults.oracle.seeds import played
 from tests.support.redis_server import RedisServer
 
 _MUTANT_SEEDS = 800
@@ -54,6 +55,9 @@ _REQUIRED = {
     "kept frames refused": "kept frames refused",
     "batches refused over missing versions": "batches refused over missing versions",
     "queries forgotten before their first batch": "queries forgotten",
+    "purges beside programs that run": "purges",
+    "recalls": "recalls",
+    "programs refused by a purge's name": "refused by a purge's name",
 }
 _server: RedisServer
 
@@ -104,7 +108,7 @@ def _one_mutant(name: str) -> Verdict:
     runner = Runner(_server.url, _server.socket)
     try:
         with mutant.patch():
-            own = (seed for seed in count(1) if is_stream(seed) is mutant.streams)
+            own = (seed for seed in count(1) if played(seed) == mutant.of)
             for seed in islice(own, _MUTANT_SEEDS):
                 failure = runner.run(seed)
                 if failure is not None:

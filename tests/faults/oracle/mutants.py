@@ -20,9 +20,19 @@ from redis_state.batches import streams
 from redis_state.batches.event_time import Notes, watermark_of
 from redis_state.errors import Kind, StateError
 from redis_state.format.entry import Segment
-from redis_state.protocol import Opened, PartitionClient, SegmentGoneError, retention
+from redis_state.maintain import recall
+from redis_state.protocol import Opened, PartitionClient, SegmentGoneError, retention, runs
 from redis_state.store import loading, write_session
+from tests.faults.oracle.purge_mutants import (
+    PURGED_MUTANTS,
+    enter_blindly,
+    look_before_the_entry,
+    note_once,
+    purge_by_an_early_look,
+    take_off_blindly,
+)
 from tests.faults.oracle.script_mutants import SCRIPT_MUTANTS
+from tests.faults.oracle.seeds import Played
 from tests.faults.oracle.stream_mutants import JOIN_MUTANTS
 from tests.faults.oracle.wire import forget_scripts
 
@@ -35,13 +45,13 @@ class Mutant:
 
     Attributes:
         rule: What is not done any more.
-        streams: Whether it is a rule of queries whose tasks begin the batches.
+        of: The schedules that play it: all of them would play it too seldom.
     """
 
     name: str
     rule: str
     patch: Patch
-    streams: bool = False
+    of: Played = "driver"
 
 
 class StaleMutantError(Exception):
@@ -316,26 +326,63 @@ def _watermark_of_one(notes: Iterable[Notes], delay_ms: int) -> int:
 
 STREAM_MUTANTS: tuple[Mutant, ...] = (
     *(
-        Mutant(name, rule, _edit(("join", old, new)), streams=True)
+        Mutant(name, rule, _edit(("join", old, new)), of="stream")
         for name, rule, old, new in JOIN_MUTANTS
     ),
     Mutant(
         "begun-over-anything",
         "a batch begins only if every partition has the version below",
-        _replace(streams, "not_opened", lambda _ids, _replies: []),
-        streams=True,
+        _replace(streams, "not_opened", lambda _ids, _replies, **_: []),
+        of="stream",
     ),
     Mutant(
         "watermark-of-one-partition",
         "the watermark comes from all partitions",
         _replace(streams, "watermark_of", _watermark_of_one),
-        streams=True,
+        of="stream",
     ),
     Mutant(
         "query-not-kept",
         "a query is kept from its first batch on",
         _replace(streams, "list_store", lambda *_, **__: None),
-        streams=True,
+        of="stream",
+    ),
+)
+
+PURGE_MUTANTS: tuple[Mutant, ...] = (
+    *(
+        Mutant(name, rule, _edit((file, old, new)), of="purge")
+        for name, rule, file, old, new in PURGED_MUTANTS
+    ),
+    Mutant(
+        "listed-without-a-second-look",
+        "who enters a checkpoint in the list looks for a purge behind the entry",
+        _replace(runs, "_enter", enter_blindly),
+        of="purge",
+    ),
+    Mutant(
+        "looked-before-the-entry",
+        "the look for a purge comes behind the entry, not before it",
+        _replace(runs, "_enter", look_before_the_entry),
+        of="purge",
+    ),
+    Mutant(
+        "taken-off-after-a-recall",
+        "an entry that is taken off for a purge comes back if that was called back meanwhile",
+        _replace(runs, "_enter", take_off_blindly),
+        of="purge",
+    ),
+    Mutant(
+        "list-read-before-the-mark-alone",
+        "a purge reads the list once more behind its mark",
+        _replace(recall, "_expire_query", purge_by_an_early_look),
+        of="purge",
+    ),
+    Mutant(
+        "late-entries-not-noted",
+        "an entry that a purge finds behind its mark comes back with a recall",
+        _replace(recall, "_note", note_once),
+        of="purge",
     ),
 )
 
@@ -344,5 +391,6 @@ MUTANTS: tuple[Mutant, ...] = (
     *COMBINED_MUTANTS,
     *CLIENT_MUTANTS,
     *STREAM_MUTANTS,
+    *PURGE_MUTANTS,
 )
 """Each breaks one rule; the oracle has to find every one of them."""

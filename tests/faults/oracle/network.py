@@ -66,10 +66,17 @@ class Network:
     Args:
         server: Where commands really go.
         watch: Called after every delivery with its replies.
+        late: Whether requests may arrive steps after their actor gave them up.
     """
 
     def __init__(
-        self, dice: Dice, server: Transport, counters: Counter[str], watch: Watcher
+        self,
+        dice: Dice,
+        server: Transport,
+        counters: Counter[str],
+        watch: Watcher,
+        *,
+        late: bool = True,
     ) -> None:
         self.watchdog = Watchdog()
         self._scripts = _Scripts()
@@ -79,9 +86,15 @@ class Network:
         self._server = server
         self._counters = counters
         self._watch = watch
+        self._may_be_late = late
         self._current: Actor | None = None
         self._late: list[tuple[int, Sequence[Command]]] = []
         self._step = 0
+
+    @property
+    def current(self) -> Actor | None:
+        """Who talks to the server; ``None`` for the test itself."""
+        return self._current
 
     def connect(self, _config: object) -> Transport:
         """A way to the server for a client; who uses it is found out by itself."""
@@ -169,7 +182,7 @@ class Network:
             if self._dice.one_in(8):
                 # Longer than its deadline: what came of the request stays unknown.
                 actor.cut_off = _CUT_OFF_EXCHANGES
-        elif fate == 2:
+        elif fate == 2 and self._may_be_late:
             self._counters["request late"] += 1
             due = self._step + self._dice.between(1, _LATE_STEPS_MAX)
             self._late.append((due, commands))

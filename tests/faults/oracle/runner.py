@@ -21,7 +21,9 @@ from tests.faults.oracle.by_uid import partition_client, pieces
 from tests.faults.oracle.direct import DirectTransport
 from tests.faults.oracle.ending import Ending
 from tests.faults.oracle.network import HangError
+from tests.faults.oracle.purge_schedule import PurgeSchedule
 from tests.faults.oracle.schedule import Schedule
+from tests.faults.oracle.seeds import played
 from tests.faults.oracle.stream_schedule import StreamSchedule
 
 DESTRUCTIVE_EVERY = 4
@@ -31,16 +33,8 @@ WHOLE_EVERY = 45
 """One schedule in so many leaves nothing out: it goes over the store's own transport, looks at the
 server with each run and keeps the list of checkpoints, on which nothing depends that is judged."""
 
-STREAM_EVERY = 7
-"""One schedule in so many is of a streaming query whose tasks begin its batches."""
-
 FORMATS = ((1,), (1,), (2,), (1, 2))
 """Checkpoint formats of a schedule; with two of them the query goes over to the second one."""
-
-
-def is_stream(seed: int) -> bool:
-    """Whether a seed plays a streaming query whose tasks begin its batches."""
-    return seed % STREAM_EVERY == 3
 
 
 class Runner:
@@ -63,7 +57,8 @@ class Runner:
         self.counters["schedules"] += 1
         with self._patches(), _names_of(seed), _quiet(), nullcontext() if whole else _unlisted():
             schedule = self._schedule(seed, server)
-            problems = schedule.timeline.problems
+            by = schedule if isinstance(schedule, PurgeSchedule) else schedule.timeline
+            problems = by.problems
             try:
                 with schedule.network.watchdog:
                     schedule.run()
@@ -80,9 +75,12 @@ class Runner:
                     self._direct.forget_scripts()
         return Failure(seed, tuple(problems)) if problems else None
 
-    def _schedule(self, seed: int, server: Transport) -> Schedule | StreamSchedule:
+    def _schedule(self, seed: int, server: Transport) -> Schedule | StreamSchedule | PurgeSchedule:
         destructive = seed // len(FORMATS) % DESTRUCTIVE_EVERY == 0
-        if is_stream(seed):
+        kind = played(seed)
+        if kind == "purge":
+            return PurgeSchedule(seed, server, self._url, self.counters)
+        if kind == "stream":
             return StreamSchedule(seed, server, self._url, self.counters, destructive=destructive)
         formats = FORMATS[seed % len(FORMATS)]
         return Schedule(

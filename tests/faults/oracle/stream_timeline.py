@@ -326,7 +326,8 @@ class StreamTimeline:
             return True
         if "the DataFrame is the one of" in text:
             self.counters["kept frames refused"] += task.kept
-            return task.kept
+            # A server that forgot a kept frame takes it for the batch's own, if it comes first.
+            return task.kept or self.forgot
         if "newest batch is" in text:
             return self.newest is None or task.at not in (self.newest, self.newest + 1)
         return False

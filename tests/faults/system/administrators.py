@@ -165,11 +165,11 @@ class Administrators:
         """The checkpoints are given up: no key of them stays."""
         play = self._play
         # A name of Python's stays known, unless its checkpoint goes at once.
-        processors = play.processors.gen() if play.processors is not None else None
+        processors = play.processors.gens() if play.processors is not None else []
         for gen, more in (
             (play.people.gen(), ()),
             (play.python.gen(), ("--now",)),
-            (processors, ("--now",)),
+            *((gen, ("--now",)) for gen in processors),
         ):
             if gen is None or not play.lab.redis("EXISTS", f"{{rs:{gen}}}:q"):
                 continue

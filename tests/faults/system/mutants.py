@@ -18,6 +18,13 @@ from unittest import mock
 from redis_state.backend import script
 from tests.faults.oracle.mutants import StaleMutantError
 from tests.faults.oracle.wire import forget_scripts
+from tests.faults.system.repair_mutants import (
+    move_logs_first,
+    set_back_its_own,
+    set_back_what_is_there,
+    set_back_what_lacks,
+    set_one,
+)
 from tools.jvm import ROOT
 
 _SPARK = "jvm-adapter/spark/src/main/scala/org/apache/spark/sql/redisstate"
@@ -253,5 +260,63 @@ MUTANTS: tuple[Mutant, ...] = (
         "rewound-with-what-was-begun",
         "a batch that is set back has not begun",
         ((f"{_LUA}/rewind.lua", "redis.call('HDEL', query, 'begun:' .. place)", ""),),
+    ),
+    Mutant(
+        "imported-with-what-was-begun",
+        "a batch that an import sets back has not begun",
+        (
+            (
+                f"{_LUA}/rewind.lua",
+                "redis.call('HDEL', query, 'begun:' .. place)",
+                "if ARGV[4] ~= 'imported' then redis.call('HDEL', query, 'begun:' .. place) end",
+            ),
+        ),
+    ),
+    Mutant(
+        "rewind-not-undone",
+        "the batches of a store are set forward where its partitions hold them",
+        (
+            (
+                f"{_LUA}/rewind.lua",
+                "if found == wanted then return {'OK'} end",
+                "if found == wanted or tonumber(ARGV[3]) > tonumber(string.match(ARGV[2], '%d+')) "
+                "then return {'OK'} end",
+            ),
+        ),
+    ),
+    Mutant(
+        "rewind-without-the-stores",
+        "a rewind sets Python's stores before it ends",
+        patches=(("redis_state.recovery.query_state.QueryState.set_to", _nothing),),
+    ),
+    Mutant(
+        "rewind-of-one-store",
+        "a rewind sets all stores of a query",
+        patches=(("redis_state.recovery.query_state.QueryState.set_to", set_one),),
+    ),
+    Mutant(
+        "logs-before-the-stores",
+        "a rewind sets the stores before it moves the first entry of the logs",
+        patches=(("redis_state.cli.operate.rewind.run", move_logs_first),),
+    ),
+    Mutant(
+        "import-without-the-batches",
+        "an import sets back what the registry that survived says",
+        patches=(("redis_state.exports.import_plan.Import._set_batches_back", _nothing),),
+    ),
+    Mutant(
+        "import-where-nothing-was-lost",
+        "an import sets batches back where all partitions are there",
+        patches=(("redis_state.exports.import_plan._to_set_back", set_back_what_lacks),),
+    ),
+    Mutant(
+        "import-where-one-partition-was-lost",
+        "an import sets batches back where a partition is lacking",
+        patches=(("redis_state.exports.import_plan._to_set_back", set_back_what_is_there),),
+    ),
+    Mutant(
+        "import-of-one-store",
+        "an import sets the other stores of the query back, too",
+        patches=(("redis_state.exports.import_plan._to_set_back", set_back_its_own),),
     ),
 )

@@ -209,7 +209,7 @@ class People:
         self.close_readers()
         gen = self.gen()
         metas = [name for name in play.lab.key_names() if name.endswith(b":m")]
-        others = {play.python.gen(), play.processors and play.processors.gen()}
+        others = {play.python.gen(), *(play.processors.gens() if play.processors else ())}
         gens = {name.split(b":")[1].decode() for name in metas} - others
         if gens != {gen}:
             play.lab.counters["second identities"] += 1
