@@ -147,7 +147,7 @@ class Writer:
         return time.perf_counter() - began
 
     def maintain(self) -> None:
-        """What keeps the chains of deltas short, between two rounds."""
+        """Runs maintenance between two rounds, which keeps the chains of deltas short."""
         for provider in self._providers:
             provider.do_maintenance()
 

@@ -91,7 +91,7 @@ def with_redis(url: str, name: str) -> Callable[..., Mapped]:
 
 
 def with_nothing() -> Callable[[Iterator[pa.RecordBatch]], Mapped]:
-    """What Spark and Arrow cost either side."""
+    """Measures the cost of Spark and Arrow, without any state."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Mapped:
         keys = total = 0
@@ -106,7 +106,7 @@ def with_nothing() -> Callable[[Iterator[pa.RecordBatch]], Mapped]:
 
 @dataclass
 class Side:
-    """What the batches of one side took: seconds, CPU seconds of all processes, results."""
+    """Measurements of one side's batches: seconds, CPU seconds of all processes, results."""
 
     seconds: list[float] = field(default_factory=list)
     cpu_s: list[float] = field(default_factory=list)
@@ -120,7 +120,7 @@ class Side:
         self.cpu_s.append(tree_cpu_s() - cpu_s)
 
     def above(self, other: Side) -> Side:
-        """What is left without the part that another one took."""
+        """Subtracts the measurements of another side."""
         return Side(
             [max(0.0, a - b) for a, b in zip(self.seconds, other.seconds, strict=True)],
             [max(0.0, a - b) for a, b in zip(self.cpu_s, other.cpu_s, strict=True)],

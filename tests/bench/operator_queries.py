@@ -115,7 +115,7 @@ class OperatorWork:
     tiny: bool = False
 
     def scaled(self, by: float) -> OperatorWork:
-        """The same query on fewer keys and rows."""
+        """Scales the numbers of keys and rows of the query."""
         return replace(self, keys=int(self.keys * by), rows=int(self.rows * by))
 
     def batch(self, number: int, side: int) -> pa.Table:

@@ -46,7 +46,7 @@ Form = str
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What is compared.
+    """Benchmark of one processor on both operators.
 
     Attributes:
         make: The processor; it is made in a function, since workers cannot import this module.

@@ -38,7 +38,7 @@ class StoreWork:
 
     @property
     def tiny(self) -> bool:
-        """Whether a batch changes so little that fixed costs make it up."""
+        """True if a batch changes so little that fixed costs dominate."""
         return self.updates < self.keys / 50
 
 
@@ -101,7 +101,7 @@ def _newest_snapshots(server: redis.Redis) -> int:
 
 
 def _one_field_per_row(server: redis.Redis, work: StoreWork) -> float:
-    """The same rows as plain `HSET`s of one field each, in pipelines; CPU in µs a row."""
+    """Writes the rows as plain `HSET`s of one field each, in pipelines; returns CPU in µs a row."""
     rows = min(work.keys, 200_000)
     pack = struct.Struct("<qqqqq").pack
     before = _cpu_s(server)
@@ -128,7 +128,7 @@ def open_and_commit_ms(lane: dict[str, Any]) -> list[float]:
 
 
 def first_open_and_commit_ms(lane: dict[str, Any]) -> list[float]:
-    """As `open_and_commit_ms`, of the first batches: nothing that they run is compiled yet."""
+    """Milliseconds of `open` and `commit` in the first batches, while no code is compiled yet."""
     return [nanos / 1e6 / PARTITIONS for nanos in lane["firstNs"]]
 
 

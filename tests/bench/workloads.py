@@ -26,7 +26,7 @@ _OPEN = ("redisStateOpenMs", "rocksdbLoadLatencyMs")
 
 
 def open_ms(metrics: Mapping[str, Any]) -> int:
-    """What an operator's stores took to open; HDFSBacked does not report that."""
+    """Milliseconds that an operator's stores took to open; HDFSBacked does not report them."""
     return sum(int(metrics.get(name, 0)) for name in _OPEN)
 
 

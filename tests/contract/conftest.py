@@ -54,7 +54,7 @@ def planted(redis_server: RedisServer) -> Planted:
 
 @pytest.fixture
 def clock() -> Clock:
-    """That of the reader; some tests have another one."""
+    """Clock of the reader; some tests override this fixture."""
     return SYSTEM
 
 

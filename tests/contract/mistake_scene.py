@@ -59,7 +59,7 @@ class Scene:
         return StateStoreProvider(StateStoreProviderId(StateStoreId(NAME, 0, 3)), **given)
 
     def store(self, server: RedisServer, versions: int = 1, **options: Any) -> StateStoreProvider:
-        """The same, with so many versions of one row."""
+        """Makes a provider and commits that many versions of one row."""
         provider = self.provider(server, **options)
         for version in range(versions):
             store = provider.get_store(version)
@@ -95,7 +95,7 @@ def told(do: Callable[[], object]) -> str:
 
 
 def command(*arguments: str) -> str:
-    """What a command writes to standard error, or to standard output if there is nothing."""
+    """Returns what a failing command writes to standard error, or else to standard output."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         status = main(list(arguments))
@@ -104,7 +104,7 @@ def command(*arguments: str) -> str:
 
 
 def read(url: str, **options: Any) -> str:
-    """What listing the queries ends with."""
+    """Returns the last line of the error that listing the queries raises."""
 
     def do() -> None:
         with redis_state.connect(url, **{**QUICK, **options}) as reader:
@@ -114,7 +114,7 @@ def read(url: str, **options: Any) -> str:
 
 
 def begin(server: RedisServer, *, number: int, partitions: int = 4) -> None:
-    """What `map_partitions_with_state_store` does first."""
+    """Begins a batch as `map_partitions_with_state_store` does."""
     checked = config.parse({"url": server.url, **QUICK})
     with contextlib.closing(Client(checked)) as client:
         begin_batch(

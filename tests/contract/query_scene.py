@@ -37,7 +37,7 @@ Text = Callable[[int], str]
 
 
 def text_of(batch: int) -> str:
-    """What a batch adds to the state of each partition."""
+    """Text that a batch appends to the state of each partition."""
     return f"b{batch}"
 
 
@@ -67,7 +67,7 @@ class Store:
         return found
 
     def start(self) -> None:
-        """What the query's program does before the query starts."""
+        """Prepares the query's program before the query starts."""
 
     def run(self, batch: int, planned: str, text: Text) -> None:
         """Run one batch in every partition."""

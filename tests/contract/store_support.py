@@ -1,4 +1,4 @@
-"""What the tests of the Python store share."""
+"""Helpers shared by the tests of the Python store."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ DELAY_MS = 10
 
 
 def call(client: Client, name: str, **given: Any) -> StreamPlan:
-    """What the call of `transform_with_state` on the driver does."""
+    """Registers a plan as a driver's call of `transform_with_state` does."""
     gen = checkpoint_gen(client, name, tenant=TENANT, create=True)
     assert gen is not None
     number = take_plan(client, gen, tenant=TENANT)

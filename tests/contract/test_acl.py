@@ -81,7 +81,7 @@ def rights(server: RedisServer, role: Role, *, key_prefix: str | None = None) ->
 
 
 def work_as_job(wanted: Config) -> None:
-    """What a job does: register, write, abort, read, maintain, tell who serves it."""
+    """Does all that a job does: register, write, abort, read, maintain, report its instances."""
     client = Client(wanted)
     tenant = keys.tenant_of(wanted.key_prefix)
     try:
@@ -187,7 +187,7 @@ def failure_of(work: Callable[[Config], None], wanted: Config) -> RedisStateErro
 
 
 def names(text: str, command: str) -> bool:
-    """Whether a right is named; servers before 7.2 do not say which one a script lacks."""
+    """True if the error names the right; servers before 7.2 do not name what a script lacks."""
     return f"'{command}'" in text.lower() or "user executing the script can't run" in text
 
 

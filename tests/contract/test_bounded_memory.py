@@ -82,7 +82,7 @@ def partitions(shared_redis_server: RedisServer) -> Iterator[Partitions]:
 
 
 class Rows:
-    """What a partition should hold: single values, and lists as their joined elements."""
+    """Expected content of a partition: single values, and lists as their joined elements."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)

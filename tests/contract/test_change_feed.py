@@ -275,7 +275,7 @@ def test_a_changed_or_foreign_token_is_refused(
 
 
 def rewind(planted: Planted, version: int, *, partitions: Sequence[int]) -> None:
-    """What a run does that goes back: in format 1 the later entries are dropped."""
+    """Rewinds partitions as a run does in format 1, which drops the later entries."""
     for number in partitions:
         meta = keys.meta(planted.id(number))
         for name, value in (("e", "2"), ("o", str(version)), ("ou", uid(version))):

@@ -1,4 +1,4 @@
-"""What the reader calls batches and partitions where Redis counts otherwise than the query."""
+"""Batch and partition numbers of the reader where Redis counts differently from the query."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_a_list_of_partitions_that_a_union_made_too_long(
 def test_a_key_has_the_history_of_the_partition_that_has_it(
     planted: Planted, state: OperatorState
 ) -> None:
-    """It was removed where it most likely is, and lives elsewhere."""
+    """The key was removed from its most likely partition, and lives in another one."""
     likely, key = planted.partition(UA), planted.key(UA)
     there = (likely + 1) % planted.partitions
     for version in range(1, 4):

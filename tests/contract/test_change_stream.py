@@ -45,7 +45,7 @@ def planted(redis_server: RedisServer) -> Planted:
 
 
 class Driven:
-    """What Spark does with a stream, and its log of offsets.
+    """Drives a stream as Spark does, and keeps its log of offsets.
 
     Attributes:
         log: The end of each batch, also of one that failed.
@@ -66,7 +66,7 @@ class Driven:
             assert self.reader.partitions(last, last) == []
 
     def start(self) -> Offset:
-        """Where the next batch begins."""
+        """Offset at which the next batch begins."""
         if not self.log:
             found: Offset = json.loads(json.dumps(self.reader.initialOffset()))
             return found

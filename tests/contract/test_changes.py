@@ -60,7 +60,7 @@ class Follower:
         self.at = 0
 
     def catch_up(self, *, went_back: bool) -> None:
-        """Take all that is confirmed, and compare each batch."""
+        """Reads all confirmed batches and compares each."""
         refused = self._refused()
         if refused is not None:
             self._go_on(refused, went_back=went_back)
@@ -75,7 +75,7 @@ class Follower:
         return None
 
     def _go_on(self, refused: StateError, *, went_back: bool) -> None:
-        """What the message says."""
+        """Follows the advice of the error message."""
         if refused.kind is Kind.STATE_LOST:
             assert went_back
             self.since = "start"

@@ -39,7 +39,7 @@ sys.stdin.read()
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Looks again and again, for half a minute at most."""
+    """Polls the condition for half a minute at most."""
     pause = threading.Event()
     for _ in range(POLLS_MAX):
         if condition():

@@ -55,7 +55,7 @@ def reader(made: DefaultSource, kind: str | None = None) -> Any:
 
 
 def rows(made: Any) -> list[tuple[Any, ...]]:
-    """What the tasks of a plan read, each with a copy of the reader as in another process."""
+    """Reads the tasks of a plan, each with a copy of the reader as in another process."""
     found = []
     for part in made.partitions():
         for batch in pickle.loads(pickle.dumps(made)).read(pickle.loads(pickle.dumps(part))):

@@ -67,7 +67,7 @@ def refuses(server: RedisServer) -> bool:
 
 
 def has_written(server: RedisServer) -> bool:
-    """Whether its file has all so far: what a slow disk holds up would fail the next command."""
+    """True if the file has all writes; a pending write on a slow disk fails the next command."""
     with server.client() as direct:
         found = direct.info("persistence")
         return not int(found["aof_buffer_length"]) and not int(found["aof_pending_bio_fsync"])

@@ -1,4 +1,4 @@
-"""What a commit waits for: the option `durability`, with real replicas and real files."""
+"""Commits under the option `durability`, with real replicas and real files."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def partition(url: str) -> PartitionId:
 
 
 def latest_in(server: RedisServer, id_: PartitionId) -> bytes | None:
-    """What the server itself holds."""
+    """Reads the newest version from this server alone."""
     with server.client() as client:
         found: bytes | None = client.hget(keys.meta(id_), "l")
     return found

@@ -67,7 +67,7 @@ class Job:
         store.commit()
 
     def read(self, version: int) -> bool:
-        """Whether a process with nothing cached reads it; if not, it is told that it is lost."""
+        """Returns whether a cold process can read the version; any error must be STATE_LOST."""
         with closing(self._provider(uuid.uuid4().hex)) as reader:
             try:
                 found = dict(reader.get_read_store(version).iterator())

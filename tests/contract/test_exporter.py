@@ -37,7 +37,7 @@ Samples = dict[tuple[str, str], float]
 
 @contextmanager
 def exporter(url: str, *more: str) -> Iterator[str]:
-    """Where the command serves, as it prints it."""
+    """Runs the exporter and yields the address that it prints."""
     command = [sys.executable, "-m", "redis_state", "exporter", "--url", url, "--port", "0"]
     command += ["--deadline", "1s", *more]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)

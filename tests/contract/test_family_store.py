@@ -45,7 +45,7 @@ def all_rows(store: FamilyStore) -> dict[bytes, bytes]:
 
 @dataclass
 class Model:
-    """What a version has to say, by stored key; lists are values as the format writes them."""
+    """Expected content of a version by stored key; lists are values as the format writes them."""
 
     rows: dict[bytes, bytes] = field(default_factory=dict)
     ids: dict[str, int] = field(default_factory=dict)

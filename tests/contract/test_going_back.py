@@ -1,4 +1,4 @@
-"""What `doctor` prints leads to a place from which the query starts, for every kind of store."""
+"""A query starts after the steps that `doctor` prints, for every kind of store."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def live(planted: Planted, reader: Reader) -> LiveView:
 
 
 def snapshots(planted: Planted, version: int, value: dict[str, Any]) -> None:
-    """What maintenance does: a snapshot of each partition, without the deltas up to it."""
+    """Replaces the deltas of each partition with a snapshot, as maintenance does."""
     for number in range(planted.partitions):
         there = [key for key in (UA, AA) if planted.partition(key) == number]
         rows = {planted.key(key): planted.value(value) for key in there}

@@ -1,4 +1,4 @@
-"""What maintenance finds wrong: lost blocks, expiries, orphans."""
+"""Faults that maintenance reports: lost blocks, expiries, orphans."""
 
 from __future__ import annotations
 

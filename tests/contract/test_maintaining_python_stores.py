@@ -162,7 +162,7 @@ def test_workers_beside_a_writer_change_no_version(
         own.close()
 
     def shares() -> tuple[int, int]:
-        """How many snapshots and dropped segments are the workers' own."""
+        """Numbers of snapshots and of dropped segments that the workers made."""
         return sum(one.snapshots for one in totals), sum(one.dropped for one in totals)
 
     workers = [threading.Thread(target=work, args=(number,)) for number in range(2)]

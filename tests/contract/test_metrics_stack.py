@@ -39,7 +39,7 @@ def rules() -> list[dict[str, Any]]:
 
 
 def expressions() -> list[str]:
-    """Those of the panels, as Grafana sends them, and of the rules."""
+    """PromQL expressions of the panels, as Grafana sends them, and of the rules."""
     shown = [expression for panel in PANELS for expression, _ in panel.queries]
     filled = [one.replace("$query", ".*").replace("[5m]", "[20s]") for one in shown]
     return filled + [rule["expr"] for rule in rules()]

@@ -1,4 +1,4 @@
-"""What a port that is not Redis's makes of a call: a named error that says what to look at."""
+"""Calls to a port that does not speak Redis raise a named error with advice."""
 
 from __future__ import annotations
 

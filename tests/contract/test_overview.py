@@ -1,4 +1,4 @@
-"""How queries stand, from metadata alone: planted queries, and stores of Python that really run."""
+"""Query status from metadata alone: planted queries and real Python stores."""
 
 from __future__ import annotations
 

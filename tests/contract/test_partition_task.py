@@ -1,4 +1,4 @@
-"""What a worker process keeps from one task of `map_partitions_with_state_store` to the next."""
+"""State that a worker keeps between tasks of `map_partitions_with_state_store`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What errors and commands print is carried out as it stands, until the state is as it has to be.
+"""Advice that errors and commands print is carried out word for word until the state is right.
 
 `tests/unit/test_printed_commands.py` has the table of all printed commands and their scenes.
 """

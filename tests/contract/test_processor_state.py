@@ -20,7 +20,7 @@ STEP_MS = 20
 
 @dataclass
 class Model:
-    """What the variables hold, by group: rows with the time at which they expire."""
+    """Expected content of the variables by group: rows with their expiry times."""
 
     value: dict[Any, tuple[int, str | None]] = field(default_factory=dict)
     aging: dict[Any, tuple[int, int]] = field(default_factory=dict)

@@ -23,7 +23,7 @@ from tests.contract.store_support import NewProvider
 def declared(
     provider: Any, version: int, declare: Callable[[Handle], Any], key: tuple[Any, ...] = ("a", 1)
 ) -> Any:
-    """What a processor's `init` and first group give, in a version that is committed."""
+    """Runs a processor's `init` and first group in a version, commits it, returns what was read."""
     store = provider.get_family_store(version)
     try:
         handle = handle_of(store, 1000)
@@ -200,7 +200,7 @@ def test_time_to_live_comes_and_goes_with_a_later_version_of_the_processor(
 def test_a_variable_that_loses_its_time_to_live_leaves_nothing_behind(
     new_families: NewProvider,
 ) -> None:
-    """What was written with one expires; what is written now stays; then the index is gone."""
+    """Rows written with a time to live expire, new rows stay, and the index is removed at last."""
     provider = new_families()
 
     def batch(version: int, now_ms: int, ttl_ms: int | None, names: str) -> tuple[Any, ...]:
@@ -375,7 +375,7 @@ def test_lists_are_read_as_of_the_moment_of_the_call(new_families: NewProvider) 
 
 
 def test_timers_fire_once_in_the_order_of_time_and_key(new_families: NewProvider) -> None:
-    """What a handler registers while timers fire is for the next batch, as in Spark."""
+    """Timers that a handler registers while timers fire belong to the next batch, as in Spark."""
     provider = new_families()
     store = provider.get_family_store(0)
     handle = handle_of(store, mode="eventtime", watermark_ms=100)

@@ -1,4 +1,4 @@
-"""What purging at once leaves behind, judged by raw Redis; the data comes from the vectors."""
+"""Immediate purges, judged by raw Redis; the data comes from the vectors."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ def test_an_id_that_nothing_has_is_an_error(
 def test_a_server_that_is_started_anew_while_it_is_scanned(
     redis_server: RedisServer, raw: redis.Redis
 ) -> None:
-    """It orders its keys anew: a cursor of before would leave some of them out."""
+    """The restarted server orders its keys anew, so the old cursor would skip some of them."""
     names = [keys.meta(PartitionId(StoreId(GEN, 0), number)) for number in range(5_000)]
     raw.config_set("appendonly", "yes")
     raw.mset(dict.fromkeys(names, "x"))

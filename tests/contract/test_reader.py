@@ -47,7 +47,7 @@ def test_items_gives_every_live_row_once(planted: Planted, reader: Reader) -> No
 
 
 def commands_seen(planted: Planted) -> dict[str, int]:
-    """What the server ran for readers, without what scripts and greetings ran."""
+    """Commands that the server ran for readers, without those of scripts and of connecting."""
     stats = planted.client.info("commandstats")
     names = ("hgetall", "eval", "evalsha", "hmget", "hlen")
     return {name: stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in names}
@@ -199,7 +199,7 @@ def test_parts_of_a_bucket_are_read(planted: Planted, reader: Reader) -> None:
 
 
 def drop_after_open(reader: Reader, action: Callable[[], None]) -> None:
-    """Lets maintenance in between opening and reading."""
+    """Runs an action, such as maintenance, between opening and reading."""
     call = reader.client.call
 
     def late(attempted: str, commands: Any, **given: Any) -> list[Any]:

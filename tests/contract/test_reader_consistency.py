@@ -332,7 +332,7 @@ def forget(side: Planted, version: int) -> None:
 
 @pytest.fixture
 def went_back(redis_server: RedisServer) -> None:
-    """What lives of a query that went back to version 2 without its operator 1, which had 5."""
+    """Plants a query that went back to version 2 without its operator 1, which had version 5."""
     lives, gone = (Planted(redis_server.client(), operator=number) for number in (0, 1))
     for side in (lives, gone):
         side.register()

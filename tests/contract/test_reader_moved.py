@@ -30,7 +30,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def move(planted: Planted) -> Callable[[], None]:
-    """What the driver says of the gen before, of each store that it has."""
+    """Plants a query; returns a function that marks its store as moved, as the driver does."""
     planted.register()
     planted.commit(1, [(UA, ONE)])
     planted.commit(2, [(UA, TWO)])

@@ -63,7 +63,7 @@ def other_uids(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def take(planted: Planted, number: int) -> None:
-    """What is dropped stays readable for ten minutes."""
+    """Rewinds a partition to version 1; dropped segments stay readable for ten minutes."""
     dropped = [f"d:{version}:{uid(version)}" for version in (2, 3)]
     planted.client.hdel(keys.meta(planted.id(number)), *dropped)
     back = {"e": "2", "r": "newer", "o": "1", "ou": uid(1), "l": "1", "lu": uid(1)}

@@ -204,7 +204,7 @@ def test_a_commit_that_is_sent_again_after_a_purge_removes_nothing(
 def test_a_job_that_opened_before_and_lists_itself_again_does_not_keep_what_was_purged(
     client: Client, raw: redis.Redis, job: Callable[[], StateStoreProvider]
 ) -> None:
-    """What it would enter is refused, as its partition is."""
+    """The job's entries are refused, because its partition is refused."""
     store = job().get_store(0)
     store.put("k", 1)
     store.commit()

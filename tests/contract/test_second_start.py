@@ -62,7 +62,7 @@ def client(redis_server: RedisServer) -> Iterator[Client]:
 
 
 def registered(client: Client, new: NewProvider, run: str) -> StateStoreProvider:
-    """What a task of a run has whose driver has just started."""
+    """Makes the provider of a task whose driver has just registered its run."""
     gen = checkpoint_gen(client, NAME, create=True)
     assert gen is not None
     by_driver = register_run(client, gen, run, by_driver=True)

@@ -139,7 +139,7 @@ def made(request: pytest.FixtureRequest, tmp_path: Path) -> Certificates | None:
 
 
 def rest_of(client: socket.socket) -> bytes:
-    """What comes until the server ends the connection, in whatever way."""
+    """Reads until the server ends the connection, in whatever way."""
     got = b""
     try:
         while chunk := client.recv(1 << 16):

@@ -1,4 +1,4 @@
-"""What the Python store refuses, and that nothing of it reaches Redis."""
+"""Bad input that the Python store refuses before anything reaches Redis."""
 
 from __future__ import annotations
 

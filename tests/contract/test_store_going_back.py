@@ -28,7 +28,7 @@ NewProvider = Callable[[str], StateStoreProvider]
 
 
 class GoingBackClient(Client):
-    """Has the server lose something ahead of each exchange of a step."""
+    """Makes the server lose data before each exchange of one step."""
 
     step = "committing"
     losses: Sequence[str] = ()

@@ -94,7 +94,7 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.store is None)
     @rule(changes=CHANGES)
     def run_a_batch(self, changes: list[tuple[str, Any, Any]]) -> None:
-        """What most batches do, so that histories grow long."""
+        """Runs a whole batch, so that histories grow long."""
         self._open(max(self.versions))
         self.change(changes)
         self.commit()
@@ -345,7 +345,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.versions[base + 1] = found
 
     def _expire(self) -> None:
-        """What retention let go is gone, as it is after some minutes."""
+        """Deletes what retention has dropped, as Redis does after some minutes."""
         gen = self._gen()
         if gen is None:
             return

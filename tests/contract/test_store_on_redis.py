@@ -1,4 +1,4 @@
-"""What the Python store keeps to on a server beyond the contract: round trips and expiries."""
+"""Guarantees of the Python store on a server beyond the contract: round trips and expiries."""
 
 from __future__ import annotations
 

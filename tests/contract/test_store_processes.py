@@ -20,7 +20,7 @@ LIMIT_S = 240
 
 
 def run_all(commands: list[list[str]]) -> list[Any]:
-    """What the workers print, all of them running at once."""
+    """Runs the workers concurrently and returns what each prints."""
     workers = [
         subprocess.Popen(
             [sys.executable, "-m", "tests.contract.store_worker", *command],

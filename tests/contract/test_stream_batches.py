@@ -1,4 +1,4 @@
-"""How tasks of a streaming query join its batches: who may, at what times, who is too late."""
+"""Tasks of a streaming query join its batches: which tasks may join, when, and which are late."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_a_query_that_restarts_for_years_keeps_its_newest_runs(driver: Driver) -
 
 @dataclass
 class Rules:
-    """Who may join: of the calls that ran the latest, and of its runs the latest, with its frame.
+    """Rules of joining: only the newest call's newest run may join, and only with its frame.
 
     Attributes:
         epochs: How many there were.
@@ -220,7 +220,7 @@ class Rules:
 
 
 class Script:
-    """The same calls to the script."""
+    """Sends the calls of `Rules` to the script."""
 
     def __init__(self, client: Client) -> None:
         self.client, self.name = client, uuid.uuid4().hex

@@ -91,7 +91,7 @@ def test_frames_are_remembered_up_to_a_bound(driver: Driver) -> None:
 
 
 def test_clock_of_the_driver_does_not_matter(driver: Driver) -> None:
-    """It steps back within a run, and shows one time for several batches."""
+    """The driver's clock steps back within a run, and gives several batches one time."""
     plan = driver.plan()
     for batch, planned in enumerate((1000, 999, 1000, 1000, 1, 2_000)):
         driver.task(plan, "r1", batch, planned=str(planned)).run()

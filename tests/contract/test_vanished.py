@@ -1,4 +1,4 @@
-"""Which checkpoints `maintain --vanished-after` takes for dead, and which it must not."""
+"""Checkpoints that `maintain --vanished-after` purges, and those that it must keep."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def listed(raw: redis.Redis) -> Planted:
 
 
 def purged(client: Client, raw: redis.Redis, *, age_ms: int = DAY_MS, looks: int = 2) -> int:
-    """How many checkpoints so many looks, which are far enough apart, let expire."""
+    """Polls several times, far enough apart; returns how many checkpoints were set to expire."""
     count = 0
     for _ in range(looks):
         count += purge_vanished(client, age_ms=age_ms).purged
@@ -217,7 +217,7 @@ def test_a_service_looks_once_an_hour(client: Client, raw: redis.Redis) -> None:
 def test_a_python_process_that_holds_a_provider_by_itself(
     redis_server: RedisServer, client: Client, raw: redis.Redis
 ) -> None:
-    """It reports to nobody, and its run began long ago: what it writes shows that it lives."""
+    """The process reports no instance and its run began long ago; only its writes show life."""
     id_ = StateStoreProviderId(StateStoreId("orders", 0, 0), uuid.uuid4().hex)
     provider = StateStoreProvider(id_, config=redis_server.url, client=client)
     for version in range(2):

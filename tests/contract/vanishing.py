@@ -30,7 +30,7 @@ def written_long_ago(raw: redis.Redis, planted: Planted) -> None:
 
 
 def looked_earlier(raw: redis.Redis, *, minutes: int) -> None:
-    """What looks have noted was so many minutes earlier."""
+    """Moves the notes of earlier polls back by that many minutes."""
     for gen, note in raw.hgetall("{rs}:v").items():
         found = json.loads(note)
         raw.hset("{rs}:v", gen, json.dumps(found | {"at": found["at"] - minutes * MINUTE_MS}))

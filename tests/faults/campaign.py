@@ -23,7 +23,7 @@ class Failure:
 
 @dataclass
 class Result:
-    """What schedules met, and those that broke a rule."""
+    """Counters of schedules, and the schedules that broke a rule."""
 
     counters: Counter[str] = field(default_factory=Counter)
     failures: list[Failure] = field(default_factory=list)
@@ -44,7 +44,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a mutant was found; `failure` is how."""
+    """Result for one mutant; `failure` is `None` if no schedule found it."""
 
     name: str
     failure: Failure | None
@@ -55,11 +55,11 @@ class Mutant(Protocol):
 
     @property
     def name(self) -> str:
-        """What tells it apart."""
+        """Unique name of the mutant."""
 
     @property
     def rule(self) -> str:
-        """What is not done any more."""
+        """Rule that the mutant leaves out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +100,7 @@ class Campaign:
             yield from run(self.some_schedules, some)
 
     def verdicts(self, names: Sequence[str], jobs: int | None) -> Iterator[Verdict]:
-        """Look for the mutants of these names, in so many processes."""
+        """Searches for the mutants of these names, in that many processes."""
         with self.workers(jobs) as run:
             yield from run(self.one_mutant, names)
 
@@ -112,14 +112,14 @@ class Campaign:
         return result
 
     def faults(self, result: Result) -> list[str]:
-        """What went wrong; empty if nothing did."""
+        """Failures of schedules and forbidden events; empty if there were none."""
         found = [str(failure) for failure in result.failures]
         return found + [
             f"{name}: {result.counters[name]}" for name in self.forbidden if result.counters[name]
         ]
 
     def complaints(self, result: Result) -> list[str]:
-        """Why a whole run does not pass; empty if it does."""
+        """Reasons why a whole run does not pass; empty if it passes."""
         return self.faults(result) + [
             f"no schedule met '{name}'"
             for name, counter in self.required.items()

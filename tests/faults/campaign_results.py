@@ -1,4 +1,4 @@
-"""What runs of one and the same code found so far, in a file to which further runs add."""
+"""Results of campaigns over one state of the code, kept in a file that later runs extend."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Results:
 
     @staticmethod
     def of(path: Path | None, folders: Sequence[str]) -> Results:
-        """What is in a file, if there is one.
+        """Reads the results from a file, if it exists.
 
         Args:
             folders: Where the code is that was run.
@@ -63,7 +63,7 @@ class Results:
         )
 
     def missing(self, seeds: Iterable[int]) -> list[int]:
-        """Those of these seeds that were not run yet."""
+        """Seeds that were not run yet."""
         done = {seed for first, last in self.spans for seed in range(first, last + 1)}
         return [seed for seed in seeds if seed not in done]
 
@@ -99,7 +99,7 @@ class Results:
 
 
 def code_digest(folders: Sequence[str]) -> str:
-    """What the code in some folders consists of."""
+    """Digest of the code in some folders."""
     digest = hashlib.sha256()
     files = (file for folder in folders for file in (_ROOT / folder).rglob("*"))
     for file in sorted(file for file in files if file.suffix in _SUFFIXES):

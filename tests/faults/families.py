@@ -61,7 +61,7 @@ def _sessions(frame: DataFrame) -> DataFrame:
 
 
 def dense(seqs: list[int], expected: int) -> str:
-    """Whether numbers go on from one; the text says where they do not."""
+    """Returns "dense" if the numbers continue from `expected`, or else the numbers found."""
     found = sorted(seqs)
     if found == list(range(expected, expected + len(found))):
         return "dense"
@@ -127,7 +127,7 @@ def _transformed(frame: DataFrame) -> DataFrame:
 
 
 def processed(frame: DataFrame, store: str) -> DataFrame:
-    """The same processor in the Python worker; of the plan's rows."""
+    """Applies the same processor in the Python worker, for the rows of the plan."""
     return redis_state.transform_with_state(
         frame, Numbered(), store=store, key="k", schema=COUNTED, partitions=PARTITIONS
     )

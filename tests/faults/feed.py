@@ -1,4 +1,4 @@
-"""What a kill run is fed, and what each operator family has to give out, batch for batch.
+"""Input of a kill run, and the expected output of each operator family, batch by batch.
 
 The rows of a key are numbered without gaps. So a state that lost, doubled or forgot a row shows
 with the next row of the key, and the whole result of every batch is known beforehand.
@@ -61,11 +61,11 @@ class Feed:
             os.utime(path, (_FIRST_MTIME_S + number,) * 2)
 
     def expected(self, family: str, before: Taken, after: Taken) -> Rows:
-        """What a query gives out, sorted, when its sources take these files in a batch."""
+        """Expected output of a query, sorted, when its sources take these files in a batch."""
         return sorted(EXPECTED[family](self, before, after), key=str)
 
     def advances(self, family: str, begun: Iterable[Taken], rows: Rows) -> set[Taken]:
-        """How far the sources can be after a batch that gave out these rows; empty if no way.
+        """Possible positions of the sources after a batch with these rows; empty if there is none.
 
         Args:
             begun: How far they can have been before it.
@@ -78,7 +78,7 @@ class Feed:
         }
 
     def counts(self, last: int) -> dict[str, int]:
-        """How many rows each key has had after a file."""
+        """Number of rows that each key has had up to a file."""
         count: dict[str, int] = {}
         for key, seq in self.rows(0, last):
             count[key] = seq + 1
@@ -156,5 +156,5 @@ FAMILIES = tuple(EXPECTED)
 
 
 def sources(family: str) -> int:
-    """How many sources a query reads."""
+    """Number of sources that a query reads."""
     return 2 if family == "join" else 1

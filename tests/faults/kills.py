@@ -25,7 +25,7 @@ _LIMIT_RUNS = 5_000
 
 @dataclass
 class Tally:
-    """What runs met."""
+    """Counts of all runs."""
 
     runs: int = 0
     struck: Counter[str] = field(default_factory=Counter)
@@ -85,12 +85,12 @@ def table(tally: Tally, first: int, minutes: float) -> str:
 
 
 def _is_long(tally: Tally) -> bool:
-    """Whether there were enough runs to meet every strike."""
+    """True if there were enough runs to meet every strike."""
     return tally.runs >= len(STRIKES)
 
 
 def _missing(tally: Tally) -> Iterator[str]:
-    """What so many runs have to meet and did not."""
+    """Yields the strikes that enough runs should have met, and did not."""
     if _is_long(tally):
         yield from (f"nothing met '{name}'" for name in STRIKES if not tally.struck[name])
 

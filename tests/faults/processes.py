@@ -41,7 +41,7 @@ def marked(mark: str) -> list[int]:
 
 
 def named(pids: list[int], word: bytes) -> list[int]:
-    """Those that are alive and were started with a command that holds a word."""
+    """Returns the live processes whose command line contains a word."""
     found = []
     for pid in pids:
         with contextlib.suppress(OSError):

@@ -40,7 +40,7 @@ def session(scratch: Path, url: str) -> SparkSession:
 
 
 def balances(spark: SparkSession) -> DataFrame:
-    """What each account has, and how often money was moved there."""
+    """Balance of each account, and its number of transfers."""
     source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", TRANSFERS)
     n, amount = sf.col("value"), sf.col("value") % 50
     giver = sf.struct((n * 7919 % ACCOUNTS).alias("account"), (-amount).alias("amount"))

@@ -191,7 +191,7 @@ class Run:
             (self.folder / name).mkdir()
 
     def start(self, *, also_restarted: Sequence[str] = ()) -> None:
-        """Tells the driver, a new one if there is none, to go on.
+        """Starts the query on the driver; starts a new driver if there is none.
 
         Args:
             also_restarted: Errors that a query may end with, besides those of a lost server and
@@ -212,7 +212,7 @@ class Run:
         return int(path.read_text())
 
     def lines(self) -> int:
-        """How many batches of how many families were given out."""
+        """Number of batches that all families have written."""
         return sum(
             path.read_bytes().count(b"\n") for path in (self.folder / "output").glob("*.jsonl")
         )
@@ -236,7 +236,7 @@ class Run:
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     def outputs(self, family: str) -> dict[int, list[Rows]]:
-        """What each batch gave out, each time that it ran."""
+        """Output of each batch, for each time that it ran."""
         found: dict[int, list[Rows]] = {}
         path = self.folder / "output" / f"{family}.jsonl"
         for line in path.read_text().splitlines() if path.exists() else ():
@@ -245,7 +245,7 @@ class Run:
         return found
 
     def complaints(self) -> list[str]:
-        """What is wrong with what was given out; empty if every batch is right each time."""
+        """Faults of the output; empty if every batch was right each time."""
         found = [text for family in self.families for text in self._complaints(family)]
         if "map_partitions" in self.families:
             state = self.state(len(self.outputs("map_partitions")))
@@ -271,7 +271,7 @@ class Run:
             yield f"{family}: {sorted(taken)} files in the batches {sorted(outputs)}"
 
     def state(self, version: int) -> dict[str, int]:
-        """What the store of `map_partitions` holds, as another process reads it."""
+        """Reads the store of `map_partitions` as another process does."""
         found: dict[str, int] = {}
         for partition in range(PARTITIONS):
             id_ = StateStoreProviderId(

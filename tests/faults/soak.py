@@ -46,7 +46,7 @@ _MINUTES_MAX = 24 * 60
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a series grows.
+    """Trend of a series.
 
     Attributes:
         growth: From the first sample to the last by the median of all slopes, in parts of the
@@ -79,7 +79,7 @@ def judge(values: Sequence[float]) -> Verdict:
 
 @dataclass
 class Soak:
-    """What was seen so far."""
+    """Measurements so far."""
 
     samples: list[tuple[float, dict[str, float]]] = field(default_factory=list)
     bounces: int = 0

@@ -39,7 +39,7 @@ _TERMINATED = 1 << (signal.SIGTERM - 1)
 
 
 def _pause(seconds: float) -> None:
-    """How long a fault lasts; nothing is expected to have happened by then."""
+    """Waits while a fault lasts; no event is expected to end it."""
     threading.Event().wait(seconds)
 
 
@@ -69,7 +69,7 @@ def redis_killed(run: Run, dice: random.Random) -> None:
 
 
 def executor_stopped(run: Run, dice: random.Random) -> None:
-    """It sleeps until Spark has given it up, and wakes with what it was about to do."""
+    """Stops an executor until Spark has given up on it, then resumes it amid its work."""
     pid = _victim(run, dice, run.rig.driver.executors)
     send(pid, signal.SIGSTOP)
     try:
@@ -105,7 +105,7 @@ def driver_stopped(run: Run, dice: random.Random) -> None:
 
 
 def driver_replaced(run: Run, _dice: random.Random) -> None:
-    """It sleeps, another one goes on with its work; then it wakes and does not know.
+    """Stops a driver, lets another one continue its work, then resumes the first one.
 
     Not in the first batch: what two drivers may do to that is not promised (docs/reliability.md).
     """
@@ -162,7 +162,7 @@ _AGAIN = ("executor killed", "Python worker killed", "Redis killed", *LINES)
 
 @dataclass(frozen=True)
 class Plan:
-    """When what strikes: a strike comes once so many batches were given out, after a pause."""
+    """Schedule of strikes: each comes once, after so many batches and a pause."""
 
     seed: int
     batches: int

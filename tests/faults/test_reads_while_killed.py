@@ -40,7 +40,7 @@ START_S = 120
 
 @dataclass
 class Figures:
-    """What happened."""
+    """Counts of one run."""
 
     reads: Counter[str] = field(default_factory=Counter)
     failed: list[str] = field(default_factory=list)
@@ -102,7 +102,7 @@ def application() -> Iterator[tuple[Application, RedisServer]]:
 
 
 def check(rows: list[dict[str, Any]]) -> int:
-    """Whether this is a whole version; which one it is."""
+    """Checks that the rows are one whole version; returns its number."""
     moves = sum(row["count"] for row in rows)
     assert len(rows) == ACCOUNTS
     assert sum(row["sum"] for row in rows) == 0

@@ -119,7 +119,7 @@ def test_a_seed_draws_the_same_fates_again(redis_server: RedisServer) -> None:
 
 
 def _lives(proxy: TcpProxy) -> int:
-    """How many questions a connection answers."""
+    """Number of requests that a connection answers."""
     with socket.create_connection(("127.0.0.1", proxy.port), SOON_S) as client:
         answers = 0
         try:

@@ -139,7 +139,7 @@ def play(faults: Faults) -> tuple[Counter[tuple[str, str]], str]:
 
 
 def outcomes(report: str) -> dict[str, list[str]]:
-    """How the cases of each test function ended, from pytest's JUnit report.
+    """Outcomes of each test function's cases, from pytest's JUnit report.
 
     What was skipped, or ended in an error of its fixtures, has failed.
     """

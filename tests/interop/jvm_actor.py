@@ -16,7 +16,7 @@ class JvmActor:
         self._process = process
 
     def tell(self, *words: str | bytes | int | None) -> str:
-        """What a command answers.
+        """Sends a command and returns its answer.
 
         Raises:
             AssertionError: It answers an error.

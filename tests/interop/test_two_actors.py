@@ -153,7 +153,7 @@ def check_jvm(history: History, jvm: JvmActor, version: int) -> None:
 
 
 def check_python(history: History, version: int) -> None:
-    """The same for Python, as a process that has read nothing yet."""
+    """Checks a version in Python, as a process that has read nothing yet."""
     cold = StateStoreProvider(
         StateStoreProviderId(history.id, "reader"),
         config=history.url,

@@ -33,7 +33,7 @@ SEEN = "word string, n long"
 
 
 class Seen(StatefulProcessor):
-    """How often a word was seen before."""
+    """Counts the earlier occurrences of a word."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._total = handle.getValueState("total", "n long")
@@ -130,7 +130,7 @@ def refused_in_foreach_batch(spark: SparkSession, folder: Path) -> str:
 
 
 def refused_watermarks(spark: SparkSession) -> list[str]:
-    """What the call says of plans with several watermarks."""
+    """Error messages of the call for plans with several watermarks."""
 
     def rate() -> DataFrame:
         return spark.readStream.format("rate").load()

@@ -31,7 +31,7 @@ def add(folder: Path, number: int, words: list[str]) -> DataFrame:
 
 
 def run(frame: DataFrame, checkpoint: Path, name: str) -> None:
-    """Puts the new rows of a stream into a table."""
+    """Writes the new rows of a stream into a table."""
     writer = frame.writeStream.format("json").option("path", str(checkpoint / "rows"))
     writer = writer.option("checkpointLocation", str(checkpoint / name))
     ended(writer.trigger(availableNow=True).start())

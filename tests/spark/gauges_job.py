@@ -48,7 +48,7 @@ def session(folder: Path, url: str) -> SparkSession:
 
 
 def figures(spark: SparkSession) -> dict[str, float]:
-    """What Prometheus would be told of our source."""
+    """Metrics that our source reports to Prometheus."""
     url = f"{spark.sparkContext.uiWebUrl}/metrics/prometheus"
     with urllib.request.urlopen(url, timeout=30) as answer:
         lines = answer.read().decode().splitlines()
@@ -97,7 +97,7 @@ def main() -> None:
 
 
 def batches(found: dict[str, float]) -> int:
-    """How many queries are shown."""
+    """Number of queries in the metrics."""
     return sum(name.endswith("_batch_Value") for name in found)
 
 

@@ -63,7 +63,7 @@ def highest(path: Path) -> dict[str, int]:
 
 
 def committed(query: StreamingQuery, words: int) -> bool:
-    """Whether a batch ended with that many words in the state."""
+    """Returns whether a batch ended with that many words in the state."""
     if (error := query.exception()) is not None:
         raise error
     progress = query.lastProgress

@@ -1,4 +1,4 @@
-"""What Python's stores count stands in Spark's UI and in the progress of the query."""
+"""Metrics of Python's stores in Spark's UI and in the progress of the query."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class Counts:
         self._url = url
 
     def run(self, batches: int) -> None:
-        """Takes so many batches, until a reader sees the last of them."""
+        """Runs that many batches, and waits until a reader sees the last one."""
         for _ in range(batches):
             minute = self.batches
             keys = self._dice.sample(range(30), 10)

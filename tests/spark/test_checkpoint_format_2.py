@@ -37,7 +37,7 @@ def format_of(spark: SparkSession, number: str) -> Iterator[None]:
 
 
 def logged_ids(checkpoint: Path, batch_id: int) -> dict[str, list[list[str]]]:
-    """What the commit log says of a batch: by operator and partition the ids of its stores."""
+    """Ids of the stores in a batch's commit log, by operator and partition."""
     lines = (checkpoint / "commits" / str(batch_id)).read_text().splitlines()
     found: dict[str, list[list[str]]] = json.loads(lines[1]).get("stateUniqueIds") or {}
     return found
@@ -223,7 +223,7 @@ def test_a_live_checkpoint_goes_over_to_format_2(streams: Streams, job: Job) -> 
 
 
 def follows_the_log(spark: SparkSession) -> bool:
-    """Whether Spark takes the format of a checkpoint from its commit log, as since 4.3."""
+    """True if Spark reads a checkpoint's format from its commit log, as since 4.3."""
     return tuple(map(int, spark.version.split(".")[:2])) >= (4, 3)
 
 

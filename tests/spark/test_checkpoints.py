@@ -1,4 +1,4 @@
-"""What happens to a checkpoint: restarts, rewinds, copies, lost and returning servers."""
+"""Restarts, rewinds and copies of a checkpoint; lost and returning servers."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Job:
         assert self.output[max(self.output)] == expected(self.streams.spark, self.batches)
 
     def rewind_to(self, batch_id: int) -> None:
-        """Takes newer batches out of Spark's logs, as its documentation describes."""
+        """Removes newer batches from Spark's logs, as its documentation describes."""
         checkpoint = self.streams.checkpoint(NAME)
         for log, newest in (("offsets", batch_id), ("commits", batch_id)):
             for path in (checkpoint / log).iterdir():

@@ -47,7 +47,7 @@ def wait_for_copy(checkpoint: Path, version: int) -> None:
 
 
 def told_of(server: RedisServer) -> tuple[int, int]:
-    """How often it is copied, and the newest version that was, as Redis has it."""
+    """Interval of copies, and the newest copied version, as Redis has them."""
     with redis_state.connect(server.url) as reader:
         (found,) = reader.status()
         return found.copy_every, found.copied_version

@@ -25,7 +25,7 @@ def expiries(server: RedisServer) -> dict[bytes, int]:
 
 
 def beat(spark: SparkSession, url: str) -> None:
-    """What a thread does for this server every minute."""
+    """Sends the heartbeat that a thread sends to this server every minute."""
     registry = getattr(
         spark.sparkContext._jvm,  # no public name leads there
         "org.apache.spark.sql.redisstate.executor.ExecutorRegistry",

@@ -50,7 +50,7 @@ CASES: list[tuple[str, Batches]] = [
 
 
 class Watching(StatefulProcessor):
-    """Tells which rows come and when a timer fires, a minute behind each row."""
+    """Emits the rows it receives and the time of each timer, which fires a minute after its row."""
 
     def __init__(self, *, timers: bool = True) -> None:
         self._has_timers = timers
@@ -88,7 +88,7 @@ class Runs:
         self._made = Watching(timers=mode == "EventTime")
 
     def both(self, batches: Batches, *, each: bool) -> tuple[Output, Output]:
-        """What each gives out.
+        """Outputs of Spark's operator and of ours.
 
         Args:
             each: The query is started for each batch, so Spark has one without data behind it.
@@ -127,7 +127,7 @@ class Runs:
 
 
 def told(output: Output) -> list[list[str]]:
-    """What the batches gave out that gave anything out."""
+    """Output of each batch that has any."""
     return [rows for _, rows in sorted(output.items()) if rows]
 
 

@@ -72,7 +72,7 @@ def settings(folder: Path) -> dict[str, str]:
 
 
 def run(name: str, folder: Path, environment: Mapping[str, str]) -> list[str]:
-    """What the script prints."""
+    """Runs the script and returns the lines that it prints."""
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / f"{name}.py")],
         cwd=folder / "cwd",

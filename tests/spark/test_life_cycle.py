@@ -1,4 +1,4 @@
-"""What Spark's configuration asks of a provider's life cycle: answers as with Spark's own."""
+"""Spark's settings of a provider's life cycle change no answer: it equals that of Spark's own."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def custom(progress: str) -> dict[str, int]:
 def test_a_query_that_is_stopped_while_it_starts_leaves_the_listener(
     streams: Streams, redis_conf: Callable[[dict[str, str]], None]
 ) -> None:
-    """It waits for a server that does not answer when it is stopped."""
+    """The query waits for a server that does not answer when it is stopped."""
     spark = streams.spark
     redis_conf({"url": f"redis://127.0.0.1:{free_port()}", "deadline": "60s"})
     spark.conf.set(PROVIDER, REDIS)
@@ -119,7 +119,7 @@ def listeners(spark: SparkSession) -> list[str]:
 
 
 def stacks(spark: SparkSession) -> str:
-    """Where the threads of the JVM are that run queries."""
+    """Stack frames of the JVM's threads that run queries."""
     jvm = spark._jvm
     assert jvm is not None
     found = jvm.java.lang.Thread.getAllStackTraces()

@@ -44,7 +44,7 @@ _HTTP = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"
 
 @dataclass(frozen=True)
 class Place:
-    """What a mistake is made with."""
+    """Fixtures that a mistake needs."""
 
     job: Job
     conf: Callable[[dict[str, str]], None]
@@ -84,7 +84,7 @@ class Place:
         query.awaitTermination()
 
     def said(self, run: Callable[[], None] | None = None) -> str:
-        """What the query that fails now says, without what Spark puts around it."""
+        """Runs a query that fails; returns its message without the text that Spark adds."""
         self.job.feed(1)
         with pytest.raises(StreamingQueryException) as caught:
             (run or self.job.run)()

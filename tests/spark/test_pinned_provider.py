@@ -18,7 +18,7 @@ LISTENER = "org.apache.spark.sql.redisstate.RedisStateQueryListener"
 
 @pytest.fixture
 def warnings(spark: SparkSession) -> Iterator[Callable[[], str]]:
-    """What the listener logs from here on."""
+    """Captures what the listener logs from here on."""
     jvm = spark.sparkContext._jvm
     assert jvm is not None
     log4j = jvm.org.apache.logging.log4j

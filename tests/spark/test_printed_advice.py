@@ -1,4 +1,4 @@
-"""What errors of Spark's queries and `doctor` print is carried out, and the query goes on."""
+"""Advice that queries and `doctor` print is carried out, and the query continues."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_lost_state_comes_back_by_what_the_error_prints(
 
 
 class Sums:
-    """What each key has had: a processor, and a function of foreachBatch."""
+    """Sums by key, in a processor and in a function of foreachBatch."""
 
     def __init__(self, streams: Streams, url: str) -> None:
         self.streams, self.url = streams, url

@@ -40,7 +40,7 @@ class Large(StatefulProcessor):
 
 
 def text_of(n: int) -> str:
-    """What does not compress."""
+    """Text that does not compress."""
     return random.Random(n).randbytes(1500).hex()
 
 

@@ -28,7 +28,7 @@ def about(url: str, text: str) -> list[str]:
 
 @pytest.fixture
 def logged(spark: SparkSession) -> Iterator[Callable[[str], list[str]]]:
-    """What our code logs from here on, with stack traces."""
+    """Captures what our code logs from here on, with stack traces."""
     jvm = spark.sparkContext._jvm
     assert jvm is not None
     log4j = jvm.org.apache.logging.log4j

@@ -141,7 +141,7 @@ class Machine(StatefulProcessor):
 
 
 class Rows(Machine):
-    """The same with rows instead of frames."""
+    """`Machine` with rows instead of frames."""
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:
         for row in sorted(rows, key=lambda row: row.seq):
@@ -271,7 +271,7 @@ def by_batch(given: Given) -> dict[int, list[str]]:
 
 
 def by_key(given: Given) -> dict[Any, list[Any]]:
-    """What each key gave out, in its order."""
+    """Output of each key, in its order."""
     found: dict[Any, list[Any]] = {}
     for _, rows in given:
         for k, n, *rest in rows:
@@ -351,7 +351,7 @@ def test_without_a_time_mode(queries: Queries) -> None:
 @pytest.mark.compatibility(OPERATOR, "time to live, processing-time timers")
 @pytest.mark.parametrize("ttl_ms", [1, pytest.param(3_600_000, marks=pytest.mark.long)])
 def test_time_to_live_and_timers_in_processing_time(queries: Queries, ttl_ms: int) -> None:
-    """What lives a millisecond is gone by the next batch; what lives an hour is there."""
+    """A row that lives a millisecond is gone by the next batch; one that lives an hour remains."""
     outputs: list[Given] = []
     for which in ("theirs", "ours"):
         source = queries.streams.input(which, OPS)

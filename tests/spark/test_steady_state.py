@@ -1,4 +1,4 @@
-"""What a query costs once it runs: round trips, keys, and the metrics that tell of both."""
+"""Cost of a running query: round trips, keys, and the metrics of both."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ class Started(StatefulProcessor):
 
 
 class StartedInPandas(StatefulProcessor):
-    """The same with frames."""
+    """The processor with an initial state, on frames instead of rows."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._total = handle.getValueState("total", "n long")

@@ -88,7 +88,7 @@ class Shell:
         self._process.stdin.flush()
 
     def run(self, command: str) -> list[str]:
-        """What a command prints; it has to succeed."""
+        """Runs a command, which has to succeed, and returns its output."""
         self._count += 1
         out, err, status, ended = (
             self._home / "out" / f"{self._count}.{kind}" for kind in ("out", "err", "status", "end")

@@ -89,7 +89,7 @@ def _plain(value: Any) -> Any:
 
 
 def both(spark: SparkSession, processor: StatefulProcessor, schema: str) -> tuple[Any, Any]:
-    """What Spark's operator gives out, and what ours does."""
+    """Outputs of Spark's operator and of ours."""
     spark.conf.set(PROVIDER, ROCKSDB)
     frame = spark.createDataFrame([("a",)], "k string")
     theirs = frame.groupBy("k").transformWithStateInPandas(
@@ -108,7 +108,7 @@ def test_state_is_what_sparks_operator_makes_of_the_same_value(spark: SparkSessi
 
 
 class Gives(StatefulProcessor):
-    """Gives out one frame."""
+    """Emits one frame."""
 
     def __init__(self, frame: pd.DataFrame) -> None:
         self._frame = frame
@@ -200,7 +200,7 @@ def test_columns_may_have_dots_in_their_names(spark: SparkSession) -> None:
 
 
 class GivesRows(Gives):
-    """Gives out one row."""
+    """Emits one row."""
 
     def __init__(self, row: Any) -> None:
         self._row = row

@@ -1,1 +1,1 @@
-"""What tests share: servers, an engine for containers."""
+"""Shared helpers of the tests: servers, an engine for containers."""

@@ -37,7 +37,7 @@ def running_browser() -> Iterator[Browser]:
 
 
 class Trace:
-    """What a page said and asked for."""
+    """Messages and requests of a page."""
 
     def __init__(self, page: Page) -> None:
         self.complaints: list[str] = []

@@ -53,7 +53,7 @@ _ROWS = pytest.StashKey["list[Row]"]()
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What one test showed on the running Spark."""
+    """Result of one test on the running Spark."""
 
     operator: str
     option: str

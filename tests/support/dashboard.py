@@ -36,7 +36,7 @@ _VOID = frozenset({"meta", "link", "input", "br", "rect", "path"})
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back."""
+    """Response of the dashboard."""
 
     status: int
     headers: http.client.HTTPMessage

@@ -30,7 +30,7 @@ def documented(section: str) -> dict[str, str]:
 
 
 def last_of(query_error: str) -> str:
-    """What a query that failed says, without what Spark puts around it."""
+    """Last line of a failed query's message, without the text that Spark adds."""
     found = _SAID.search(query_error)
     assert found, query_error
     said = re.sub(r"\s*SQLSTATE: 39000\s*$", "", found[1]).strip()

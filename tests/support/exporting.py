@@ -65,7 +65,7 @@ def check_round_trip(
 
 
 def digests(export: Export) -> list[tuple[int, str, int, int, str]]:
-    """What two exports of the same state have in common."""
+    """Properties that two exports of the same state share."""
     return [(one.operator, one.store, one.rows, one.bytes, one.digest) for one in export.stores]
 
 

@@ -13,7 +13,7 @@ _CHILD_S = 30
 
 
 def in_child(body: Callable[[], Any]) -> Any:
-    """What the body gives, or raises, in a process that is forked off now."""
+    """Runs the body in a forked process; returns its result or raises its error."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:

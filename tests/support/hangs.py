@@ -1,4 +1,4 @@
-"""Has pytest-timeout tell of the JVMs below a test that hangs, too, and come again.
+"""Extends pytest-timeout: shows the JVMs below a hanging test, and fires more than once.
 
 Its own timer shows Python's threads alone, though what hangs is a query as a rule, and rings once,
 though what takes a failed test down may hang as well.

@@ -66,7 +66,7 @@ class Interleaving:
 
     @contextmanager
     def locks(self) -> Iterator[None]:
-        """What the modules make in here can be interleaved."""
+        """Replaces the modules' locks inside the context with locks that can be interleaved."""
         names = {name: getattr(threading, name) for name in dir(threading)}
         made = SimpleNamespace(**names)
         made.Lock = lambda: _Lock(self, threading.Lock())
@@ -96,7 +96,7 @@ class Interleaving:
                 raise worker.failure
 
     def trace(self, frame: FrameType, event: str, _arg: object) -> Any:
-        """As `sys.settrace` wants it."""
+        """Trace function for `sys.settrace`."""
         if frame.f_code.co_filename not in self._files:
             return None
         if event == "line" and self._random.randrange(self._one_in) == 0:
@@ -105,7 +105,7 @@ class Interleaving:
         return self.trace
 
     def give_way(self) -> None:
-        """Let another thread go on, if there is one."""
+        """Passes the turn to another thread, if one waits."""
         own = self._current
         if own is None or not self._waiting or threading.current_thread() is not own:
             return
@@ -129,7 +129,7 @@ class Interleaving:
             self._done.set()
 
     def owns_turn(self) -> bool:
-        """Whether the caller is one of the threads that take turns."""
+        """Returns whether the caller is one of the threads that take turns."""
         return threading.current_thread() is self._current
 
     def _next(self) -> None:

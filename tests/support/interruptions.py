@@ -36,7 +36,7 @@ class _Files:
 
 
 def interrupting(folder: Folder, *, at: int, after: bool = True) -> Folder:
-    """The same folder, in which the step with this number is the last one.
+    """Wraps the folder so that the step with this number is the last one.
 
     Args:
         at: Counts the steps that change something, from 0.

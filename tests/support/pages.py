@@ -1,4 +1,4 @@
-"""What the pages of the docs show to be run."""
+"""Code blocks of the pages of the docs."""
 
 from __future__ import annotations
 

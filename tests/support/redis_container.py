@@ -18,7 +18,7 @@ _HOST = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True)
 class RedisContainer:
-    """Where the server listens, seen from this machine."""
+    """Address of the server, seen from this machine."""
 
     image: str
     host: str

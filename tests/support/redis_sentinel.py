@@ -69,7 +69,7 @@ class SentinelSet:
         wait_until(lambda: self.roles() == list(roles), "the servers to change their roles")
 
     def roles(self) -> list[bytes]:
-        """What each server takes itself for: `master` or `slave`."""
+        """Role that each server reports: `master` or `slave`."""
         found = []
         for server in self.servers:
             with server.client() as client:

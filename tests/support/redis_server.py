@@ -39,7 +39,7 @@ class NoTlsError(RuntimeError):
 
 
 def bytes_of(reply: object) -> bytes:
-    """What a client of a server for tests answered; its types allow for more than bytes."""
+    """Narrows a reply of a test client to bytes; the types of redis-py allow more."""
     assert isinstance(reply, bytes)
     return reply
 
@@ -119,7 +119,7 @@ class RedisServer:
 
     @property
     def log(self) -> str:
-        """What the server wrote so far."""
+        """Log of the server so far."""
         path = self._scratch / "server.log"
         return path.read_text(errors="replace") if path.exists() else ""
 
@@ -133,7 +133,7 @@ class RedisServer:
         os.kill(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Lets it go on."""
+        """Resumes the suspended process."""
         os.kill(self.pid, signal.SIGCONT)
 
     @property
@@ -191,12 +191,12 @@ class RedisServer:
             raise RuntimeError(f"the server did not start again:\n{self.log}")
 
     def fill_disk(self, *, room: int = 0) -> None:
-        """Lets the largest file of the folder grow by `room` bytes only, and no other beyond it."""
+        """Limits every file to the size of the largest file of the folder, plus `room` bytes."""
         files = [path for path in self._folder.rglob("*") if path.is_file()]
         self._limit_files(room + max((path.stat().st_size for path in files), default=0))
 
     def clear_disk(self) -> None:
-        """Gives files room again."""
+        """Removes the limit on file sizes."""
         self._limit_files(resource.RLIM_INFINITY)
 
     def _limit_files(self, size: int) -> None:

@@ -1,4 +1,4 @@
-"""What a release left behind: the checkpoint folder of a query and its keys in Redis, as JSON."""
+"""Captured output of a release: a query's checkpoint folder and its keys in Redis, as JSON."""
 
 from __future__ import annotations
 

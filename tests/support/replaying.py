@@ -12,7 +12,7 @@ Rows = dict[str, tuple[Any, Any]]
 
 
 def check_replay(state: OperatorState, version: int, *, lists: bool = False) -> None:
-    """What a state says of its changes up to a version, which is confirmed soon."""
+    """Checks that replayed changes give each version; the last one is confirmed soon."""
     wait_until(lambda: len(list(state.changes(since=-1))) >= version, "the last batch")
     items = state.list_items if lists else state.items
     versions: list[Rows] = [

@@ -63,7 +63,7 @@ def _home(scratch: Path) -> Path:
 
 @contextmanager
 def kept(spark: SparkSession, *names: str) -> Iterator[None]:
-    """What a test sets of these confs is as before when it ends."""
+    """Restores the values of these confs at the end of the context."""
     before = {name: spark.conf.get(name, None) for name in names}
     try:
         yield

@@ -1,4 +1,4 @@
-"""Whether tables have what `items` gives row by row."""
+"""Checks that tables equal what `items` returns row by row."""
 
 from __future__ import annotations
 

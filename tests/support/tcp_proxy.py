@@ -24,7 +24,7 @@ DELAY_S = 0.2
 
 
 class Fault(Enum):
-    """What happens to a chunk, and to the connection that it came by."""
+    """Fault of a chunk, and of the connection that carries it."""
 
     CUT = "cut"  # it is lost, and the connection with it
     DELAY = "delay"  # it arrives, late

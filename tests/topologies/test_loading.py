@@ -57,7 +57,7 @@ def go_on(server: RedisServer) -> None:
 
 @pytest.fixture
 def server(start_redis: Start, tmp_path: Path) -> RedisServer:
-    """It keeps an RDB file, of more than a moment."""
+    """Server with an RDB file that takes more than a moment to load."""
     server = start_redis(options={"dir": str(tmp_path), "rdbcompression": "no"})
     with server.client() as direct:
         if not direct.config_get("loading-process-events-interval-bytes"):

@@ -84,7 +84,7 @@ def test_reads_go_on_over_fail_overs(sentinels: SentinelSet, bank: Bank, fail_ov
 
 
 def asked(server: RedisServer) -> int:
-    """How often blocks were read there."""
+    """Number of block reads on this server."""
     with server.client() as client:
         stats = client.info("commandstats")
     return sum(stats.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("hmget", "hget"))

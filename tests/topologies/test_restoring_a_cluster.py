@@ -66,7 +66,7 @@ def test_what_the_shards_lost_comes_back(
 
 
 def segments(planted: Planted, partition: int) -> dict[str, dict[bytes, bytes]]:
-    """What the segments of a partition hold."""
+    """Content of a partition's segments."""
     client: Any = planted.client
     meta = keys.meta(planted.id(partition))
     named = [field.decode() for field in client.hkeys(meta) if field[:2] == b"d:"]

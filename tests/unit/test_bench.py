@@ -1,4 +1,4 @@
-"""What the benchmark does with its figures."""
+"""Statistics and pages of the benchmark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which server a command talks to: arguments, the environment, profiles."""
+"""Server of a command, from arguments, the environment and profiles."""
 
 from __future__ import annotations
 

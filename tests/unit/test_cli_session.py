@@ -1,4 +1,4 @@
-"""Where the commands that move rows look for the running query and the state, and what they take
+"""Locations of the query and the state for commands that move rows, and their resources.
 of a machine.
 """
 

@@ -1,4 +1,4 @@
-"""What the codecs of the Python store take, give back and refuse."""
+"""Values that the codecs of the Python store accept, return and refuse."""
 
 from __future__ import annotations
 

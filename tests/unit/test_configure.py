@@ -35,7 +35,7 @@ def built_jars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class Builder:
-    """What `configure` needs of a `SparkSession.Builder`."""
+    """Stand-in for a `SparkSession.Builder`."""
 
     def __init__(self) -> None:
         self._options: dict[str, Any] = {}
@@ -49,7 +49,7 @@ class Builder:
 
 
 class Conf:
-    """What `configure` needs of a `SparkConf`."""
+    """Stand-in for a `SparkConf`."""
 
     def __init__(self) -> None:
         self.values: dict[str, str] = {}

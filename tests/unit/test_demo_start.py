@@ -1,4 +1,4 @@
-"""What the demo says where something is missing."""
+"""Messages of the demo when a package or Java is missing."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ def left(folder: Folder, log: str) -> list[int]:
 
 
 def content(folder: Folder) -> dict[str, bytes | None]:
-    """What a folder holds, below it too."""
+    """Content of a folder and of all folders below."""
     found: dict[str, bytes | None] = {}
     for item in folder.items() or ():
         if item.is_folder:

@@ -1,4 +1,4 @@
-"""What an instance looks like in Redis."""
+"""Encoding of an instance in Redis."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class Session:
 
 @dataclass
 class Counted:
-    """Has a field that is not given."""
+    """Class with fields that its constructor does not accept."""
 
     names: list[str]
     count: int = field(init=False, default=0)
@@ -339,7 +339,7 @@ def test_what_was_stored_in_another_form_is_named(hint: Any, stored: Any, named:
 
 
 def test_what_an_older_release_stored_is_read() -> None:
-    """It looked at no scalar, and wrote None for fields whose default is None."""
+    """Earlier releases checked no scalar, and wrote None for fields whose default is None."""
     stored = StateObject(object).encode({"visits": "s", "tags": None, "page": None})
     found = StateObject(Session).decode(stored)
     assert found == SESSION("s")

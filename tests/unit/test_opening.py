@@ -1,4 +1,4 @@
-"""What the script `open` answers, and what cannot be an answer of it."""
+"""Valid and malformed answers of the script `open`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which keys belong to a partition, beside Spark's hash of each."""
+"""Keys that belong to a partition, compared with Spark's hash of each."""
 
 from __future__ import annotations
 

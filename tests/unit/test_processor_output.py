@@ -1,4 +1,4 @@
-"""What a processor gives out, as Arrow batches of the announced schema."""
+"""Output of a processor, as Arrow batches of the announced schema."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users import; a name that goes, or one that comes by accident, fails here."""
+"""Public names of the package; a removed or accidental name fails here."""
 
 from __future__ import annotations
 

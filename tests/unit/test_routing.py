@@ -1,4 +1,4 @@
-"""Which commands stay together on their way into a cluster."""
+"""Commands that stay together when a pipeline is split for a cluster."""
 
 from __future__ import annotations
 

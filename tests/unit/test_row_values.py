@@ -105,7 +105,7 @@ VALUES = [*SINGLE, *TIMES, *SEVERAL]
 
 
 def _wanted(kind: str, value: Any) -> Any:
-    """What a value that was taken is equal to: as it is, but as Spark rounds it."""
+    """Value that an accepted value reads back as: itself, rounded as Spark rounds."""
     if value is None:
         return None
     if kind.startswith("decimal"):

@@ -95,7 +95,7 @@ def change(
 
 
 def with_live(memory: Memory) -> Memory:
-    """The same with the right number of live keys in each entry."""
+    """Copies the memory with the right number of live keys in each entry."""
     counted = Memory()
     rows: dict[bytes, bytes] = {}
     for segment, content in memory.contents():

@@ -18,7 +18,7 @@ def named(name: str) -> dict[str, Any]:
 
 
 def can_be_looked_up(vector: dict[str, Any]) -> bool:
-    """Whether all columns are of types by whose value a row can be found."""
+    """Returns whether a row can be looked up by the values of all its columns."""
     if vector["name"] in ("day-time intervals", "year-month intervals"):
         return True
     return not any(word in vector["name"] for word in NO_LOOKUP) and "seventy" not in vector["name"]

@@ -13,7 +13,7 @@ from tests.faults.oracle.network import Network
 
 
 class Judge(Protocol):
-    """What judges loads has to know of lost data.
+    """Interface to the judge of loads, as far as lost data concerns it.
 
     Attributes:
         destroyed: Whether a server lost data; then a loss may be told, but nothing wrong served.
@@ -26,7 +26,7 @@ class Judge(Protocol):
 
 
 class Accidents:
-    """Those of the partitions of one query."""
+    """Accidents of the partitions of one query."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What an attempt does to its store, and how a process that has it open is copied."""
+"""Changes that an attempt makes to its store, and copies of a process that has it open."""
 
 from __future__ import annotations
 

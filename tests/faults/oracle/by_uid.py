@@ -19,7 +19,7 @@ from redis_state.protocol import PartitionClient
 
 @dataclass(frozen=True)
 class Asked:
-    """What a driver tells its tasks.
+    """Settings that a driver sends to its tasks.
 
     Attributes:
         format: Checkpoint format of the run, 1 or 2.
@@ -46,7 +46,7 @@ def asking(
     *,
     whole: bool = False,
 ) -> Iterator[None]:
-    """What is opened in here is this attempt, for a run of this format."""
+    """Opens this attempt inside the context, for a run of this format."""
     token = _asked.set(Asked(format_, pin, whole, newest))
     try:
         yield

@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class Dice:
-    """What a seed decides."""
+    """Random decisions of a seed."""
 
     def __init__(self, seed: int) -> None:
         self._next = Random(seed).random

@@ -34,7 +34,7 @@ class DirectTransport:
         self._hashes: dict[str | bytes, bytes] = {}
 
     def exchange(self, commands: Sequence[Command]) -> list[Any]:
-        """As `Transport.exchange`; what `INFO` says is asked for once."""
+        """Sends the commands as `Transport.exchange` does; the reply of `INFO` is cached."""
         if commands == [("INFO",)]:
             self._info = self._info or self._sent(commands)
             return list(self._info)

@@ -16,7 +16,7 @@ from tests.faults.oracle.runs import Run
 
 @dataclass
 class Driver:
-    """Where one driver is.
+    """Position of one driver.
 
     Attributes:
         at: The version that its batch goes on from.
@@ -29,7 +29,7 @@ class Driver:
 
 @dataclass
 class Drivers:
-    """Those that live, in the order in which they started.
+    """Living drivers, in the order in which they started.
 
     Attributes:
         alive: By their runs.
@@ -59,11 +59,11 @@ class Drivers:
         self.ran = {batch: runs for batch, runs in self.ran.items() if batch < at}
 
     def end(self, run: Run) -> None:
-        """It crashes, or finds an entry of another one."""
+        """Ends a driver that crashes, or finds another driver's entry."""
         self.alive.pop(run, None)
 
     def begins_batch(self, run: Run) -> bool:
-        """Whether it has or gets the entry of the offset log; if not, it is no more."""
+        """Returns whether the run has or gets the offset log's entry; ends its driver if not."""
         driver = self.alive[run]
         if not driver.planned and self.planned >= driver.at:
             self.end(run)
@@ -74,7 +74,7 @@ class Drivers:
         return True
 
     def ends_batch(self, run: Run, version: int, newest: int) -> bool:
-        """Whether it gets the entry of the commit log for what wrote this version.
+        """Returns whether the run gets the commit log's entry for the writer of this version.
 
         Args:
             newest: The newest version of the commit log.

@@ -14,7 +14,7 @@ _BATCHES = 3
 
 
 class Ending:
-    """What every schedule ends with, however it went.
+    """Final checks of every schedule.
 
     Args:
         schedule: One that has run.
@@ -64,7 +64,7 @@ class Ending:
             self._schedule.start_anew()
 
     def _read_back(self) -> None:
-        """What every kept version says to somebody who has nothing cached.
+        """Reads back every kept version in a process that has nothing cached.
 
         In format 2 this holds for each attempt that the driver may log next, too.
         """

@@ -1,4 +1,4 @@
-"""What the server of a schedule holds, and what accidents do to it."""
+"""Keys on the server of a schedule, and the damage that accidents do to them."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class Keyspace:
         return [name for name, ms in zip(names, expiries, strict=True) if ms > 0]
 
     def holds(self, name: str) -> bool:
-        """Whether there is such a key."""
+        """Returns whether the key exists."""
         return bool(self._server.exchange([("EXISTS", name)])[0])
 
     def expires(self, name: str) -> bool:
-        """Whether a key is there and has an expiry."""
+        """Returns whether a key exists and has an expiry."""
         return bool(self._server.exchange([("PTTL", name)])[0] > 0)
 
     def field(self, name: str, field: str) -> bytes | None:
@@ -51,7 +51,7 @@ class Keyspace:
         return int(found[0] or 0), (found[1] or b"").decode()
 
     def names_blocks(self, meta: str, field: str) -> bool:
-        """Whether a manifest names a segment that has blocks."""
+        """Returns whether a manifest names a segment that has blocks."""
         (raw,) = self._server.exchange([("HGET", meta, field)])
         return raw is not None and parse_segment(field, raw.decode()).entry.blocks > 0
 
@@ -66,7 +66,7 @@ class Keyspace:
         return bool(names)
 
     def copy(self) -> Copy:
-        """What a replica has received by now."""
+        """Copies all keys, as a replica has received them by now."""
         names = self.names()
         return list(zip(names, self._server.exchange([("DUMP", n) for n in names]), strict=True))
 

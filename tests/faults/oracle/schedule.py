@@ -406,7 +406,7 @@ class Schedule:
         return self.timeline.log.pin(version) if holds and version <= opened else None
 
     def _holds(self) -> bool:
-        """Whether the driver's run has taken the partition."""
+        """Returns whether the driver's run has acquired the partition."""
         return self.timeline.run.run_id in self.timeline.acquired
 
     def _some_attempt(self) -> Pin | None:
@@ -435,7 +435,7 @@ class Schedule:
         self._start(task, body, run.format, writes=False)
 
     def _maintain(self) -> None:
-        """What a maintainer of its own does, whose conf must not count."""
+        """Maintains the partition from a separate process, whose conf must not count."""
         partition = self._partition_client(versions_to_retain=1)
         opened = partition.open("", None)
         if opened.pin.version > 0 and not opened.segments[0].snapshot:
@@ -490,7 +490,7 @@ class Schedule:
         return StateStoreProvider(id_, config=self._config, lists=True, client=self.client())
 
     def client(self) -> Client:
-        """What all actors talk through."""
+        """Makes the client of all actors."""
         return Client(self._config, clock=StepClock(), connect=self.network.connect)
 
     def _partition_client(self, *, versions_to_retain: int) -> PartitionClient:

@@ -190,7 +190,7 @@ class StreamSchedule:
             self._react(task, error)
 
     def _react(self, task: StreamTask, error: RedisStateError) -> None:
-        """What Spark and the user do."""
+        """Reacts to a task's error as Spark and the user do."""
         timeline = self.timeline
         if error.kind is Kind.FENCED and timeline.is_over(task.start):
             timeline.drivers.end(task.start.run)
@@ -321,7 +321,7 @@ class StreamSchedule:
                 timeline.forked = forked
 
     def _look_at_query(self) -> None:
-        """What was known of its starts is so no more; by the clock it is later."""
+        """Forgets the known starts of the query, and waits until the clock has advanced."""
         timeline = self.timeline
         self.network.disturb()
         latest = max([0, *timeline.joined.values(), *(one.number for one in self._plans.values())])
@@ -438,7 +438,7 @@ class StreamSchedule:
         return frozenset(range(_PARTITIONS))
 
     def _evaluate(self, task: StreamTask, place: TaskPlace, *, crashes: bool) -> None:
-        """What a task does: join, open, run the function, commit, tell the driver."""
+        """Runs a task: join, open, run the function, commit, report to the driver."""
         timeline, start = self.timeline, task.start
         joined = join_batch(self._client, start.plan, place)
         timeline.was_joined(task, joined)

@@ -1,4 +1,4 @@
-"""What is known for certain of a streaming query whose tasks begin its batches.
+"""Certain facts about a streaming query whose tasks begin its batches.
 
 What a batch does follows from its entry in the offset log, so the logs alone say what each version
 has to hold. Versions count from 0; the batch that goes on from version `at` is `first + at`.
@@ -180,7 +180,7 @@ class StreamTimeline:
         return max([0, *(max(entry.times) - self.delay_ms for entry in chain)])
 
     def rows(self, chain: Sequence[Entry]) -> bytes:
-        """What a partition holds behind these batches."""
+        """Expected value of a partition after these batches."""
         return b"".join(b"%d " % entry.stamp for entry in chain)
 
     def times_of(self, chain: Sequence[Entry]) -> bytes:
@@ -191,7 +191,7 @@ class StreamTimeline:
         )
 
     def is_over(self, start: Start) -> bool:
-        """Whether a newer start has joined."""
+        """Returns whether a newer start has joined."""
         return any(other.rank > start.rank for other in self.joined)
 
     # ---- what tasks are told -----------------------------------------------------------------
@@ -212,7 +212,7 @@ class StreamTimeline:
 
     @property
     def _may_differ(self) -> bool:
-        """Whether a fail-over may have brought back what a rewind left."""
+        """Returns whether a fail-over may have brought back what a rewind left."""
         return self.forked and self.rewound
 
     def loaded(self, task: StreamTask, pin: Pin, rows: bytes, times: bytes) -> None:

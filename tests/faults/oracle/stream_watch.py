@@ -21,7 +21,7 @@ class StreamWatch:
         self._places: dict[Any, int] = {}
 
     def begin(self, timeline: StreamTimeline, places: Sequence[Any]) -> None:
-        """What is told from now on is of these partitions."""
+        """Attributes all further replies to these partitions."""
         self._timeline = timeline
         self._places = {keys.meta(id_): id_.partition for id_ in places}
 

@@ -1,4 +1,4 @@
-"""What is known for certain while a schedule runs, kept in plain dicts."""
+"""Certain facts about a running schedule, kept in plain dicts."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ class Timeline:
 
     @property
     def commits(self) -> int:
-        """How many commits succeeded so far."""
+        """Number of successful commits so far."""
         return self.counters["commits"]
 
     def failed(self, task: Task, error: BaseException) -> None:
@@ -219,11 +219,11 @@ class Timeline:
             self.problem(f"{task.name}: its driver logged the version: {error}")
 
     def _is_behind_a_start_that_lost(self, task: Task) -> bool:
-        """Whether nobody registered its run, which may not pass by what the start has opened."""
+        """True if no driver registered the task's run, and a start has lost its batch."""
         return task.run is not None and not task.run.by_driver and bool(self.drivers.lost)
 
     def _is_ousted(self, task: Task) -> bool:
-        """Whether it is of a driver that logged the newest version and lives."""
+        """Returns whether the task belongs to a living driver that logged the newest version."""
         return (
             task.run is not None
             and task.run == self.log.owners.get(self.logged)
@@ -245,7 +245,7 @@ class Timeline:
         return task.run is not None and task.run.run_id in self.acquired
 
     def current(self, task: Task) -> bool:
-        """Whether the driver has counted on what a task was asked for since it started.
+        """Returns whether the driver has relied on the task's attempt ever since the task started.
 
         It counts on what it logged, and on all attempts of the next version: it may log any.
         """
@@ -270,7 +270,7 @@ class Timeline:
         ]
 
     def came_too_late(self, run: Run, holder: str) -> bool:
-        """Whether a later start took the partition before this run did, which it then never can."""
+        """Returns whether a later start took the partition first; this run then never can."""
         later = [one for one in self.started if one.run_id == holder and one.number > run.number]
         return bool(later) and run.run_id not in self.acquired
 

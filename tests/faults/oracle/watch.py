@@ -34,7 +34,7 @@ class Watch:
         self._timeline: Timeline
 
     def begin(self, timeline: Timeline, partition: PartitionId) -> None:
-        """What is told from now on is of this partition."""
+        """Attributes all further replies to this partition."""
         self._timeline = timeline
         self._partition = partition
 

@@ -1,4 +1,4 @@
-"""What scripts a pipeline ran and what each of them answered."""
+"""Scripts of a pipeline, and the answer of each."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ _TRIES = 4
 
 
 class Executors:
-    """What happens in the executors of a schedule.
+    """Tasks and providers in the executors of a schedule.
 
     Attributes:
         tasks: Attempts under way.
@@ -61,7 +61,7 @@ class Executors:
         self._open(task)
 
     def init_provider(self, process: str, slot: str, run_id: str, job: Job, partition: int) -> None:
-        """As `StateStore` makes one."""
+        """Initializes a provider as `StateStore` does."""
         more = ["onPathChange=adopt"] if self._play.adopt else []
         words = ("init", slot, self._play.root, run_id, job.query_id, partition, job.format, *more)
         self._play.lab.jvm.run(process, *words)
@@ -135,7 +135,7 @@ class Executors:
         self._end(task, interrupted=interrupted)
 
     def _end(self, task: Task, *, interrupted: bool = False) -> None:
-        """What Spark does with the store of a task that ends without a commit."""
+        """Aborts the store of a task that ends without a commit, as Spark does."""
         words = ("abort", task.name, str(interrupted).lower())
         try:
             if task.phase in ("put", "commit"):

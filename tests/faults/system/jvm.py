@@ -61,7 +61,7 @@ class Jvm:
         self.tell("kill", name)
 
     def connections(self) -> dict[str, int]:
-        """How many connections each process has."""
+        """Number of connections of each process."""
         (raw,) = self._server.exchange([("CLIENT", "LIST")])
         found: dict[str, int] = {}
         for line in _lines(raw):
@@ -70,7 +70,7 @@ class Jvm:
         return found
 
     def run(self, name: str, *words: object, thread: str = "main", pause: str = "-") -> str | None:
-        """What a thread of a process answers; `None` if it was held at the point `pause`.
+        """Runs a command on a thread of a process; `None` if it was held at the point `pause`.
 
         Raises:
             SaidError: It failed.
@@ -78,11 +78,11 @@ class Jvm:
         return self.tell("run", name, thread, pause, *words)
 
     def proceed(self, name: str, thread: str = "main") -> str | None:
-        """Let a thread go on that was held; its answer."""
+        """Resumes a held thread and returns its answer."""
         return self.tell("resume", name, thread)
 
     def tell(self, *words: object) -> str | None:
-        """What a command answers; `None` if it was held."""
+        """Sends a command and returns its answer; `None` if it was held."""
         stdin = self._process.stdin
         assert stdin is not None
         line = " ".join(map(str, words))

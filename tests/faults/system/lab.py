@@ -1,4 +1,4 @@
-"""What schedules need from one to the next: a server, a JVM, processes to be used again."""
+"""Resources shared by schedules: a server, a JVM, reusable processes."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Lab:
         return self._idle.pop() if self._idle else self.jvm.start_process()
 
     def give_back(self, name: str) -> None:
-        """It has closed everything."""
+        """Returns a process that has closed everything to the pool."""
         self._idle.append(name)
 
     def redis(self, *words: str | bytes) -> Any:
@@ -112,7 +112,7 @@ class Lab:
             self.redis("HSET", _LOOKS, gen, note)
 
     def _noted(self) -> dict[str, str]:
-        """What a look at vanished checkpoints has noted of each: a digest of times, too."""
+        """Notes of the poll for vanished checkpoints, by gen; each holds a digest of times, too."""
         raw = self.redis("HGETALL", _LOOKS)
         return {gen.decode(): json.loads(note)["mark"] for gen, note in raw.items()}
 

@@ -46,7 +46,7 @@ class PythonStores:
 
     @property
     def exists(self) -> bool:
-        """Whether it has a version."""
+        """Returns whether the store has a version."""
         return self._version > 0
 
     @property

@@ -130,7 +130,7 @@ class Schedule:
             self._restart()
 
     def is_free(self, process: str) -> bool:
-        """Whether no thread of it is held."""
+        """Returns whether no thread of the process is held."""
         return all(name != process for name, _ in self.held)
 
     # ---- drivers ----------------------------------------------------------------------------
@@ -301,7 +301,7 @@ class Schedule:
         *,
         may_hold: bool = False,
     ) -> None:
-        """Let a thread do something; sometimes it is held amid a step of a file."""
+        """Runs a command on a thread; sometimes the thread is held amid a step of a file."""
         pause = self.dice.choice(_POINTS) if may_hold and self.dice.one_in(5) else "-"
         try:
             said = self.lab.jvm.run(process, *words, thread=thread, pause=pause)

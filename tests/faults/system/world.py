@@ -1,4 +1,4 @@
-"""What really happened: the checkpoint's logs, and the rows that follow from them."""
+"""Reference history: the checkpoint's logs, and the rows that follow from them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Rows = dict[str, int]
 
 
 def changed(rows: Rows, token: int, partition: int) -> Rows:
-    """What a batch makes of a partition's rows. Each row depends on all that went before."""
+    """Applies a batch to a partition's rows. Each row depends on all earlier batches."""
     key = f"k{(token + partition) % KEYS}"
     gone = f"k{(token + partition + 1) % KEYS}" if token % 4 == 0 else None
     made = {name: value for name, value in rows.items() if name != gone}
@@ -58,7 +58,7 @@ class Job:
 
     @property
     def rows(self) -> list[Rows]:
-        """What its tasks have to load."""
+        """Rows that the batch's tasks have to load."""
         return [rows_of(self.tokens[: self.batch], number) for number in range(PARTITIONS)]
 
 
@@ -83,7 +83,7 @@ class Task:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether its driver still waits for it."""
+        """Returns whether the driver still waits for the batch."""
         job = self.job
         return job.alive and job.batch == self.batch and job.phase == "run"
 
@@ -113,7 +113,7 @@ class World:
         return self._dice.between(1, 1 << 28)
 
     def rows(self, version: int, partition: int) -> Rows:
-        """What a version has to hold that the logs name."""
+        """Expected rows of a version that the logs name."""
         return rows_of(self.tokens[:version], partition)
 
     def uid(self, version: int, partition: int) -> str:

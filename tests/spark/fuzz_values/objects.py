@@ -63,7 +63,7 @@ def objects_of(kind: Kind, values: list[Any]) -> list[tuple[Any, Any]]:
 
 
 def is_writable(value: Any) -> bool:
-    """Whether UTF-8 can write all texts of an object."""
+    """Returns whether UTF-8 can encode all texts of an object."""
     if isinstance(value, str):
         return not any("\ud800" <= character <= "\udfff" for character in value)
     if isinstance(value, dict):

@@ -109,7 +109,7 @@ class Trial:
         return str(self.streams.checkpoint(label(provider)))
 
     def shape(self, at: int) -> str:
-        """Which operator a group of cases stands behind."""
+        """Shape of the query, which decides the operator for a group of cases."""
         return _SHAPES[(at + self.cases[0].seed) % len(_SHAPES)]
 
     def _frame(self, source: Input) -> DataFrame:
@@ -143,7 +143,7 @@ class Trial:
 
 
 def _told(at: int, *columns: str) -> Column:
-    """Which operator gave a row; what no column of the output needs would not be in the state."""
+    """Marks the operator of a row; Spark keeps no column in the state that the output ignores."""
     nulls = (sf.isnull(sf.col(name)).cast("string") for name in columns)
     return sf.concat_ws(" ", sf.lit(str(at)), *nulls).alias("told")
 

@@ -37,7 +37,7 @@ _NUMBERS = ("tinyint", "smallint", "int", "bigint", "float", "double", "boolean"
 
 
 class Keeper(StatefulProcessor):
-    """Puts the value of each column into a value, a list and a map state, and tells how it went.
+    """Writes each column to a value, a list and a map state, and returns the outcome.
 
     Args:
         cases: The columns are called x0, x1 and so on.
@@ -173,7 +173,7 @@ def values_of(case: Case, form: str) -> list[tuple[Any, Any]]:
 
 
 def _blurred(kind: Kind, value: Any, *, column: bool = True) -> bool:
-    """Whether a null stands among numbers, in a column or an array."""
+    """Returns whether a column or an array holds a null among numbers."""
     if value is None:
         return column and kind.name in _NUMBERS
     if kind.name == "array":

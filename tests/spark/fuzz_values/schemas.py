@@ -57,7 +57,7 @@ class Kind:
             yield from part.atoms()
 
     def has(self, *names: str) -> bool:
-        """Whether the type is, or contains, one of these atoms or containers."""
+        """Returns whether the type is, or contains, one of these atoms or containers."""
         return self.name in names or any(part.has(*names) for part in self.parts)
 
 

@@ -78,7 +78,7 @@ def given_of(seed: int) -> Given:
 
 
 def same(first: Any, second: Any) -> bool:
-    """Whether two objects are equal, of the same types, with NaN equal to itself."""
+    """Returns whether two objects are equal, of the same types, with NaN equal to itself."""
     if type(first) is not type(second):
         return False
     if isinstance(first, float):
@@ -128,14 +128,14 @@ def _provider(url: str, name: str) -> Iterator[StateStoreProvider]:
 
 @dataclass(slots=True)
 class _Rows:
-    """What was put, by a key that says of which seed it is."""
+    """Rows that were put, by a key that names their seed."""
 
     kept: dict[Any, Any]
     found: Findings
 
 
 def python_store(seeds: Sequence[int], url: str) -> Findings:
-    """Put the values of each seed, plain and as keys, and read them in another process's way."""
+    """Stores the values of each seed, plain and as keys, and reads them as another process does."""
     rows = _Rows({}, Findings())
     name = f"fuzz {uuid.uuid4().hex}"
     with _provider(url, name) as provider:

@@ -35,7 +35,7 @@ def checkpoint_format(spark: SparkSession, request: pytest.FixtureRequest) -> It
 
 
 def state_of(spark: SparkSession, at: str, wanted: redis_state.BootstrapColumns) -> DataFrame:
-    """What Spark's own reader finds, under the wanted names."""
+    """State as Spark's own reader finds it, under the wanted names."""
     reader = spark.read.format("statestore").option("operatorId", wanted.operator)
     if wanted.variable is None:
         found = reader.load(at)

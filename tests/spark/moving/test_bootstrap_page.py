@@ -93,7 +93,7 @@ RUN_EACH = (
 
 
 def shell(tmp_path: Path, url: str) -> str:
-    """What the commands of the page print: in a process of their own, which has one JVM for all."""
+    """Runs the page's commands in one process with one JVM; returns their output."""
     (commands,) = blocks("console")
     lines = commands.replace("/data/", f"{tmp_path}/").replace(URL, url).splitlines()
     words = [shlex.split(line.removeprefix("$ redis-state ")) for line in lines]

@@ -160,7 +160,7 @@ def test_there_and_back(
 
 
 def rows_of(output: Output) -> list[list[str]]:
-    """What each batch gave out, without the batches that gave nothing."""
+    """Rows of each batch, without the empty batches."""
     return [rows for _, rows in sorted(output.items()) if rows]
 
 

@@ -149,7 +149,7 @@ class Killed:
         return steps
 
     def check_new(self, name: str, provider: str) -> None:
-        """It goes on there as a query that stayed where it was."""
+        """Continues the query on the new provider; the output equals that of an unmoved query."""
         output = dict(self.before)
         self.query(name, provider, output)
         assert output == self.expected
@@ -284,7 +284,7 @@ def counted(output: Output) -> Counter[str]:
 
 
 def output_of(path: Path) -> Output:
-    """What `adopting_job` has written until it ended."""
+    """Output that `adopting_job` has written until it ended."""
     lines = path.read_text().splitlines() if path.exists() else ()
     return dict(map(json.loads, lines))
 

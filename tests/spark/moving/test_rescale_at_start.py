@@ -149,7 +149,7 @@ def test_an_interrupted_change_is_finished_or_forgotten(
     redis_conf: Callable[[dict[str, str]], None],
     format_: str,
 ) -> None:
-    """What a process leaves that ends right before, and right after, the entry of the log."""
+    """The process ends right before, or right after, it writes the entry of the log."""
     spark.conf.set(FORMAT, format_)
     query = Parts(streams, "counts")
     query.run("c", 2)
