@@ -101,10 +101,10 @@ final class CopySource(
     data.write(Magic)
     data.writeInt(head.length)
     data.write(head)
-    val client = clientOf(part.id)
+    val io = clientOf(part.id).segments
     val written = mutable.HashMap.empty[Segment, Int].withDefaultValue(0)
-    Piece.grouped(pieces(client, part.segments)).foreach { group =>
-      group.zip(client.fetchStored(group)).foreach { case (piece, values) =>
+    Piece.grouped(pieces(io, part.segments)).foreach { group =>
+      group.zip(io.fetchStored(group)).foreach { case (piece, values) =>
         piece.fields.zip(values).foreach { case (field, value) =>
           if (value != null) {
             val name = field.getBytes(US_ASCII)
@@ -128,16 +128,16 @@ final class CopySource(
   }
 
   /** All fields that the segments can have, in the order of the segments. */
-  private def pieces(client: PartitionClient, segments: Seq[Segment]): Seq[Piece] = {
+  private def pieces(io: SegmentIo, segments: Seq[Segment]): Seq[Piece] = {
     val described = segments.filter(_.entry.header)
     val asked = described.map(s => Piece(s, Seq(Header.Field), s.entry.bytes / s.entry.blocks))
-    val headers = described.zip(Piece.grouped(asked).flatMap(client.fetch).map(_.head)).toMap
+    val headers = described.zip(Piece.grouped(asked).flatMap(io.fetch).map(_.head)).toMap
     segments.filter(_.entry.blocks > 0).flatMap { segment =>
       val reader = new SegmentReader(segment)
       val header = reader.header(headers.getOrElse(segment, null))
       val buckets = (0 until segment.entry.buckets).flatMap(reader.partNames(header, _))
       val named = if (segment.entry.header) Seq(Header.Field) else Nil
-      client.pieces(segment, named ++ buckets ++ reader.orderedNames(header))
+      io.pieces(segment, named ++ buckets ++ reader.orderedNames(header))
     }
   }
 

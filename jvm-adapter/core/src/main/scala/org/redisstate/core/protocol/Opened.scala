@@ -62,9 +62,6 @@ object Piece {
 
 final case class RetainReport(floor: Long, dropped: Long, droppedBytes: Long, kept: Long)
 
-/** @param damaged what is wrong with published segments, one line each */
-final case class VerifyReport(segments: Int, damaged: Seq[String])
-
 /** Spark's commit log of a query: an entry is created by one run alone, after its batch. */
 trait CommitLog {
 

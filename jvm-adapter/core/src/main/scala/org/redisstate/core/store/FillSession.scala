@@ -8,6 +8,7 @@ import org.redisstate.core.errors.{InternalException, UnavailableException}
 import org.redisstate.core.format._
 import org.redisstate.core.ids.Pin
 import org.redisstate.core.local._
+import org.redisstate.core.store.resources.StoreCounters
 
 /**
  * Writes all rows of a version that has nothing below it, each key once. The rows leave for Redis
@@ -34,9 +35,7 @@ final class FillSession private[store] (
   private val pin = Pin(local.pin.version + 1, uid)
   private val ident = Segment.deltaIdent(pin.version, uid)
   private val cycle = new LifeCycle
-  private var families = store.families(local)
-  private var hashOf = KeyHash.of(families)
-  private var internalIds = Set.empty[Int]
+  private val families = new WriteFamilies(store.families(local), highestBefore = 0)
   private var layer = new Layer(InitialRows)
 
   /** The rows of ordered families. */
@@ -54,13 +53,12 @@ final class FillSession private[store] (
 
   private[store] override def heldBytes: Long = counted
 
-  def allFamilies: Seq[Family] = families
+  def allFamilies: Seq[Family] = families.all
 
   /** Adds a family. */
   def defineFamily(family: Family): Unit = {
-    families = families.filter(_.id != family.id) :+ family
-    hashOf = KeyHash.of(families)
-    internalIds = families.filter(_.internal).map(_.id).toSet
+    families.define(family)
+    ()
   }
 
   /**
@@ -74,10 +72,11 @@ final class FillSession private[store] (
     takeOver()
     SegmentWriter.checkLimits(keyLength, valueLength, s"put in ${client.id}")
     val family = StoredKey.familyOf(key, 0)
+    val hashOf = families.hashOf
     val rows = if (hashOf.ordered(family)) sorted else layer
     rows.put(hashOf(key, 0, keyLength), key, 0, keyLength, value, 0, valueLength)
     live += 1
-    if (internalIds.nonEmpty && internalIds(family)) liveInternal += 1
+    if (families.isInternal(family)) liveInternal += 1
     if (layer.usedBytes.toLong + sorted.usedBytes > countAt) count()
     if (layer.usedBytes > stageBytes) stage()
   }
@@ -121,7 +120,7 @@ final class FillSession private[store] (
     val work = client.later {
       if (cycle.is(LifeCycle.Updating) || cycle.is(LifeCycle.Committing)) {
         full.foreachBucket(segment.buckets)(segment.add)
-        client.stage(ident, ident, segment.handOver())
+        client.segments.stage(ident, ident, segment.handOver())
       }
     }
     staging += work -> full.memoryBytes
@@ -136,15 +135,17 @@ final class FillSession private[store] (
     if (writer == null) writer =
       new SegmentWriter(ident, Bucketing.bucketsFor(layer.rows.toLong, layer.usedBytes.toLong))
     layer.foreachBucket(writer.buckets)(writer.add)
-    hashOf.ordered.toSeq.sorted.foreach(family => writer.addOrdered(family, sorted.rowsOf(family)))
+    families.hashOf.ordered.toSeq.sorted.foreach { family =>
+      writer.addOrdered(family, sorted.rowsOf(family))
+    }
     val entry = writer.finish(
       local.pin.uid,
       live,
-      Some(families.sortBy(_.id)),
+      Some(families.all.sortBy(_.id)),
       Nil,
       complete = true,
       liveInternal,
-      families.map(_.id).max)
+      families.highestId)
     (entry, writer.takeFresh())
   }
 

@@ -5,6 +5,7 @@ import org.redisstate.core.format.RowBlock
 import org.redisstate.core.ids.Pin
 import org.redisstate.core.local.{RowIterator, Slice}
 import org.redisstate.core.protocol.{Opened, PartitionClient, SegmentGone}
+import org.redisstate.core.store.loading.{LayerLoader, SegmentLoader, WholeSegment}
 
 /**
  * What a version changed: the rows of its delta, or, where there is none, its difference to the

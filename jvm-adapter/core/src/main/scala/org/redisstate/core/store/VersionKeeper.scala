@@ -4,6 +4,7 @@ import org.redisstate.core.format.{Entry, Family}
 import org.redisstate.core.ids.{Pin, RegisteredRun}
 import org.redisstate.core.local.{Layer, LayerSizes}
 import org.redisstate.core.protocol.PartitionClient
+import org.redisstate.core.store.resources.StoreCounters
 
 /** What an open version, and a write set over it, ask of the store that keeps the version. */
 private[store] trait VersionKeeper {

@@ -20,7 +20,8 @@ import org.apache.spark.sql.redisstate.checkpoint.{CheckpointIdentity, MarkerFil
 import org.apache.spark.sql.redisstate.conf.RedisStateConf
 import org.apache.spark.sql.redisstate.copies.StateCopier
 import org.apache.spark.sql.redisstate.executor.ExecutorRegistry
-import org.apache.spark.sql.redisstate.move.{Adoption, RescaleAtStart}
+import org.apache.spark.sql.redisstate.move.Adoption
+import org.apache.spark.sql.redisstate.move.rescale.RescaleAtStart
 import org.apache.spark.sql.redisstate.query.{
   BatchConfirmation,
   KeyTypes,

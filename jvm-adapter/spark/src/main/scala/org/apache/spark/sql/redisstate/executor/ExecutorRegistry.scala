@@ -25,7 +25,7 @@ import org.redisstate.core.backend.{
 }
 import org.redisstate.core.ids.PartitionId
 import org.redisstate.core.protocol.{InstanceReport, PartitionClient, RunRegistry}
-import org.redisstate.core.store.{MemoryBudget, StoreCounters}
+import org.redisstate.core.store.resources.{MemoryBudget, StoreCounters}
 
 /**
  * What all stores of one executor process share: a connection pool for each server, with a heartbeat that reports the instances and

@@ -14,7 +14,28 @@ import org.json4s.jackson.JsonMethods.{compact, parse, render}
 import org.apache.spark.sql.classic.{Dataset, SparkSession}
 import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager
 import org.apache.spark.sql.execution.streaming.state.{StateStore, StateStoreConf, StateStoreId}
-import org.apache.spark.sql.redisstate.checkpoint.QueryLogs
+import org.apache.spark.sql.redisstate.checkpoint.{QueryLogs, TextFile}
+import org.apache.spark.sql.redisstate.move.bootstrap.{Bootstrap, StateRows}
+import org.apache.spark.sql.redisstate.move.checkpoint.{
+  CheckpointFiles,
+  MoveConf,
+  QueryCheckpoint,
+  RedisTarget,
+  StateCatalog,
+  StoreSchema
+}
+import org.apache.spark.sql.redisstate.move.engine.{
+  MoveWatcher,
+  MovedStore,
+  Named,
+  Providers,
+  Routing,
+  StateEngine,
+  StateSide,
+  StoreSpec,
+  TargetSink
+}
+import org.apache.spark.sql.redisstate.move.rescale.Rescale
 
 import org.redisstate.core.errors.ConfigException
 
@@ -176,9 +197,9 @@ final class CheckpointMove(
 
   private def checkTarget(checkpoint: QueryCheckpoint): Unit =
     if (files.exists(target) && files.list(target).nonEmpty) {
-      QueryCheckpoint.textOf(new Path(target, Record), hadoopConf) match {
+      TextFile.read(new Path(target, Record), hadoopConf) match {
         case Some(text) if isOf(text, checkpoint) =>
-          val metadata = QueryCheckpoint.textOf(new Path(target, Metadata), hadoopConf)
+          val metadata = TextFile.read(new Path(target, Metadata), hadoopConf)
           if (metadata.exists(_ != NotYet))
             throw refused("that move was finished. Start the query with the new folder")
         case Some(_) => throw refused(
@@ -193,7 +214,7 @@ final class CheckpointMove(
     val (metadata, others) =
       list(target).filterNot(isTemporary).partition(_.getName == Metadata)
     others.isEmpty &&
-    metadata.forall(QueryCheckpoint.textOf(_, hadoopConf).contains(NotYet))
+    metadata.forall(TextFile.read(_, hadoopConf).contains(NotYet))
   }
 
   private def refused(why: String) = new ConfigException(
@@ -247,7 +268,7 @@ final class CheckpointMove(
   private def fieldsOf(text: String): Option[JValue] = Try(parse(text): JValue).toOption
 
   private def checkOwn(): Unit =
-    if (!QueryCheckpoint.textOf(new Path(target, Record), hadoopConf).flatMap(fieldsOf)
+    if (!TextFile.read(new Path(target, Record), hadoopConf).flatMap(fieldsOf)
         .exists(_ \ "id" == JString(own))) {
       throw stopped(
         "another call of the same move began in the new folder meanwhile. Let that one end, " +
@@ -316,12 +337,12 @@ final class CheckpointMove(
     checkOwn()
     write(
       new Path(target, Metadata),
-      QueryCheckpoint.textOf(new Path(source, Metadata), hadoopConf).get)
+      TextFile.read(new Path(source, Metadata), hadoopConf).get)
     files.delete(new Path(target, Record))
   }
 
   private def copyIfThere(name: String): Unit =
-    QueryCheckpoint.textOf(new Path(source, name), hadoopConf).foreach(write(
+    TextFile.read(new Path(source, name), hadoopConf).foreach(write(
       new Path(target, name),
       _))
 

@@ -5,6 +5,9 @@ import java.util.concurrent.atomic.{AtomicInteger, AtomicLong}
 import org.json4s.JsonDSL._
 import org.json4s.jackson.JsonMethods.{compact, render}
 
+import org.apache.spark.sql.redisstate.move.checkpoint.QueryCheckpoint
+import org.apache.spark.sql.redisstate.move.engine.{MoveWatcher, MovedStore, StateDigest, StoreSpec}
+
 /** What a move has done, or would do: then no store has partitions. */
 final case class MoveReport(
     batch: Long,
