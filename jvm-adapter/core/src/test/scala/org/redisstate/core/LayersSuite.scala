@@ -26,7 +26,7 @@ final class LayersSuite extends AnyFunSuite {
     Seq("store.resources"),
     Seq("local", "protocol", "copy"),
     Seq("format", "backend"),
-    Seq("errors", "ids"))
+    Seq("errors", "ids", "concurrent"))
 
   test("the packages are those of the layers") {
     val packages = classes.asScala.map(_.getPackageName.stripPrefix(s"$root.")).toSet

@@ -5,6 +5,7 @@ import java.util.concurrent.atomic.AtomicLong
 
 import org.slf4j.LoggerFactory
 
+import org.redisstate.core.concurrent.GuardedBy
 import org.redisstate.core.errors.{
   ConfigException,
   InternalException,
@@ -169,9 +170,9 @@ final class RedisBackend(
   /** When the work of this thread was handed over; null for what was not. */
   private val queuedMs = new ThreadLocal[java.lang.Long]
 
-  /** From the first `later` on; guarded by `this`, as `closed`. */
-  private var behind: ExecutorService = _
-  private var closed = false
+  /** From the first `later` on. */
+  @GuardedBy("this") private var behind: ExecutorService = _
+  @GuardedBy("this") private var closed = false
 
   private val waiting = new Waiting(durability)
   @volatile private var contacted = false

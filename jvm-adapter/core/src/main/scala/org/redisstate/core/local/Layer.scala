@@ -2,6 +2,7 @@ package org.redisstate.core.local
 
 import java.nio.ByteBuffer
 
+import org.redisstate.core.concurrent.GuardedBy
 import org.redisstate.core.errors.LimitException
 import org.redisstate.core.format.{MultiValue, RowBlock, Tombstone}
 
@@ -26,7 +27,7 @@ final class Layer(initialRows: Int, initialBytes: Int)
   private var removals = 0
 
   /** Made by the first prefix scan. */
-  @volatile private var prefixes: PrefixIndex = _
+  @GuardedBy("this") @volatile private var prefixes: PrefixIndex = _
 
   /** Entries that were brought into order, every time counted. */
   private[core] var sortedCount = 0L

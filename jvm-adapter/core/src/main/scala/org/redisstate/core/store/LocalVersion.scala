@@ -1,5 +1,6 @@
 package org.redisstate.core.store
 
+import org.redisstate.core.concurrent.GuardedBy
 import org.redisstate.core.errors.UnavailableException
 import org.redisstate.core.format.{Entry, Family, Header, Tombstone}
 import org.redisstate.core.ids.Pin
@@ -67,8 +68,8 @@ private[store] final class LocalVersion(
     initial: Content,
     initialHistory: History,
     reload: Pin => Content) {
-  @volatile private var current: Content = initial
-  @volatile private[store] var history: History = initialHistory
+  @GuardedBy("this") @volatile private var current: Content = initial
+  @GuardedBy("VersionCache") @volatile private[store] var history: History = initialHistory
   def families: Seq[Family] = table.families
   val hashOf: KeyHash = KeyHash.of(families)
 

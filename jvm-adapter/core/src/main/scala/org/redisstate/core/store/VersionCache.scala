@@ -4,6 +4,7 @@ import java.util.{Collections, WeakHashMap}
 
 import scala.jdk.CollectionConverters._
 
+import org.redisstate.core.concurrent.GuardedBy
 import org.redisstate.core.ids.Pin
 import org.redisstate.core.local.{Base, Content}
 import org.redisstate.core.store.resources.{Evictable, MemoryBudget}
@@ -15,13 +16,13 @@ import org.redisstate.core.store.resources.{Evictable, MemoryBudget}
 private[store] final class VersionCache(budget: MemoryBudget) extends Evictable with AutoCloseable {
   import VersionCache._
 
-  @volatile private var closed = false
+  @GuardedBy("this") @volatile private var closed = false
 
   /** Newest first: the version committed or opened last, and the one before it. */
-  @volatile private var cached: List[LocalVersion] = Nil
+  @GuardedBy("this") @volatile private var cached: List[LocalVersion] = Nil
 
   /** Bytes that the budget knows of. */
-  private var counted, countedSessions = 0L
+  @GuardedBy("countLock") private var counted, countedSessions = 0L
   private val countLock = new Object
 
   /** Write sets in progress; one that is neither committed nor aborted counts until it is collected. */

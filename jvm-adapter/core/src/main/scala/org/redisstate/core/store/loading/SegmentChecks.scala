@@ -1,5 +1,6 @@
 package org.redisstate.core.store.loading
 
+import org.redisstate.core.concurrent.GuardedBy
 import org.redisstate.core.format.{Block, EncodedField, SegmentWriter}
 
 /**
@@ -21,12 +22,12 @@ private[store] final class SegmentChecks(head: SegmentHead) {
   private val orderedStarts = head.header.ordered.map(_._1)
     .zip(head.header.ordered.scanLeft(partStarts.last)(_ + _._2.length)).toMap
   private val fields = partStarts.last + head.header.ordered.map(_._2.length).sum
-  private var checks = new Array[Int](fields)
-  private var states = new Array[Byte](fields)
-  private var missing = fields
+  @GuardedBy("this") private var checks = new Array[Int](fields)
+  @GuardedBy("this") private var states = new Array[Byte](fields)
+  @GuardedBy("this") private var missing = fields
 
   /** Whether all of them were compared, and are right. */
-  @volatile private var isDone = false
+  @GuardedBy("this") @volatile private var isDone = false
 
   /**
    * Notes a field that was read.

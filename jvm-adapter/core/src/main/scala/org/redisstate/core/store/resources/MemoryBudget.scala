@@ -6,6 +6,8 @@ import java.util.concurrent.locks.ReentrantLock
 
 import scala.jdk.CollectionConverters._
 
+import org.redisstate.core.concurrent.GuardedBy
+
 /** Rows of a store that make way where memory is short. */
 private[store] trait Evictable {
 
@@ -48,7 +50,7 @@ final class MemoryBudget(val bytesMax: Long) {
   private val making = new ReentrantLock
 
   /** The store with which the next search for room begins. */
-  private var hand = 0
+  @GuardedBy("making") private var hand = 0
 
   def usedBytes: Long = held.get + granted.get
 

@@ -28,6 +28,7 @@ import org.apache.spark.sql.redisstate.stores.{
 import org.apache.spark.sql.types.StructType
 
 import org.redisstate.core.backend.Clock
+import org.redisstate.core.concurrent.GuardedBy
 import org.redisstate.core.errors.{QuotaException, RedisStateException, UnavailableException}
 import org.redisstate.core.ids.Pin
 import org.redisstate.core.store.{OpenVersion, PartitionVersions, WriteSession}
@@ -48,10 +49,10 @@ class RedisStateStoreProvider
 
   @volatile private var id: StateStoreId = _
   @volatile private var plan: StorePlan = _
-  @volatile private var link: Option[StoreLink] = None
+  @GuardedBy("this") @volatile private var link: Option[StoreLink] = None
 
   /** A task may still be opening a version: it must not connect again. */
-  @volatile private var closed = false
+  @GuardedBy("this") @volatile private var closed = false
 
   /** No network and no file here: Spark holds a lock of the whole executor. */
   override def init(

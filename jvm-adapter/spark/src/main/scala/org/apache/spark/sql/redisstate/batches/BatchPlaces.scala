@@ -18,6 +18,8 @@ import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.classic.Dataset
 import org.apache.spark.util.AccumulatorV2
 
+import org.redisstate.core.concurrent.GuardedBy
+
 /**
  * Where the partitions of Python's stores were in their last batch. A Python worker keeps the state
  * that it has read, so the next batch of a partition should run on the same executor. Spark does
@@ -53,11 +55,11 @@ private[redisstate] object BatchPlaces {
 
 /** Executors by number of the partition, as the scheduler names them; the tasks that ended last count. */
 private[redisstate] final class Places extends AccumulatorV2[(Int, String), Map[Int, String]] {
-  @volatile private var places = Map.empty[Int, String]
+  @GuardedBy("this") @volatile private var places = Map.empty[Int, String]
 
   override def isZero: Boolean = places.isEmpty
   override def value: Map[Int, String] = places
-  override def reset(): Unit = places = Map.empty
+  override def reset(): Unit = synchronized { places = Map.empty }
   override def add(place: (Int, String)): Unit = synchronized { places += place }
   override def merge(other: AccumulatorV2[(Int, String), Map[Int, String]]): Unit =
     synchronized { places ++= other.value }

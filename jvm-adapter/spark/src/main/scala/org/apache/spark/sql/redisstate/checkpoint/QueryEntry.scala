@@ -14,6 +14,7 @@ import org.apache.spark.sql.redisstate.executor.{ExecutorRegistry, Metrics}
 import org.apache.spark.sql.redisstate.rows.{EncoderPool, FamilyLayout, StateRowValidator}
 
 import org.redisstate.core.backend.{Clock, RedisBackend}
+import org.redisstate.core.concurrent.GuardedBy
 import org.redisstate.core.errors.FencedException
 import org.redisstate.core.ids.{PartitionId, RegisteredRun}
 import org.redisstate.core.protocol._
@@ -54,7 +55,7 @@ private[redisstate] final class QueryEntry private (
     instance: ExecutorRegistry.Instance)
     extends Logging {
   private val id = plan.id
-  @volatile private var registered: Option[RegisteredRun] = None
+  @GuardedBy("this") @volatile private var registered: Option[RegisteredRun] = None
   @volatile private var misled = false
 
   /** Whether the checkpoint has another gen by now, so that the provider has to connect again. */

@@ -23,6 +23,7 @@ import org.redisstate.core.backend.{
   ServerChecks,
   Transports
 }
+import org.redisstate.core.concurrent.GuardedBy
 import org.redisstate.core.ids.PartitionId
 import org.redisstate.core.protocol.{InstanceReport, PartitionClient, RunRegistry}
 import org.redisstate.core.store.resources.{MemoryBudget, StoreCounters}
@@ -44,18 +45,17 @@ private[redisstate] object ExecutorRegistry extends Logging {
    */
   private final class Shared(val backend: RedisBackend) {
 
-    /** Guarded by the registry. */
-    var users = 0
+    @GuardedBy("ExecutorRegistry") var users = 0
 
-    /** In the order in which they registered; guarded by the registry. */
-    val instances = mutable.LinkedHashSet.empty[Instance]
+    /** In the order in which they registered. */
+    @GuardedBy("ExecutorRegistry") val instances = mutable.LinkedHashSet.empty[Instance]
 
-    /** As long as an instance or a driver's pulse has them; guarded by the registry. */
-    val quotas: java.util.Set[StateQuota] =
+    /** As long as an instance or a driver's pulse has them. */
+    @GuardedBy("ExecutorRegistry") val quotas: java.util.Set[StateQuota] =
       Collections.newSetFromMap(new WeakHashMap[StateQuota, java.lang.Boolean])
 
-    /** From the first instance on; guarded by the registry. */
-    var heartbeat: Option[ScheduledExecutorService] = None
+    /** From the first instance on. */
+    @GuardedBy("ExecutorRegistry") var heartbeat: Option[ScheduledExecutorService] = None
   }
 
   /**
@@ -75,8 +75,8 @@ private[redisstate] object ExecutorRegistry extends Logging {
       val quota: Option[StateQuota]) {
     def id: PartitionId = client.id
 
-    /** Guarded by the registry; once it is over it stays so. */
-    private[ExecutorRegistry] var isOver = false
+    /** Stays true once the instance was unregistered. */
+    @GuardedBy("ExecutorRegistry") private[ExecutorRegistry] var isOver = false
 
     /** Whether the table had it last; another executor that reports later takes its place. */
     private[ExecutorRegistry] val place = new AtomicReference[Place](Unreported)
@@ -93,9 +93,8 @@ private[redisstate] object ExecutorRegistry extends Logging {
   private case object Reported extends Place
   private case object Lost extends Place
 
-  /** Guarded by the registry, as all that follows. */
-  private val backends = mutable.HashMap.empty[ConnectionSettings, Shared]
-  private var budget: MemoryBudget = _
+  @GuardedBy("this") private val backends = mutable.HashMap.empty[ConnectionSettings, Shared]
+  @GuardedBy("this") private var budget: MemoryBudget = _
 
   /** Each call is paid back by one `release`. Nothing is connected here. */
   def acquire(settings: ConnectionSettings): RedisBackend = synchronized {

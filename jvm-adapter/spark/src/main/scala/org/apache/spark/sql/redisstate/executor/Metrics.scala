@@ -4,12 +4,13 @@ import java.util.concurrent.atomic.AtomicLong
 
 import org.apache.spark.sql.execution.streaming.state._
 
+import org.redisstate.core.concurrent.GuardedBy
 import org.redisstate.core.store.PartitionVersions
 
 /** The custom metrics of a store: what happened since they were asked for last, so that Spark's sums are sums over a batch. */
 private[redisstate] final class Metrics(store: PartitionVersions) {
   import Metrics._
-  private var last = Map.empty[StateStoreCustomMetric, Long]
+  @GuardedBy("this") private var last = Map.empty[StateStoreCustomMetric, Long]
 
   /** For one committed batch. */
   def sinceLast(): Map[StateStoreCustomMetric, Long] = synchronized {

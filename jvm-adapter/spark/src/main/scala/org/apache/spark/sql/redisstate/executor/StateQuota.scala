@@ -10,6 +10,7 @@ import org.apache.spark.internal.Logging
 import org.apache.spark.sql.redisstate.conf.QuotaLimits
 
 import org.redisstate.core.backend.{Command, RedisBackend}
+import org.redisstate.core.concurrent.GuardedBy
 import org.redisstate.core.errors.{FormatException, QuotaException}
 import org.redisstate.core.ids.Keys
 import org.redisstate.core.protocol.RunRegistry
@@ -30,10 +31,10 @@ private[redisstate] final class StateQuota(
   import StateQuota._
   import StateSize.fields
 
-  /** What the last look found; written under the lock of the object. */
-  @volatile private var found: Option[Found] = None
-  private var measuringMs = 0L
-  private var warned = Set.empty[String]
+  /** What the last look found. */
+  @GuardedBy("this") @volatile private var found: Option[Found] = None
+  @GuardedBy("this") private var measuringMs = 0L
+  @GuardedBy("this") private var warned = Set.empty[String]
 
   def isOf(otherPrefix: String, otherGen: String, otherLimits: QuotaLimits): Boolean =
     prefix == otherPrefix && gen == otherGen && limits == otherLimits

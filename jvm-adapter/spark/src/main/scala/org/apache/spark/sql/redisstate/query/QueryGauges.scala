@@ -12,6 +12,8 @@ import org.apache.spark.metrics.MetricsSystem
 import org.apache.spark.metrics.source.Source
 import org.apache.spark.sql.streaming.StreamingQueryProgress
 
+import org.redisstate.core.concurrent.GuardedBy
+
 /**
  * The figures of the last batch of each query with state in Redis, in the driver's metrics system:
  * Spark's sinks and its Prometheus endpoint have them as `redisState.<query>.<figure>`.
@@ -23,7 +25,7 @@ private[redisstate] object QueryGauges {
   private val Ours = "redisState"
   private val OfPython = "redis_state."
 
-  private var shown: Option[(MetricsSystem, ShownQueries)] = None
+  @GuardedBy("this") private var shown: Option[(MetricsSystem, ShownQueries)] = None
 
   /** Shows what a batch counted; its progress has the figures of Python's stores by now. */
   def show(progress: StreamingQueryProgress): Unit = {
@@ -96,7 +98,7 @@ private final class ShownQueries extends Source {
     val figures: mutable.Map[String, Figure] = mutable.Map.empty
   }
 
-  private val queries = mutable.Map.empty[String, Shown]
+  @GuardedBy("QueryGauges") private val queries = mutable.Map.empty[String, Shown]
 
   /**
    * A query that was started again takes the name over from its run before; of two queries with one
