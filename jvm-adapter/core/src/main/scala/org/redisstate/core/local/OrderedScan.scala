@@ -30,9 +30,9 @@ private[local] final class OrderedScan(
 
   /** From the newest layer on, each with what is below it; the base comes last. */
   private val tails = Iterator.iterate(layers)(_.tail).takeWhile(_.nonEmpty).toArray
-  private val places: Array[Place] =
-    tails.map(tail => new LayerPlace(tail.head, range.family, from): Place) :+
-      new BasePlace(base.ordered(range.family), from)
+  private val places: Array[Cursor] =
+    tails.map(tail => new LayerCursor(tail.head, range.family, from): Cursor) :+
+      new BaseCursor(base.ordered(range.family), from)
 
   override def next(key: Slice, value: Slice): Boolean = {
     while (true) {
@@ -51,8 +51,8 @@ private[local] final class OrderedScan(
         noteFront(place.key)
         key.set(place.bytes, place.offset, place.length)
         place match {
-          case layer: LayerPlace => Layers.value(tails(newest), base, layer.entry, value)
-          case rows: BasePlace => rows.value(value)
+          case layer: LayerCursor => Layers.value(tails(newest), base, layer.entry, value)
+          case rows: BaseCursor => rows.value(value)
         }
       }
       pass(newest)
@@ -80,7 +80,7 @@ private[local] final class OrderedScan(
     best
   }
 
-  private def isShown(at: Int, place: Place): Boolean = {
+  private def isShown(at: Int, place: Cursor): Boolean = {
     var shown = !place.isRemoved
     var i = 0
     while (shown && i < math.min(at, tails.length)) {
@@ -113,7 +113,7 @@ private object OrderedScan {
     java.util.Arrays.compareUnsigned(a, b) < 0
 
   /** A row that comes next in one of the sources. */
-  private sealed trait Place {
+  private sealed trait Cursor {
     def atEnd: Boolean
     def bytes: Array[Byte]
     def offset: Int
@@ -123,7 +123,7 @@ private object OrderedScan {
     final def key: Array[Byte] = java.util.Arrays.copyOfRange(bytes, offset, offset + length)
   }
 
-  private final class LayerPlace(layer: Layer, family: Int, from: Array[Byte]) extends Place {
+  private final class LayerCursor(layer: Layer, family: Int, from: Array[Byte]) extends Cursor {
     private val entries = layer.sorted(family)
     private var at = start
 
@@ -151,7 +151,7 @@ private object OrderedScan {
     }
   }
 
-  private final class BasePlace(rows: OrderedRows, from: Array[Byte]) extends Place {
+  private final class BaseCursor(rows: OrderedRows, from: Array[Byte]) extends Cursor {
     private var at = rows.blockOf(from, 0, from.length)
     private var block = if (rows.isEmpty) RowBlock.Empty else rows.block(at)
     private var row = {
@@ -181,7 +181,7 @@ private object OrderedScan {
       }
   }
 
-  private def compare(a: Place, b: Place): Int = java.util.Arrays.compareUnsigned(
+  private def compare(a: Cursor, b: Cursor): Int = java.util.Arrays.compareUnsigned(
     a.bytes,
     a.offset,
     a.offset + a.length,

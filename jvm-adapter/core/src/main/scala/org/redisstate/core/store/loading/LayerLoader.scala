@@ -50,12 +50,15 @@ private[store] final class LayerLoader(
     all.init :+ all.last.copy(last = true)
   }
 
-  private def read(group: Seq[Piece], families: Segment => Seq[Family]): Seq[Part] =
+  private def read(group: Seq[Piece], families: Segment => Seq[Family]): Seq[DecodedPiece] =
     group.zip(io.fetch(group)).map { case (piece, blocks) =>
       decode(piece, blocks, families(piece.segment))
     }
 
-  private def decode(piece: Piece, blocks: Seq[Array[Byte]], families: Seq[Family]): Part = {
+  private def decode(
+      piece: Piece,
+      blocks: Seq[Array[Byte]],
+      families: Seq[Family]): DecodedPiece = {
     val hashOf = KeyHash.of(families)
     val found = piece.fields.zip(blocks).collect {
       case (name, block) if block != null =>
@@ -67,14 +70,14 @@ private[store] final class LayerLoader(
         Decoded(EncodedField(name, head), block.length.toLong, rows, hashes)
     }
     counters.bucketsLoaded.addAndGet(found.size.toLong)
-    Part(found, piece.last)
+    DecodedPiece(found, piece.last)
   }
 
   private final class Build(rows: Long) {
     private var layers: List[Layer] = Nil
 
     /** Elements to append need to know what is below their segment, so they begin a layer. */
-    def add(head: SegmentHead, parts: Seq[Part]): Unit = {
+    def add(head: SegmentHead, parts: Seq[DecodedPiece]): Unit = {
       val blocks = parts.flatMap(_.blocks)
       check(head, blocks)
       val appends = blocks.exists(b => (0 until b.rows.count).exists(b.rows.isAppended))
@@ -154,5 +157,5 @@ private[store] object LayerLoader {
       hashes: Array[Int])
 
   /** @param last whether these are the last blocks of their segment */
-  private final case class Part(blocks: Seq[Decoded], last: Boolean)
+  private final case class DecodedPiece(blocks: Seq[Decoded], last: Boolean)
 }

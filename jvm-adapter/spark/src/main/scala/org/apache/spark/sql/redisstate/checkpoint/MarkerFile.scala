@@ -46,7 +46,7 @@ private[redisstate] final case class Marker(
  *
  * @param before the gen that counted until then
  */
-private[redisstate] final case class Change(before: String, now: Marker)
+private[redisstate] final case class PartitionsChange(before: String, now: Marker)
 
 /**
  * No file of these is ever changed: a checkpoint that was adopted or rescaled has a further file for each time.
@@ -75,12 +75,12 @@ private[redisstate] final class MarkerFile(
   }
 
   /** A change of the number of partitions that was announced and planned, and is not decided yet. */
-  def undecided(): Option[Change] = {
+  def undecided(): Option[PartitionsChange] = {
     val all = files
     if (all.isEmpty) None
     else {
       val (decided, announced) = decidedOf(all)
-      planned(announced).map(Change(decided.gen, _))
+      planned(announced).map(PartitionsChange(decided.gen, _))
     }
   }
 

@@ -99,7 +99,7 @@ private[redisstate] final class StateCopies(checkpoint: Path, hadoopConf: Config
     else files.list(folder).toSeq.filter(_.isDirectory).map(_.getPath).filter(path =>
       Name.matches(path.getName))
 
-  private def complete(places: Seq[Path]): Seq[Found] = {
+  private def complete(places: Seq[Path]): Seq[CompleteCopy] = {
     implicit val formats: DefaultFormats.type = DefaultFormats
     for {
       place <- places
@@ -108,7 +108,7 @@ private[redisstate] final class StateCopies(checkpoint: Path, hadoopConf: Config
       json <- Try(parse(new String(bytesOf(manifest), UTF_8).dropWhile(_ != '\n')): JValue).toOption
       version <- (json \ "version").extractOpt[Long]
       offsets <- (json \ "offsets").extractOpt[String]
-    } yield Found(place, version, offsets)
+    } yield CompleteCopy(place, version, offsets)
   }
 
   /** @return how many bytes were written, and their SHA-256 */
@@ -149,7 +149,7 @@ private[redisstate] object StateCopies {
   private val Kept = 2
   private val BufferBytes = 1 << 16
 
-  private final case class Found(place: Path, version: Long, offsets: String)
+  private final case class CompleteCopy(place: Path, version: Long, offsets: String)
 
   private def sha256: MessageDigest = MessageDigest.getInstance("SHA-256")
 

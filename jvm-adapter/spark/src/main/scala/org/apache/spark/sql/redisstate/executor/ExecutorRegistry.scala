@@ -79,7 +79,7 @@ private[redisstate] object ExecutorRegistry extends Logging {
     @GuardedBy("ExecutorRegistry") private[ExecutorRegistry] var isOver = false
 
     /** Whether the table had it last; another executor that reports later takes its place. */
-    private[ExecutorRegistry] val place = new AtomicReference[Place](Unreported)
+    private[ExecutorRegistry] val place = new AtomicReference[ReportState](Unreported)
     def isLost: Boolean = place.get eq Lost
 
     @volatile private[ExecutorRegistry] var hasRegistered = false
@@ -88,10 +88,10 @@ private[redisstate] object ExecutorRegistry extends Logging {
     def isShown: Boolean = hasRegistered && !isLost
   }
 
-  private sealed trait Place
-  private case object Unreported extends Place
-  private case object Reported extends Place
-  private case object Lost extends Place
+  private sealed trait ReportState
+  private case object Unreported extends ReportState
+  private case object Reported extends ReportState
+  private case object Lost extends ReportState
 
   @GuardedBy("this") private val backends = mutable.HashMap.empty[ConnectionSettings, Shared]
   @GuardedBy("this") private var budget: MemoryBudget = _

@@ -15,14 +15,14 @@ private[redisstate] object StateSize {
   /** In the entry of a manifest (docs/format.md, section 5). */
   private val BytesWord = 4
 
-  final case class Part(operator: Long, store: String, partition: Int, bytes: Long)
+  final case class PartitionSize(operator: Long, store: String, partition: Int, bytes: Long)
 
   /**
    * The bytes of a checkpoint, and its largest partitions.
    *
    * @throws org.redisstate.core.errors.FormatException if its registry is damaged
    */
-  def of(backend: RedisBackend, prefix: String, gen: String): (Long, Seq[Part]) = {
+  def of(backend: RedisBackend, prefix: String, gen: String): (Long, Seq[PartitionSize]) = {
     val registered = RegisteredStores.of(gen, new RunRegistry(backend, prefix, gen).fields())
     val sizes = registered.flatMap(partsOf(backend, prefix, gen, _))
     (sizes.map(_.bytes).sum, sizes.sortBy(-_.bytes).take(LargestMax).filter(_.bytes > 0))
@@ -33,7 +33,7 @@ private[redisstate] object StateSize {
       backend: RedisBackend,
       prefix: String,
       gen: String,
-      store: CopiedStore): Seq[Part] = {
+      store: CopiedStore): Seq[PartitionSize] = {
     val numbers =
       if (store.partitions > 0) Iterator.range(0, store.partitions) else Iterator.from(0)
     val manifests = numbers.grouped(PartitionsAtOnce).flatMap { some =>
@@ -48,7 +48,7 @@ private[redisstate] object StateSize {
     val counted =
       if (store.partitions > 0) manifests else manifests.takeWhile(_._2.nonEmpty)
     counted.map { case (number, manifest) =>
-      Part(store.operator, store.name, number, bytesOf(manifest))
+      PartitionSize(store.operator, store.name, number, bytesOf(manifest))
     }.toSeq
   }
 

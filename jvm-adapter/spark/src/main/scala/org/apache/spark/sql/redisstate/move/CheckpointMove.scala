@@ -29,7 +29,7 @@ import org.apache.spark.sql.redisstate.move.engine.{
   MovedStore,
   Named,
   Providers,
-  Routing,
+  RowRouting,
   StateEngine,
   StateSide,
   StoreSpec,
@@ -167,7 +167,7 @@ final class CheckpointMove(
       checkpoint: QueryCheckpoint,
       stores: Seq[StoreSpec],
       there: StateSide): Seq[MovedStore] = {
-    def move(some: Seq[StoreSpec], routing: Option[Routing]) =
+    def move(some: Seq[StoreSpec], routing: Option[RowRouting]) =
       engine.move(some, sourceOf(checkpoint), there, routing, counters)
     rescaleOf(checkpoint, stores).fold(move(others(stores), None)) { rescale =>
       move(rescale.single, None) ++ move(rescale.spread, Some(rescale.routing))

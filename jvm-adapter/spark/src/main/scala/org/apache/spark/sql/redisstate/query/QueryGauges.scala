@@ -90,12 +90,12 @@ private final class ShownQueries extends Source {
   override val sourceName: String = "redisState"
   override val metricRegistry: MetricRegistry = new MetricRegistry
 
-  private final class Figure(@volatile var value: Long) extends Gauge[Long] {
+  private final class FigureGauge(@volatile var value: Long) extends Gauge[Long] {
     override def getValue: Long = value
   }
 
   private final class Shown(val id: UUID, val run: UUID) {
-    val figures: mutable.Map[String, Figure] = mutable.Map.empty
+    val figures: mutable.Map[String, FigureGauge] = mutable.Map.empty
   }
 
   @GuardedBy("QueryGauges") private val queries = mutable.Map.empty[String, Shown]
@@ -113,7 +113,7 @@ private final class ShownQueries extends Source {
       figures.get(figure) match {
         case Some(known) => known.value = value
         case None =>
-          val made = new Figure(value)
+          val made = new FigureGauge(value)
           figures.put(figure, made)
           metricRegistry.register(s"$own.$figure", made)
       }

@@ -103,13 +103,13 @@ private[redisstate] class RedisStateStore(
 
   override protected val failed: RedisStateException => Unit = host.failed
 
-  @volatile private var phase: Phase = Updating
+  @volatile private var phase: Phase = InUpdate
   private var committed: Option[Pin] = None
   private var lastMetrics: Option[StateStoreMetrics] = None
   codecs.learn(session.allFamilies)
 
   Option(TaskContext.get()).foreach { task =>
-    task.addTaskCompletionListener[Unit](_ => if (phase == Updating) abort())
+    task.addTaskCompletionListener[Unit](_ => if (phase == InUpdate) abort())
     // It may have failed while the store was loaded, by what another thread does for it.
     failureOf(task).foreach { failure =>
       abort()
@@ -227,10 +227,10 @@ private[redisstate] class RedisStateStore(
 
   override def commit(): Long =
     try {
-      if (phase != Updating) throw outOfOrder(s"Cannot commit after $phase")
+      if (phase != InUpdate) throw outOfOrder(s"Cannot commit after $phase")
       val pin = session.commit()
       committed = Some(pin)
-      phase = Committed
+      phase = AfterCommit
       host.committed(pin)
       lastMetrics = Some(currentMetrics())
       codecs.giveBack()
@@ -243,14 +243,14 @@ private[redisstate] class RedisStateStore(
     }
 
   override def abort(): Unit =
-    if (phase == Updating) {
-      phase = Aborted
+    if (phase == InUpdate) {
+      phase = AfterAbort
       session.abort()
     }
 
   override def release(): Unit = abort()
 
-  override def hasCommitted: Boolean = phase == Committed
+  override def hasCommitted: Boolean = phase == AfterCommit
 
   override def metrics: StateStoreMetrics = lastMetrics.getOrElse(currentMetrics())
 
@@ -276,14 +276,14 @@ private[redisstate] class RedisStateStore(
     session.rangeScan(family, from, to)
   override protected def groupsPrefixes: Boolean = false
   override protected def checkReadable(): Unit =
-    if (phase == Aborted) throw outOfOrder(s"Cannot read after $phase")
+    if (phase == AfterAbort) throw outOfOrder(s"Cannot read after $phase")
 
   override def toString: String = s"RedisStateStore[$id, version=$version]"
 
   private def currentMetrics(): StateStoreMetrics = host.metrics(session)
 
   private def checkUpdating(): Unit =
-    if (phase != Updating) throw outOfOrder(s"Cannot update after $phase")
+    if (phase != InUpdate) throw outOfOrder(s"Cannot update after $phase")
 
   private def outOfOrder(message: String) = StateStoreErrors.stateStoreOperationOutOfOrder(message)
 }
@@ -298,7 +298,7 @@ private[redisstate] object RedisStateStore {
   }
 
   private sealed trait Phase
-  private case object Updating extends Phase { override def toString = "UPDATING" }
-  private case object Committed extends Phase { override def toString = "COMMITTED" }
-  private case object Aborted extends Phase { override def toString = "ABORTED" }
+  private case object InUpdate extends Phase { override def toString = "UPDATING" }
+  private case object AfterCommit extends Phase { override def toString = "COMMITTED" }
+  private case object AfterAbort extends Phase { override def toString = "ABORTED" }
 }

@@ -5,7 +5,7 @@ import org.apache.hadoop.fs.Path
 
 import org.apache.spark.sql.execution.streaming.state.StateStoreConf
 import org.apache.spark.sql.internal.SQLConf
-import org.apache.spark.sql.redisstate.checkpoint.{Change, CheckpointIdentity, MarkerFile}
+import org.apache.spark.sql.redisstate.checkpoint.{CheckpointIdentity, MarkerFile, PartitionsChange}
 import org.apache.spark.sql.redisstate.conf.RedisStateConf
 import org.apache.spark.sql.redisstate.executor.{ExecutorRegistry, StateQuota, StateSize}
 import org.apache.spark.sql.redisstate.move.engine.{Providers, StateDigest, StateSide}
@@ -39,7 +39,7 @@ private[redisstate] object RedisTarget {
     }
 
   /** The partitions of before have moved: who would write there is fenced, and readers are told. */
-  def leave(change: Change, conf: RedisStateConf): Unit =
+  def leave(change: PartitionsChange, conf: RedisStateConf): Unit =
     withBackend(conf)(new RunRegistry(_, conf.keyPrefix, change.before).move(change.now.gen))
 
   /**

@@ -23,7 +23,7 @@ import org.redisstate.core.errors.{
 }
 
 /** Which partition a row belongs to, where the number of partitions changes. It is used in tasks. */
-trait Routing extends Serializable {
+trait RowRouting extends Serializable {
   def partitions: Int
 
   /** Of one store; the function is used by one thread. */
@@ -89,7 +89,7 @@ final class StateEngine(session: SparkSession, hadoopConf: Configuration) {
       stores: Seq[StoreSpec],
       source: StateSide,
       target: StateSide,
-      routing: Option[Routing],
+      routing: Option[RowRouting],
       watcher: MoveWatcher): Seq[MovedStore] = ofNoQuery {
     withPositions(stores).map { case (spec, at) =>
       val moved = routing.fold(copy(spec, at, source, target, watcher)) { routing =>
@@ -111,7 +111,7 @@ final class StateEngine(session: SparkSession, hadoopConf: Configuration) {
   }
 
   /** Reads all rows, and asks of each where it belongs; what cannot be told fails. */
-  def check(stores: Seq[StoreSpec], side: StateSide, routing: Routing): Unit = ofNoQuery {
+  def check(stores: Seq[StoreSpec], side: StateSide, routing: RowRouting): Unit = ofNoQuery {
     val conf = this.conf
     withPositions(stores).foreach { case (spec, at) =>
       run(spec.partitions) { partition =>
@@ -137,7 +137,7 @@ final class StateEngine(session: SparkSession, hadoopConf: Configuration) {
   }
 
   /** Rows of a store by the partition that they go to: as many partitions as the routing has. */
-  def rows(spec: StoreSpec, at: Int, source: StateSide, routing: Routing): RDD[MovedRow] = {
+  def rows(spec: StoreSpec, at: Int, source: StateSide, routing: RowRouting): RDD[MovedRow] = {
     val conf = this.conf
     val placed = context.parallelize(0 until spec.partitions, spec.partitions)
       .mapPartitionsWithIndex { (partition, _) =>

@@ -1,7 +1,7 @@
 package org.apache.spark.sql.redisstate.move.rescale
 
 import org.apache.spark.sql.redisstate.move.checkpoint.QueryCheckpoint
-import org.apache.spark.sql.redisstate.move.engine.{Routing, StateEntry, StoreSpec}
+import org.apache.spark.sql.redisstate.move.engine.{RowRouting, StateEntry, StoreSpec}
 import org.apache.spark.TaskContext
 import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.redisstate.rows.PartitionKeys
@@ -17,7 +17,7 @@ import org.redisstate.core.errors.{ConfigException, FormatException}
 private[redisstate] final case class Rescale(
     single: Seq[StoreSpec],
     spread: Seq[StoreSpec],
-    routing: Routing) {
+    routing: RowRouting) {
   def stores: Seq[StoreSpec] = single ++ spread
 
   /** Partitions of all stores from then on. */
@@ -73,7 +73,7 @@ private[redisstate] object Rescale {
   private final class ByKey(
       override val partitions: Int,
       keys: Map[(Long, String), Seq[PartitionKeys]])
-      extends Routing {
+      extends RowRouting {
 
     /** Each row has to lie where Spark's hash says: only then is its place among the new partitions known. */
     override def of(store: StoreSpec): StateEntry => Int = {
