@@ -31,7 +31,7 @@ final case class CopyPart(
   /** Name of its file. */
   def name: String = s"${id.operator}-${id.partition}-${id.storeHash}"
 
-  /** What stands at the beginning of its file. */
+  /** Text at the beginning of the part's file. */
   private[copy] def head: String = {
     val place = Seq(
       id.gen,
@@ -60,13 +60,13 @@ final class CopySource(
   private val registry = new RunRegistry(backend, prefix, gen)
   private val settings = ProtocolSettings(1, keepMs = 0, CheckpointFormat.V2, signer)
 
-  /** What the registry says of the query and its stores. */
+  /** Returns the registry's fields of the query and its stores. */
   def query(): Map[String, String] = registry.fields().filter { case (name, _) =>
     QueryFields(name) || name.startsWith(StorePrefix)
   }
 
   /**
-   * Every partition of every store at one version, or an error: of a copy nothing is missing.
+   * Returns every partition of every store at one version; a missing one is an error.
    *
    * @param stores from the registry
    * @param runId of the run that has opened the version
@@ -127,7 +127,7 @@ final class CopySource(
     data.flush()
   }
 
-  /** All fields that the segments can have, in the order of the segments. */
+  /** Returns all fields that the segments can have, in the order of the segments. */
   private def pieces(io: SegmentIo, segments: Seq[Segment]): Seq[Piece] = {
     val described = segments.filter(_.entry.header)
     val asked = described.map(s => Piece(s, Seq(Header.Field), s.entry.bytes / s.entry.blocks))
@@ -141,7 +141,10 @@ final class CopySource(
     }
   }
 
-  /** Of a store whose number of partitions is not listed, those that were written: each batch writes all. */
+  /**
+   * Returns the partitions of a store. Without a listed number, those that were written: each batch
+   * writes all.
+   */
   private def partitionsOf(store: CopiedStore): Seq[PartitionId] = {
     def ids(from: Int, until: Int) =
       (from until until).map(PartitionId(prefix, gen, store.operator, _, store.name))

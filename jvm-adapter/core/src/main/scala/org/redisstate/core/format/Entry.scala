@@ -82,10 +82,10 @@ private[format] object EntryText {
     }
 }
 
-/** A delta or snapshot that a manifest names. */
+/** A delta or snapshot named in a manifest. */
 final case class Segment(isSnapshot: Boolean, version: Long, uid: String, entry: Entry) {
 
-  /** What follows `P:` in the segment's key; part of every block's check. */
+  /** Suffix of the segment's key after `P:`; part of every block's check. */
   def ident: String =
     if (isSnapshot) Segment.snapshotIdent(version, entry.ref) else Segment.deltaIdent(version, uid)
 

@@ -4,7 +4,9 @@ import java.util.zip.CRC32
 
 import org.redisstate.core.format.{Bucketing, Family, FamilyKind}
 
-/** The bucketing hash of a stored key, and what else decides where its row is kept; thread-safe. */
+/**
+ * Bucketing hash of stored keys, and the families whose rows are kept in key order; thread-safe.
+ */
 trait KeyHash {
   def apply(bytes: Array[Byte], offset: Int, length: Int): Int
 

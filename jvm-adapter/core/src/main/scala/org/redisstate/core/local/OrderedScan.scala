@@ -21,14 +21,14 @@ private[local] final class OrderedScan(
   private val asked = familyBytes(range.family) ++ range.from.getOrElse(Array.empty[Byte])
   private val from = if (front != null && isBelow(asked, front)) front else asked
 
-  /** Whether the family has no row below where this scan is. */
+  /** True if the family has no row below the position of this scan. */
   private var isFirst = range.from.isEmpty || (from eq front)
   private var passed = 0
 
   /** Rows that were removed and lay in the way. */
   private[local] def rowsPassed: Int = passed
 
-  /** From the newest layer on, each with what is below it; the base comes last. */
+  /** Layers from the newest on, each with those below it. */
   private val tails = Iterator.iterate(layers)(_.tail).takeWhile(_.nonEmpty).toArray
   private val places: Array[Cursor] =
     tails.map(tail => new LayerCursor(tail.head, range.family, from): Cursor) :+
@@ -69,7 +69,7 @@ private[local] final class OrderedScan(
       if (passed >= PassedMin) foundFront(key)
     }
 
-  /** The place with the smallest key, the newest of those that share it; -1 at the end. */
+  /** Returns the cursor with the smallest key, the newest of equal ones; -1 at the end. */
   private def least(): Int = {
     var best = -1
     var i = 0
@@ -104,7 +104,7 @@ private[local] final class OrderedScan(
 
 private object OrderedScan {
 
-  /** So few rows that were removed are passed again. */
+  /** Largest number of removed rows that a scan passes again. */
   private val PassedMin = 16
 
   private def familyBytes(family: Int): Array[Byte] = Array((family >> 8).toByte, family.toByte)
@@ -112,7 +112,7 @@ private object OrderedScan {
   private def isBelow(a: Array[Byte], b: Array[Byte]): Boolean =
     java.util.Arrays.compareUnsigned(a, b) < 0
 
-  /** A row that comes next in one of the sources. */
+  /** Position of a scan in one layer or the base. */
   private sealed trait Cursor {
     def atEnd: Boolean
     def bytes: Array[Byte]

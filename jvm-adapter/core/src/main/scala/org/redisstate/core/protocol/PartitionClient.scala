@@ -14,7 +14,8 @@ import org.redisstate.core.format.{EncodedField, Entry, Segment}
 import org.redisstate.core.ids.{Keys, PartitionId, Pin, RegisteredRun}
 
 /**
- * The steps of docs/format.md, sections 6 to 8, for one partition. Thread-safe; keeps nothing but counters.
+ * Runs the steps of docs/format.md, sections 6 to 8, for one partition. Thread-safe; keeps only
+ * counters.
  *
  * @param log of the query; None where nobody keeps one, so that every registered run may go back
  */
@@ -67,12 +68,12 @@ final class PartitionClient(
     }
   }
 
-  /** Looks again at exactly the version that was opened before; changes nothing. */
+  /** Lists a version again that was opened before; changes nothing. */
   def reopen(pin: Pin): Opened = open("", Some(pin.version), Some(pin.uid), Nil)
 
   /**
-   * Takes the partition for a run that is about to write on top of `pin`; a version above 0 without
-   * a uid is one that is not there, on which only a complete delta can stand.
+   * Acquires the partition for a run that will write on top of `pin`. A version above 0 without a
+   * uid is missing; only a complete delta can follow it.
    */
   def acquire(run: RegisteredRun, pin: Pin): Unit = {
     val what = s"acquire $id at version ${pin.version}"
@@ -165,7 +166,7 @@ final class PartitionClient(
   def stageSnapshot(pin: Pin, ident: String, fields: Seq[EncodedField]): Unit =
     segments.stage(ident, Segment.snapshotField(pin.version, pin.uid), fields)
 
-  /** As the other, with its blocks. */
+  /** Stages the blocks of a snapshot, then adds its entry. */
   def addSnapshot(pin: Pin, writer: String, fields: Seq[EncodedField], entry: Entry): Boolean = {
     stageSnapshot(pin, Segment.snapshotIdent(pin.version, writer), fields)
     addSnapshot(pin, writer, entry)
@@ -190,7 +191,7 @@ final class PartitionClient(
     }
   }
 
-  /** Takes out of the manifest what no kept version needs, few segments with each call. */
+  /** Drops segments that no kept version needs from the manifest, a few with each call. */
   def retain(): RetainReport = {
     val what = s"retention of $id"
     @tailrec
@@ -217,7 +218,9 @@ final class PartitionClient(
     carryOut(1, RetainReport(0, 0, 0, 0))
   }
 
-  /** How many segments went, and their bytes; nothing if the plan is of no more use. */
+  /**
+   * Drops fields; returns the number of segments and their bytes, or None if the plan is outdated.
+   */
   private def drop(
       what: String,
       plan: Retention,
@@ -306,7 +309,7 @@ final class PartitionClient(
     if (!opened.held) acquire(run, parent)
   }
 
-  /** In format 1 an attempt that was replaced meanwhile must not come back. */
+  /** Opens the version again. In format 1 a replaced attempt must not come back. */
   private def openAgain(run: RegisteredRun, pin: Pin): Opened = {
     val uid = if (settings.format == CheckpointFormat.V2) Some(pin.uid) else None
     open(run.id, Some(pin.version), uid, Nil)

@@ -48,11 +48,11 @@ final class SegmentIo private[protocol] (calls: PartitionCalls, signer: Option[B
     fields.grouped(perPiece).map(Piece(segment, _, average)).toSeq
   }
 
-  /** As `fetch` of a segment, all pieces in one round trip. */
+  /** Reads all pieces in one round trip. */
   def fetch(pieces: Seq[Piece]): Seq[Seq[Array[Byte]]] =
     pieces.zip(fetchStored(pieces)).map { case (piece, values) => opened(piece, values) }
 
-  /** As `fetch`, signatures included where there are any. */
+  /** Reads all pieces in one round trip, signatures included. */
   def fetchStored(pieces: Seq[Piece]): Seq[Seq[Array[Byte]]] = {
     val commands = pieces.flatMap { piece =>
       val key = Command.bytes(Keys.segment(id, piece.segment.ident))

@@ -60,7 +60,7 @@ private[store] final class Compaction(
         cache.share(version, old, Content.fold(old, version.hashOf, room, version.live.all))
       }.nonEmpty
 
-  /** Whether the layers of a content fit into one. */
+  /** Returns whether the layers of a content fit into one. */
   def canMerge(content: Content): Boolean = content.liveBytes <= sizes.mergedMax
 
   private def isHeavy(content: Content): Boolean =

@@ -22,7 +22,7 @@ private[store] final class DeltaStaging(
   @volatile private var staging: List[Future[_]] = Nil
 
   /**
-   * Whether a commit that failed may have left blocks; on a server that is down they expire by
+   * True if a commit that failed may have left blocks; on a server that is down they expire by
    * themselves.
    */
   @volatile private var failed = false
@@ -30,7 +30,7 @@ private[store] final class DeltaStaging(
   /** Bytes of blocks that were encoded. */
   def bytes: Long = if (writer == null) 0L else writer.bytes
 
-  /** Whether the server may have blocks of the delta. */
+  /** Returns whether the server may have blocks of the delta. */
   def hasLeftBlocks: Boolean = failed || staging.nonEmpty
 
   /** Notes that a commit failed after it may have sent blocks. */

@@ -41,10 +41,10 @@ final class FillSession private[store] (
   /** The rows of ordered families. */
   private val sorted = new Layer(0)
 
-  /** There is one as soon as something may be at the server. */
+  /** Exists as soon as the server may have blocks. */
   private var writer: SegmentWriter = _
 
-  /** What is on its way to Redis, with its bytes: the oldest first. */
+  /** Layers on their way to Redis, with their bytes, the oldest first. */
   private val staging = mutable.Queue.empty[(Future[_], Long)]
   private var held = initiallyHeld
   private var countAt = CountedBytes
@@ -94,7 +94,9 @@ final class FillSession private[store] (
     pin
   }
 
-  /** Gives the attempt up; never throws. Blocks that another attempt may need expire by themselves. */
+  /**
+   * Aborts the attempt; never throws. Blocks that another attempt may need expire by themselves.
+   */
   def abort(): Unit = {
     store.ended(this)
     if (cycle.follow(LifeCycle.Abort) && ownsUid && writer != null) {
@@ -176,10 +178,10 @@ object FillSession {
   private[store] val StageBytes = 31 << 20
   private val SpareBytes = 1 << 20
 
-  /** What is staged first may be this part of all rows before buckets become too large. */
+  /** Share of all rows that the first stage may hold before buckets become too large. */
   private val FirstPart = 4
 
-  /** So many layers wait for the server at most. */
+  /** Most layers that wait for the server. */
   private val StagingMax = 1
 
   /** The memory budget is told of every so many bytes. */

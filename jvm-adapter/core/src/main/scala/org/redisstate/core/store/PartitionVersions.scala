@@ -124,7 +124,7 @@ final class PartitionVersions(
     new VersionChanges(open(_).local, client, segments, layers).of(version, family)
   }
 
-  /** Whether a version was opened by this store. */
+  /** Returns whether this store opened a version. */
   def owns(opened: OpenVersion): Boolean = opened.store eq this
 
   override def localBytes: Long = cache.localBytes
@@ -211,7 +211,9 @@ final class PartitionVersions(
         false
     }
 
-  /** Where memory has room, the rows are brought into the base, which stays; else they pass through. */
+  /**
+   * Writes a snapshot. Rows are folded into the base where memory has room; else they pass through.
+   */
   private def writeSnapshot(version: LocalVersion): Boolean = {
     try version.read(old => compaction.foldAll(version, old))
     catch {
@@ -246,7 +248,7 @@ final class PartitionVersions(
     }
   }
 
-  /** From now on the rows of a version can be read again from its snapshot. */
+  /** Attaches a snapshot to its version, whose rows can be read from Redis from now on. */
   private def stand(version: LocalVersion, old: Content, snapshot: WrittenSnapshot): Unit = {
     val segments = loader.segments()
     val head = segments.heads(Seq(snapshot.segment)).head

@@ -25,7 +25,7 @@ private[store] final class VersionLoader(
     isClosed: () => Boolean) {
   import VersionLoader._
 
-  /** What reads single segments. */
+  /** Returns a reader of single segments. */
   def segments(): SegmentLoader = new SegmentLoader(client.segments, validator, counters, room)
 
   /**

@@ -44,7 +44,7 @@ final class WriteSession private[store] (
   private var familiesChanged = local.families.isEmpty
   private var held = initiallyHeld
 
-  /** What this write set holds, as the memory budget knows it. */
+  /** Bytes of this write set, as the memory budget knows them. */
   @volatile private var counted = 0L
 
   /** Bytes of the layer from which on the budget is told again. */
@@ -57,10 +57,10 @@ final class WriteSession private[store] (
   def numInternalKeys: Long = changes.numRows.internal
   def allFamilies: Seq[Family] = changes.families.all
 
-  /** Of the store, with what this session adds to it until it is committed. */
+  /** Bytes of the store, with those of this session until it is committed. */
   def localBytes: Long = store.localBytes + (if (hasCommitted) 0L else changes.memoryBytes)
 
-  /** What it holds until it is committed, blocks on their way to Redis included. */
+  /** Bytes until the commit, blocks on their way to Redis included. */
   private[store] override def heldBytes: Long = counted
 
   private def countHeld(): Unit = {
@@ -69,14 +69,14 @@ final class WriteSession private[store] (
     store.grown(this)
   }
 
-  /** Of all families that this lineage ever had. */
+  /** Highest id of all families that this lineage ever had. */
   def highestFamilyId: Int = changes.families.highestId
   def hasCommitted: Boolean = cycle.is(LifeCycle.Committed)
   def isUpdating: Boolean = cycle.is(LifeCycle.Updating)
 
   def get(key: Array[Byte], length: Int, out: Slice): Boolean = changes.get(key, length, out)
 
-  /** Whether a key is there; reads no list of values. */
+  /** Returns whether a key exists; reads no list of values. */
   def contains(key: Array[Byte], length: Int): Boolean = changes.contains(key, length)
 
   def put(key: Array[Byte], keyLength: Int, value: Array[Byte], valueLength: Int): Unit = {
@@ -163,8 +163,8 @@ final class WriteSession private[store] (
     }
 
   /**
-   * Gives the attempt up. May come twice, from any thread, also from one that is interrupted, with Redis down; never throws, and takes
-   * a few seconds at most.
+   * Aborts the attempt. May be called twice, from any thread, also an interrupted one, with Redis
+   * down; never throws, and takes a few seconds at most.
    */
   def abort(): Unit = {
     store.ended(this)

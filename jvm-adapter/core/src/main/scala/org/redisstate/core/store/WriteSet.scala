@@ -29,7 +29,7 @@ private[store] final class WriteSet(
   private var stagedBytes = 0L
   private var layer = first
 
-  /** All of them, newest first. */
+  /** All layers, newest first. */
   private var own: List[Layer] = layer :: Nil
   private var shared = false
   private val ranges = mutable.ArrayBuffer.empty[Tombstone]
@@ -54,7 +54,7 @@ private[store] final class WriteSet(
   def layerBytes: Int = layer.usedBytes
   def memoryBytes: Long = own.iterator.map(_.memoryBytes).sum
 
-  /** Whether enough rows have changed since the last `stage`. */
+  /** Returns whether enough rows have changed since the last `stage`. */
   def isLarge: Boolean = layer.usedBytes > StageBytes + rejoined
 
   def get(key: Array[Byte], length: Int, out: Slice): Boolean = {
@@ -276,7 +276,7 @@ private object WriteSet {
   private val RejoinedShare = 3L
   private val FrozenMax = 8
 
-  /** The key that was asked for last: an operator's put mostly follows its get. */
+  /** Key of the last request: an operator's put mostly follows its get. */
   private final class LastKey {
     private var bytes = new Array[Byte](64)
     private var length = -1

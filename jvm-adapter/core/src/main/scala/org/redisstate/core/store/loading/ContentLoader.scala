@@ -59,7 +59,10 @@ private[store] final class ContentLoader(
 
 private[store] object ContentLoader {
 
-  /** Whether a delta has all rows of its version, in buckets small enough to be read one by one. */
+  /**
+   * Returns whether a delta has all rows of its version, in buckets small enough to be read one by
+   * one.
+   */
   private def isBase(delta: Entry): Boolean =
     delta.complete && MergedSource.bucketsFor(Seq(delta)) <= 2 * delta.buckets
 

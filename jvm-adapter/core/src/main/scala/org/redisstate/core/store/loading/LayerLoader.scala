@@ -139,12 +139,12 @@ private[store] object LayerLoader {
   /** Blocks of changes are a fourth of their rows, or more. */
   private val Ratio = 4L
 
-  /** About what a delta takes while it becomes a layer. */
+  /** Approximate bytes of a delta while it becomes a layer. */
   def bytesOf(delta: Entry): Long = Ratio * delta.bytes + RowBytes * delta.rows
   private val RoomRowsMax = 1L << 20
 
   /**
-   * A block that was read.
+   * A block after decoding.
    *
    * @param field its name and its first bytes
    * @param bytes of the whole block

@@ -4,7 +4,7 @@ import org.redisstate.core.format.{Bucketing, Entry, Family, RowBlock}
 import org.redisstate.core.local._
 
 /**
- * The rows of a snapshot and of deltas on it, bucket by bucket: for changes that do not fit into
+ * Merged rows of a snapshot and of deltas on it, bucket by bucket: for changes that do not fit into
  * memory. A read costs a block of each segment.
  *
  * @param segments oldest first; nothing is below the first
@@ -27,7 +27,7 @@ private[store] final class MergedSource(
     if (once) most else math.max(most, bucketsFor(entries))
   }
 
-  /** Of each segment, rows that its tombstones cover are gone. */
+  /** Ranges that each segment removes from older ones. */
   private val cleared: Seq[Layer] = segments.map { segment =>
     val layer = new Layer(0)
     segment.head.header.tombstones.foreach(layer.clear)
@@ -56,7 +56,7 @@ private[store] final class MergedSource(
     else RowBlock.merge(left, newer, resolve = true)
   }
 
-  /** The rows of a segment that belong to each of these buckets: counts are powers of two. */
+  /** Returns the rows of a segment for each of these buckets; counts are powers of two. */
   private def bucketsOf(segment: SegmentBlocks, from: Int, until: Int): Array[RowBlock] =
     if (segment.buckets == buckets) segment.read(from until until).toArray
     else splitOf(segment, from, until)
@@ -107,7 +107,10 @@ private[store] final class MergedSource(
     rows
   }
 
-  /** The rows of a segment within each of the ranges that begin with a key; the first has no lower end. */
+  /**
+   * Returns the rows of a segment for each range between the given first keys; the first range has
+   * no lower end.
+   */
   private def rangesOf(
       segment: SegmentBlocks,
       family: Int,
@@ -142,7 +145,9 @@ private[store] final class MergedSource(
 
 private[store] object MergedSource {
 
-  /** For segments the older of which may hold the same rows: so no bucket is too large. */
+  /**
+   * Returns the number of buckets for segments that may share rows, so that no bucket is too large.
+   */
   def bucketsFor(segments: Seq[Entry]): Int =
     Bucketing.bucketsFor(segments.map(_.rows).sum, 2 * segments.map(_.bytes).sum)
 

@@ -24,7 +24,7 @@ private[store] final class SegmentBlocks(
 
   def buckets: Int = segment.entry.buckets
 
-  /** What a block takes as it arrives. */
+  /** Bytes of a block as it arrives. */
   val blockBytes: Long = segment.entry.bytes / math.max(1, segment.entry.blocks)
 
   /** The rows of some buckets, their parts together. */
@@ -74,7 +74,7 @@ private[store] final class SegmentBlocks(
 /** The buckets of a snapshot, as they are there. */
 private[store] final class SnapshotSource(blocks: SegmentBlocks) extends BucketSource {
 
-  /** What arrives is here beside what it becomes. */
+  /** Bytes of a bucket as it arrives and after decoding. */
   override val bucketBytes: Long = BucketSource.BytesMax + blocks.blockBytes
 
   override def read(from: Int, until: Int): Array[RowBlock] =

@@ -4,9 +4,9 @@ import org.redisstate.core.concurrent.GuardedBy
 import org.redisstate.core.format.{Block, EncodedField, SegmentWriter}
 
 /**
- * The checks of a segment's blocks, which come one by one, in any order, from any thread, and
- * perhaps more than once. Once all of them came, they are compared with the segment's entry. Five
- * bytes a block are kept until then, since a large state has very many.
+ * Checks of a segment's blocks, which come one by one, in any order, from any thread, and perhaps
+ * more than once. After the last one all are compared with the segment's entry. Five bytes a block
+ * are kept until then, since a large state has very many.
  */
 private[store] final class SegmentChecks(head: SegmentHead) {
   import SegmentChecks._
@@ -14,7 +14,7 @@ private[store] final class SegmentChecks(head: SegmentHead) {
   private val entry = head.segment.entry
   private val parts = head.header.parts.toArray.sortBy(_._1)
 
-  /** Those that have parts, ascending, and the first places of their further parts. */
+  /** Buckets with parts, ascending, and the first slots of their further parts. */
   private val partBuckets = parts.map(_._1)
   private val partStarts = parts.scanLeft(entry.buckets)(_ + _._2 - 1)
 
@@ -26,7 +26,7 @@ private[store] final class SegmentChecks(head: SegmentHead) {
   @GuardedBy("this") private var states = new Array[Byte](fields)
   @GuardedBy("this") private var missing = fields
 
-  /** Whether all of them were compared, and are right. */
+  /** True if all blocks were compared, and are right. */
   @GuardedBy("this") @volatile private var isDone = false
 
   /**
@@ -75,7 +75,7 @@ private[store] final class SegmentChecks(head: SegmentHead) {
     }
   }
 
-  /** In the order of their places. */
+  /** Names in the order of their slots. */
   private def names: Iterator[String] =
     (0 until entry.buckets).iterator.map(_.toString) ++
       parts.iterator.flatMap { case (b, count) => (1 until count).map(p => s"$b.$p") } ++

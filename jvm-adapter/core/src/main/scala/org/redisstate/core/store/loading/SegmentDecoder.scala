@@ -65,7 +65,7 @@ private[store] final class SegmentDecoder(id: PartitionId, validator: RowValidat
     if (wrong != null) damaged(segment, s"a row does not fit the schema of the operator: $wrong")
   }
 
-  /** What the format finds wrong says where, and what to do. */
+  /** Runs a read; adds segment and advice to an error of the format. */
   def named[A](segment: Segment)(read: => A): A =
     try read
     catch {

@@ -3,7 +3,7 @@ package org.redisstate.core.store.loading
 import org.redisstate.core.format.{EncodedField, Family, Header, Segment}
 
 /**
- * What describes a segment.
+ * Description of a segment.
  *
  * @param block of the header, null when there is none
  */

@@ -15,7 +15,7 @@ private[store] final class SegmentLoader(
     room: Room) {
   val decoder: SegmentDecoder = new SegmentDecoder(io.id, validator)
 
-  /** What describes each of these segments, read in one round trip. */
+  /** Reads the descriptions of these segments in one round trip. */
   def heads(segments: Seq[Segment]): Seq[SegmentHead] = {
     val described = segments.filter(_.entry.header)
     val pieces = described.map(s => Piece(s, Seq(Header.Field), s.entry.bytes / s.entry.blocks))
@@ -34,8 +34,8 @@ private[store] final class SegmentLoader(
   }
 
   /**
-   * The rows of segments together, as a base: what belongs to a bucket is read from all of them when
-   * it is touched.
+   * Returns the merged rows of segments as a base: a bucket is read from all of them at its first
+   * use.
    *
    * @param segments oldest first; the first stands alone
    * @param once as `MergedSource` has it
@@ -49,7 +49,7 @@ private[store] final class SegmentLoader(
     Base.remote(source.buckets, source, source.ordered(room), room)
   }
 
-  /** Lets a base be dropped that has the rows of a snapshot. */
+  /** Attaches a snapshot to a base with the same rows, so that the base can be dropped. */
   def attach(base: Base, head: SegmentHead)(
       ordered: Map[Int, OrderedRows] => Map[Int, OrderedRows]): Unit = {
     val source = new SnapshotSource(blocksOf(head))

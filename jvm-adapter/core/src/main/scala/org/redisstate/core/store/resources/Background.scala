@@ -17,7 +17,7 @@ private[store] object Background {
 
   private[store] val HelpersMax = 2
 
-  /** So many results are made ahead of their use. */
+  /** Number of results that are made ahead of their use. */
   private val AheadMax = 2 * HelpersMax
 
   /** Read-ahead and compaction: nothing waits for it, a failure only costs speed. */

@@ -25,43 +25,43 @@ private[store] trait Evictable {
 }
 
 /**
- * The local memory of all stores of an executor. Whoever reads from Redis reserves the bytes
- * first. Where they are not free, the thread that asks makes room: buckets that nobody touched
- * lately are compressed, then all; then compressed ones that Redis has are dropped until they are
- * touched; at last the changes since a snapshot are dropped too, until they are read from their
- * deltas, bucket by bucket. Only write sets in progress cannot be dropped.
+ * Local memory of all stores of an executor. A thread that reads from Redis reserves the bytes
+ * first. Without enough free bytes, that thread makes room: buckets unused for long are compressed,
+ * then all; then compressed buckets that Redis has are dropped until their next use; at last the
+ * changes since a snapshot are dropped too, and read from their deltas, bucket by bucket. Only
+ * write sets in progress cannot be dropped.
  */
 final class MemoryBudget(val bytesMax: Long) {
   import MemoryBudget._
 
   private val stores = new CopyOnWriteArrayList[Evictable]
 
-  /** What the stores hold, as they counted it last. */
+  /** Bytes of the stores, as they counted them last. */
   private val held = new AtomicLong
 
-  /** Of it, write sets in progress. */
+  /** Part of `held` in write sets in progress. */
   private val pinned = new AtomicLong
 
-  /** What is on its way to them. */
+  /** Bytes on their way to the stores. */
   private val granted = new AtomicLong
   private val peak = new AtomicLong
 
-  /** Held while room is made: computing only, no waiting for others. */
+  /** Held while room is made: computes only, never waits for others. */
   private val making = new ReentrantLock
 
-  /** The store with which the next search for room begins. */
+  /** Store at which the next search for room begins. */
   @GuardedBy("making") private var hand = 0
 
   def usedBytes: Long = held.get + granted.get
 
-  /** The most that was used at any time. */
+  /** Most bytes ever used at one time. */
   def peakBytes: Long = peak.get
 
   private[store] def register(store: Evictable): Unit = { stores.add(store); () }
   private[store] def unregister(store: Evictable): Unit = { stores.remove(store); () }
 
   /**
-   * Told by a store how the bytes that it holds changed.
+   * Adjusts the account of a store.
    *
    * @param sessions of them, those of write sets in progress
    */
@@ -98,7 +98,10 @@ final class MemoryBudget(val bytesMax: Long) {
     check()
   }
 
-  /** Makes room if more is used than there may be; a little more than that, so as not to come again at once. */
+  /**
+   * Makes room if more is used than allowed; a little more than needed, so as not to come again at
+   * once.
+   */
   private[store] def check(): Unit =
     if (usedBytes > boundBytes) {
       making.lock()
@@ -110,7 +113,7 @@ final class MemoryBudget(val bytesMax: Long) {
       } finally making.unlock()
     }
 
-  /** What may be used now: write sets push others out, but leave them room to work in. */
+  /** Bytes that may be used now: write sets push other rows out, but leave them room to work in. */
   def boundBytes: Long = math.max(bytesMax, pinned.get + bytesMax / LeftShare)
 
   private def makeRoom(free: (Evictable, Long) => Long): Unit =
@@ -134,12 +137,12 @@ final class MemoryBudget(val bytesMax: Long) {
 
 private object MemoryBudget {
 
-  /** This part of the memory is not filled by reading ahead. */
+  /** Share of the memory that reading ahead does not fill. */
   private val KeptFreeShare = 8
 
-  /** This part is left to what is read, however large the write sets are. */
+  /** Share that is left to rows that are read, however large the write sets are. */
   private val LeftShare = 4
 
-  /** So much is freed beyond what is needed. */
+  /** Share that is freed beyond the need. */
   private val ClearedShare = 16
 }

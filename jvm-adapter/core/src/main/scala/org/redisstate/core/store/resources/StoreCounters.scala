@@ -16,7 +16,7 @@ final class StoreCounters {
   val cacheMisses: AtomicLong = new AtomicLong
   val bucketsLoaded: AtomicLong = new AtomicLong
 
-  /** Of `bucketsLoaded`, those that had been here before and did not find room to stay. */
+  /** Part of `bucketsLoaded` that had been here before and did not find room to stay. */
   val bucketsReloaded: AtomicLong = new AtomicLong
   val snapshots: AtomicLong = new AtomicLong
 }

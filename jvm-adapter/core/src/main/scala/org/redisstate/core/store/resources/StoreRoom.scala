@@ -3,7 +3,7 @@ package org.redisstate.core.store.resources
 import org.redisstate.core.local.Room
 
 /**
- * The room that the budget has for a store.
+ * Share of a store in the memory budget.
  *
  * @param recount lets the store count what came, before its grant ends
  */

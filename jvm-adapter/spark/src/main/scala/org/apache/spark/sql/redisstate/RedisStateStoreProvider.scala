@@ -34,8 +34,9 @@ import org.redisstate.core.ids.Pin
 import org.redisstate.core.store.{OpenVersion, PartitionVersions, WriteSession}
 
 /**
- * Keeps the state of a Structured Streaming query in Redis. Set it as `spark.sql.streaming.stateStore.providerClass`; the options are in
- * docs/configuration.md, the protocol in docs/format.md.
+ * State store provider of Structured Streaming that keeps state in Redis. Set it as
+ * `spark.sql.streaming.stateStore.providerClass`; the options are in docs/configuration.md, the
+ * protocol in docs/format.md.
  */
 class RedisStateStoreProvider
     extends SparkVersionChecked
@@ -54,7 +55,7 @@ class RedisStateStoreProvider
   /** A task may still be opening a version: it must not connect again. */
   @GuardedBy("this") @volatile private var closed = false
 
-  /** No network and no file here: Spark holds a lock of the whole executor. */
+  /** Uses no network and no file: Spark holds a lock of the whole executor. */
   override def init(
       stateStoreId: StateStoreId,
       keySchema: StructType,
@@ -196,20 +197,23 @@ class RedisStateStoreProvider
     newStore(opened.write(), codecs, new Host(linked, forceSnapshot, asked))
   }
 
-  /** Of a run that writes the partition already; before the first write, `enter` asks. */
+  /**
+   * Checks the quota of a run that writes the partition already; before the first write,
+   * `QueryEntry` checks.
+   */
   private def checkQuota(linked: StoreLink, version: Long): Unit =
     if (linked.instance.isShown) {
       try linked.instance.quota.foreach(_.check(s"write on version $version of $id"))
       catch { case e: QuotaException => throw StoreErrors.cannotLoad(id, e) }
     }
 
-  /** The store that `getStore` returns. */
+  /** Makes the store that `getStore` returns. */
   private[redisstate] def newStore(
       session: WriteSession,
       codecs: CodecSet,
       host: StoreHost): RedisStateStore = new RedisStateStore(id, session, codecs, host)
 
-  /** What a marker that is not there yet is waited for by. */
+  /** Clock for the wait for a marker. */
   private[redisstate] def clock: Clock = Clock.System
 
   private final class Host(linked: StoreLink, forceSnapshot: Boolean, asked: Option[String])
@@ -251,10 +255,16 @@ class RedisStateStoreProvider
   private def open(version: Long, uid: Option[String]): OpenVersion =
     opening(version, version)(_.open(version, uid.map(ours)))
 
-  /** As this provider writes an id: those of state that was moved here are still Spark's in its commit log. */
+  /**
+   * Returns an id as this provider writes it: moved state still has Spark's spelling in its commit
+   * log.
+   */
   private def ours(uid: String): String = uid.replace("-", "")
 
-  /** Nothing that was there before is needed, the marker of the checkpoint included. */
+  /**
+   * Opens a version without its rows; nothing that existed before is needed, not even the marker of
+   * the checkpoint.
+   */
   private def openEmpty(version: Long): OpenVersion =
     opening(version, needed = 0)(_.openEmpty(version))
 

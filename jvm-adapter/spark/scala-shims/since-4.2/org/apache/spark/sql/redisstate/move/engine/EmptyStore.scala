@@ -5,10 +5,10 @@ import org.apache.spark.sql.execution.streaming.state.{StateStore, StateStorePro
 /** Since 4.2 Spark opens a store at a version as if it held nothing. */
 private[redisstate] object EmptyStore {
 
-  /** Whether Spark's RocksDB provider can be written at a version that it has not reached. */
+  /** True if Spark's RocksDB provider can write a version that it has not reached. */
   val IsSparks: Boolean = true
 
-  /** What is committed to it is the version after this one, and stands alone. */
+  /** Opens a store; its commit makes the version after this one, which stands alone. */
   def at(provider: StateStoreProvider, version: Long): StateStore =
     provider.getStore(version, None, forceSnapshotOnCommit = true, loadEmpty = true)
 }

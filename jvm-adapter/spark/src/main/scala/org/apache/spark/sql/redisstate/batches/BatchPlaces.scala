@@ -21,13 +21,13 @@ import org.apache.spark.util.AccumulatorV2
 import org.redisstate.core.concurrent.GuardedBy
 
 /**
- * Where the partitions of Python's stores were in their last batch. A Python worker keeps the state
- * that it has read, so the next batch of a partition should run on the same executor. Spark does
- * that for its own stores with `StateStoreRDD` and `StateStoreCoordinator`.
+ * Executors that ran the partitions of Python's stores in their last batch. A Python worker keeps
+ * the state that it has read, so the next batch of a partition should run on the same executor.
+ * Spark does that for its own stores with `StateStoreRDD` and `StateStoreCoordinator`.
  */
 private[redisstate] object BatchPlaces {
 
-  /** Of more stores than these, the one that had no batch for longest is dropped. */
+  /** Most known stores; beyond them, the store that had no batch for longest is dropped. */
   private val StoresMax = 1000
 
   private val known = Collections.synchronizedMap(
@@ -36,9 +36,8 @@ private[redisstate] object BatchPlaces {
     })
 
   /**
-   * The same rows in the same partitions, each of which prefers the executor that had it last.
-   * Nothing runs before the result is evaluated. Called by
-   * `redis_state.map_partitions_with_state_store`.
+   * Returns the same rows in the same partitions, each of which prefers its last executor. Nothing
+   * runs before the result is evaluated. Called by `redis_state.map_partitions_with_state_store`.
    *
    * @param store whose batch it is
    */

@@ -15,8 +15,9 @@ import org.redisstate.core.format.Family
 import org.redisstate.core.protocol.RunRegistry
 
 /**
- * What the registry says of an operator: its name, its families, and how many partitions it has. A task knows how many its stage has,
- * which may be others: a coalesce behind the operator leaves fewer tasks, each with several partitions, and a union more.
+ * Entry of an operator in the registry: its name, its families, and its number of partitions. A
+ * task knows the number of tasks of its stage, which may differ: a coalesce behind the operator
+ * leaves fewer tasks, each with several partitions, and a union more.
  */
 private[redisstate] final case class OperatorListing(
     registry: RunRegistry,
@@ -26,7 +27,7 @@ private[redisstate] final case class OperatorListing(
   private implicit val formats: DefaultFormats.type = DefaultFormats
 
   /**
-   * Called by each partition before its first write.
+   * Writes the entry; each partition calls this before its first write.
    *
    * @param tasks of the stage; 0 if that is not known
    */
@@ -67,13 +68,16 @@ private[redisstate] final case class OperatorListing(
         row))))
   }
 
-  /** As many as the operator was planned with; one that needs all rows together has one of them alone. */
+  /**
+   * Number of partitions that the operator was planned with; an operator that needs all rows
+   * together has one.
+   */
   private def partitionsIn(metadata: JValue): Option[Int] =
     (metadata \ "stateStoreInfo").children
       .find(store => (store \ "storeName").extractOpt[String].contains(id.storeName))
       .flatMap(store => (store \ "numPartitions").extractOpt[Int])
 
-  /** As Spark wrote it; None where it keeps another kind of file. */
+  /** Reads Spark's metadata; None where it keeps another kind of file. */
   private def metadata(): Option[JValue] = Try {
     val operator = new Path(id.checkpointRootLocation, id.operatorId.toString)
     OperatorMetadata.newest(operator, Long.MaxValue, hadoopConf)._2

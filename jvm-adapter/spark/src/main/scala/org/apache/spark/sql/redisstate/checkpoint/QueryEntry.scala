@@ -58,7 +58,10 @@ private[redisstate] final class QueryEntry private (
   @GuardedBy("this") @volatile private var registered: Option[RegisteredRun] = None
   @volatile private var misled = false
 
-  /** Whether the checkpoint has another gen by now, so that the provider has to connect again. */
+  /**
+   * Returns whether the checkpoint has another gen by now, so that the provider has to connect
+   * again.
+   */
   def isMisled: Boolean = misled
 
   /**
@@ -75,7 +78,10 @@ private[redisstate] final class QueryEntry private (
     }
   })
 
-  /** Before the first write of this run: nothing was written as another gen, so the next attempt may open the right one. */
+  /**
+   * Confirms the gen before the first write of this run: nothing was written under another gen, so
+   * the next attempt may open the right one.
+   */
   private def confirm(): Unit =
     try identity.confirm(gen, mine, plan.conf.adoptMovedCheckpoint)
     catch {
@@ -84,7 +90,7 @@ private[redisstate] final class QueryEntry private (
         throw e
     }
 
-  /** Then the run's epoch, and what others need to find the query. */
+  /** Registers the run, if it is not yet, and lists the operator and the checkpoint for readers. */
   private def enter(): RegisteredRun = {
     val registry = instance.registry
     instance.quota.foreach(_.check(s"write $id"))
@@ -209,7 +215,10 @@ private[redisstate] object QueryEntry {
       EphemeralKeepMs
     else 0L
 
-  /** Of the task that opens: a Python worker's requests are served by a thread that has none. */
+  /**
+   * Returns the origin of the task that opens: a Python worker's requests are served by a thread
+   * without one.
+   */
   private def taskOrigin(): Origin = Option(TaskContext.get()).fold(Origin("", 0))(context =>
     Origin(
       Option(context.getLocalProperty(StreamExecution.QUERY_ID_KEY)).getOrElse(""),

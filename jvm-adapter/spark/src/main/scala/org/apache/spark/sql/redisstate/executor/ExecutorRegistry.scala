@@ -29,19 +29,19 @@ import org.redisstate.core.protocol.{InstanceReport, PartitionClient, RunRegistr
 import org.redisstate.core.store.resources.{MemoryBudget, StoreCounters}
 
 /**
- * What all stores of one executor process share: a connection pool for each server, with a heartbeat that reports the instances and
- * renews ephemeral checkpoints, and one memory budget.
+ * Resources that all stores of one executor process share: a connection pool for each server, with
+ * a heartbeat that reports the instances and renews ephemeral checkpoints, and one memory budget.
  */
 private[redisstate] object ExecutorRegistry extends Logging {
   val InstanceTtlMs: Long = 60000L
   private[redisstate] val HeartbeatMs = InstanceTtlMs / 3
 
-  /** To connect, to log in, to choose a database and to be answered take no longer in one try. */
+  /** Waits of one try at most: to connect, to log in, to choose a database and to be answered. */
   private val WaitsATry = 6L
 
   /**
-   * A server with those that use it. Each has a thread of its own, since one that is down blocks
-   * its thread.
+   * A server with its users. Each has a thread of its own, since a server that is down blocks its
+   * thread.
    */
   private final class Shared(val backend: RedisBackend) {
 
@@ -59,8 +59,8 @@ private[redisstate] object ExecutorRegistry extends Logging {
   }
 
   /**
-   * A provider that writes a partition. Two of one partition are told apart by who they are, not by where: Spark may close an unloaded
-   * one long after the next one began.
+   * A provider that writes a partition. Two of one partition are told apart by identity, not by
+   * partition: Spark may close an unloaded one long after the next one began.
    *
    * @param keepMs 0, or the expiry of its keys, which the heartbeat renews
    * @param counters of its store, which the heartbeat shows
@@ -78,13 +78,16 @@ private[redisstate] object ExecutorRegistry extends Logging {
     /** Stays true once the instance was unregistered. */
     @GuardedBy("ExecutorRegistry") private[ExecutorRegistry] var isOver = false
 
-    /** Whether the table had it last; another executor that reports later takes its place. */
+    /**
+     * True if the table listed the instance at the last report; a later report of another executor
+     * replaces it.
+     */
     private[ExecutorRegistry] val place = new AtomicReference[ReportState](Unreported)
     def isLost: Boolean = place.get eq Lost
 
     @volatile private[ExecutorRegistry] var hasRegistered = false
 
-    /** Whether the table has it, or will have it with the next beat. */
+    /** Returns whether the table lists the instance, or will with the next beat. */
     def isShown: Boolean = hasRegistered && !isLost
   }
 
@@ -96,7 +99,7 @@ private[redisstate] object ExecutorRegistry extends Logging {
   @GuardedBy("this") private val backends = mutable.HashMap.empty[ConnectionSettings, Shared]
   @GuardedBy("this") private var budget: MemoryBudget = _
 
-  /** Each call is paid back by one `release`. Nothing is connected here. */
+  /** Returns the backend of a server; each call needs one `release`. Connects nothing yet. */
   def acquire(settings: ConnectionSettings): RedisBackend = synchronized {
     val shared = backends.getOrElseUpdate(settings, new Shared(connect(settings)))
     shared.users += 1
@@ -108,7 +111,7 @@ private[redisstate] object ExecutorRegistry extends Logging {
     unused.backend.close()
   }
 
-  /** What nobody uses any more; its connections are closed outside of the lock. */
+  /** Removes a server without users; its connections are closed outside of the lock. */
   private def released(settings: ConnectionSettings): Option[Shared] = synchronized {
     backends.get(settings).flatMap { shared =>
       shared.users -= 1
@@ -116,7 +119,10 @@ private[redisstate] object ExecutorRegistry extends Logging {
     }
   }
 
-  /** From when it has taken its partition on an instance is shown; one that lost its place to another executor's takes it back. */
+  /**
+   * Shows an instance from its first acquire on; an instance that lost its place to another
+   * executor's takes it back.
+   */
   def register(settings: ConnectionSettings, instance: Instance): Unit = synchronized {
     backends.get(settings).foreach { shared =>
       if (!instance.isOver) {
@@ -157,7 +163,7 @@ private[redisstate] object ExecutorRegistry extends Logging {
     budget
   }
 
-  /** How many `acquire` were not paid back. */
+  /** Number of `acquire` calls without their `release`. */
   private[redisstate] def users(settings: ConnectionSettings): Int =
     synchronized(backends.get(settings).fold(0)(_.users))
 
@@ -191,14 +197,17 @@ private[redisstate] object ExecutorRegistry extends Logging {
       math.max(settings.deadlineMs, WaitsATry * settings.socketTimeoutMs)
     )
 
-  /** What each server's thread does every `HeartbeatMs`, and at once when an instance registers. */
+  /**
+   * Beats for all servers; each server's thread beats every `HeartbeatMs`, and at once when an
+   * instance registers.
+   */
   def beat(): Unit = synchronized(backends.values.toSeq).foreach(beat(_))
 
-  /** As above, for one server alone: another one that is down takes as long as its deadline. */
+  /** Beats for one server; another one that is down takes as long as its deadline. */
   private[redisstate] def beat(settings: ConnectionSettings): Unit =
     synchronized(backends.get(settings)).foreach(beat(_))
 
-  /** As above, by the server's URL in full. */
+  /** Beats for one server, by its full URL. */
   def beat(url: String): Unit =
     synchronized(backends.keys.toSeq).filter(_.url.toString == url).foreach(beat)
 
@@ -221,7 +230,7 @@ private[redisstate] object ExecutorRegistry extends Logging {
       attempt(s"keep checkpoint ${i.id.gen}")(i.registry.keep()))
   }
 
-  /** Of several at one place the last one counts. */
+  /** Returns the newest instance of each partition. */
   private def newest(shared: Shared): Seq[Instance] =
     synchronized(shared.instances.toSeq).map(i => i.id -> i).toMap.values.toSeq
 

@@ -16,11 +16,11 @@ import org.redisstate.core.ids.Keys
 import org.redisstate.core.protocol.RunRegistry
 
 /**
- * Whether the state of a query, and all of its key prefix, are within their limits. What counts is
- * what manifests name, as `redis-state size` shows it. The heartbeats of executors and driver look:
- * each reads the entry of the list of sizes, and whoever finds it old measures. So no batch waits
- * for a look, but the first one of a process and one that is about to be refused. The twin is
- * `redis_state/protocol/quota.py`; docs/format.md, section 9, has the list.
+ * Checks that the state of a query, and all of its key prefix, are within their limits. The bytes
+ * named in manifests count, as `redis-state size` shows them. The heartbeats of executors and
+ * driver check: each reads the entry of the list of sizes, and measures where it is old. So no
+ * batch waits for a check, except the first one of a process and one that is about to be refused.
+ * The twin is `redis_state/protocol/quota.py`; docs/format.md, section 9, has the list.
  */
 private[redisstate] final class StateQuota(
     backend: RedisBackend,
@@ -39,7 +39,7 @@ private[redisstate] final class StateQuota(
   def isOf(otherPrefix: String, otherGen: String, otherLimits: QuotaLimits): Boolean =
     prefix == otherPrefix && gen == otherGen && limits == otherLimits
 
-  /** Looks, and lets a log line say which limit is near; an error is for the caller. */
+  /** Checks the limits and logs one that is near; an error is for the caller. */
   def watch(): Unit = {
     val now = look(OwnAgeMs)
     val near = now.nearLimits(limits, WarnShare)
@@ -113,7 +113,7 @@ private[redisstate] final class StateQuota(
     entry
   }
 
-  /** Those of the key prefix; what nobody has measured for long is measured, a while at a time. */
+  /** Returns the entries of the key prefix; old ones are measured again, for a limited time. */
   private def othersOf(entries: Map[String, SizeEntry], nowMs: Long): Map[String, SizeEntry] = {
     val what = "list checkpoints"
     val list = fields(backend.call(what, Seq(Command("HGETALL", Keys.checkpoints(prefix)))).head)
@@ -162,10 +162,10 @@ private[redisstate] final class StateQuota(
 private[redisstate] object StateQuota {
   import StateSize.PartitionSize
 
-  /** An entry of the query itself that is older is measured again. */
+  /** Age from which the query's own entry is measured again. */
   private val OwnAgeMs = 30000L
 
-  /** Before a refusal an entry counts no longer than this: state may have been removed. */
+  /** Greatest age of an entry before a refusal: state may have been removed. */
   private val RefusalAgeMs = 2000L
   private val OthersAgeMs = 600000L
   private val OthersMaxMs = 1000L
@@ -217,7 +217,7 @@ private[redisstate] object StateQuota {
         ("prefixMax" -> entry.prefixMax) ~ ("largest" -> largest)))
   }
 
-  /** None for an entry that is damaged: it is measured again, and written anew. */
+  /** Parses an entry; None for a damaged one, which is measured again and written anew. */
   private def decode(text: String): Option[SizeEntry] = {
     implicit val formats: DefaultFormats.type = DefaultFormats
     Try {

@@ -7,12 +7,14 @@ import org.redisstate.core.copy.CopiedStore
 import org.redisstate.core.ids.{Keys, PartitionId}
 import org.redisstate.core.protocol.RunRegistry
 
-/** What a state has in Redis: the bytes of all that its manifests name, as `redis-state size` shows it. */
+/**
+ * Size of a state in Redis: all bytes that its manifests name, as `redis-state size` shows them.
+ */
 private[redisstate] object StateSize {
   private val PartitionsAtOnce = 64
   private val LargestMax = 3
 
-  /** In the entry of a manifest (docs/format.md, section 5). */
+  /** Position of the bytes in the entry of a manifest (docs/format.md, section 5). */
   private val BytesWord = 4
 
   final case class PartitionSize(operator: Long, store: String, partition: Int, bytes: Long)
@@ -28,7 +30,10 @@ private[redisstate] object StateSize {
     (sizes.map(_.bytes).sum, sizes.sortBy(-_.bytes).take(LargestMax).filter(_.bytes > 0))
   }
 
-  /** Of a store whose number of partitions is not listed, those that were written: each batch writes all. */
+  /**
+   * Returns the sizes of a store's partitions. Without a listed number, of those that were written:
+   * each batch writes all.
+   */
   private def partsOf(
       backend: RedisBackend,
       prefix: String,
@@ -57,7 +62,7 @@ private[redisstate] object StateSize {
       entry.split(" ", BytesWord + 2).lift(BytesWord).flatMap(_.toLongOption).getOrElse(0L)
   }.sum
 
-  /** A field that is not there is an empty text. */
+  /** Returns the texts of a reply's fields; empty for a missing field. */
   def fields(reply: Any): Seq[String] = reply match {
     case all: Seq[_] => all.map {
         case bytes: Array[Byte] => new String(bytes, UTF_8)

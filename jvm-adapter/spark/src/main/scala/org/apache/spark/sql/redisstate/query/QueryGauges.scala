@@ -20,7 +20,7 @@ import org.redisstate.core.concurrent.GuardedBy
  */
 private[redisstate] object QueryGauges {
 
-  /** What names may have in every sink. */
+  /** Characters that some sinks do not accept in names. */
   private val Unfit = "[^A-Za-z0-9_-]".r
   private val Ours = "redisState"
   private val OfPython = "redis_state."
@@ -40,7 +40,10 @@ private[redisstate] object QueryGauges {
     shown.foreach { case (_, queries) => queries.remove(run) }
   }
 
-  /** Those of this context: nobody tells how the queries of one that was stopped have ended. */
+  /**
+   * Returns the queries of this context: no event reports how the queries of a stopped context
+   * ended.
+   */
   private def here(): Option[ShownQueries] =
     Option(SparkEnv.get).map(_.metricsSystem).map { system =>
       shown.collect { case (known, queries) if known eq system => queries }.getOrElse {
@@ -101,8 +104,8 @@ private final class ShownQueries extends Source {
   @GuardedBy("QueryGauges") private val queries = mutable.Map.empty[String, Shown]
 
   /**
-   * A query that was started again takes the name over from its run before; of two queries with one
-   * name the later one has the beginning of its id behind it.
+   * Shows the gauges of a run. A restarted query takes the name over from its earlier run; of two
+   * queries with one name the later one gets the beginning of its id as a suffix.
    */
   def show(name: String, id: UUID, run: UUID, found: Map[String, Long]): Unit = {
     val own = queries.collectFirst { case (known, shown) if shown.run == run => known }.getOrElse(

@@ -51,7 +51,7 @@ private[redisstate] final class RedisReadStateStore(
       .map(_ => (codec.decodeKey(key), codec.decodeList(value)))
   }
 
-  /** A family that this version does not have is an empty one. */
+  /** Registers a family; a family that this version lacks is empty. */
   override def registerColFamily(
       colFamilyName: String,
       keySchema: StructType,
@@ -74,24 +74,24 @@ private[redisstate] final class RedisReadStateStore(
   override def toString: String = s"RedisReadStateStore[$id, version=$version]"
 }
 
-/** What a store that is written needs of its provider. */
+/** Services of the provider that a store for writing needs. */
 private[redisstate] trait StoreHost {
 
-  /** Told of the new version before `commit` returns. */
+  /** Reports the new version before `commit` returns. */
   def committed(pin: Pin): Unit
 
-  /** Whether Spark tells versions apart by unique ids. */
+  /** Returns whether Spark identifies versions by unique ids. */
   def withIds: Boolean
 
   /** The unique id of the version below, as Spark asked for it: it compares the two as text. */
   def baseId(pin: Pin): String
   def metrics(session: WriteSession): StateStoreMetrics
 
-  /** Told of what a task fails with. */
+  /** Reports an error that a task fails with. */
   def failed(e: RedisStateException): Unit
 }
 
-/** The store that an operator writes. */
+/** Store that an operator writes. */
 private[redisstate] class RedisStateStore(
     val id: StateStoreId,
     session: WriteSession,
@@ -290,7 +290,9 @@ private[redisstate] class RedisStateStore(
 
 private[redisstate] object RedisStateStore {
 
-  /** What a task has failed with already: it tells a new listener at once. */
+  /**
+   * Returns the error that a task has failed with already: the task calls a new listener at once.
+   */
   private def failureOf(task: TaskContext): Option[Throwable] = {
     var failure = Option.empty[Throwable]
     if (task.isFailed()) task.addTaskFailureListener((_, found) => failure = Some(found))

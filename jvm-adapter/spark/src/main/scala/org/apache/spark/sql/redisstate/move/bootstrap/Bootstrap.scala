@@ -37,7 +37,8 @@ private[redisstate] final case class StateRows(
     merges: Boolean)
 
 /**
- * The state of one store from rows that are given, and of all others as it was. Families of the store for which no rows are given stay.
+ * Given rows that replace the state of one store; all other stores keep theirs. Families of the
+ * store for which no rows are given keep theirs, too.
  *
  * @param others stores that are only moved
  */
@@ -54,7 +55,8 @@ private[redisstate] final class Bootstrap private (
   private val kept: Set[Int] = spec.filled.toSet -- replaced
 
   /**
-   * As many partitions as the store has, each with its rows; they are made once, and then come from Spark's shuffle.
+   * Rows of the store, in as many partitions as the store has. They are made once, and then come
+   * from Spark's shuffle.
    *
    * @throws ConfigException from its tasks, for rows that no operator would write
    */
@@ -74,13 +76,13 @@ private[redisstate] final class Bootstrap private (
     else merged.zipPartitions(engine.rowsInPlace(spec, Position, source, kept))(_ ++ _)
   }
 
-  /** Of all rows of the store, as they are to be. */
+  /** Digest of all rows that the store will have. */
   lazy val digest: StateDigest = engine.digestOf(spec, rows)
 
   def write(target: StateSide, watcher: MoveWatcher): MovedStore =
     engine.replace(spec, Position, target, rows, digest, watcher)
 
-  /** What two calls for one folder have to agree on. */
+  /** Record that two calls for one folder have to agree on. */
   def record: JObject =
     ("operator" -> spec.operator) ~ ("variables" -> frames.map(_._1.variable).sorted.toList) ~
       ("merges" -> merges) ~ ("digest" -> digest.text)
@@ -106,10 +108,10 @@ private[redisstate] final class Bootstrap private (
 
 object Bootstrap {
 
-  /** Of a store that is alone in its operator: those that are served have one store. */
+  /** Position of a store that is alone in its operator: only such operators are supported. */
   private val Position = 0
 
-  /** For Python: what each operator and variable of a checkpoint wants, as JSON. */
+  /** Returns the columns of each operator and variable of a checkpoint as JSON, for Python. */
   def columns(session: SparkSession, folder: String): String = Named.errors {
     val hadoopConf = session.sessionState.newHadoopConf()
     val path = new org.apache.hadoop.fs.Path(folder)
@@ -178,7 +180,7 @@ object Bootstrap {
   }
 
   /**
-   * What rows are sorted by on their way.
+   * Sort key of the rows.
    *
    * @param key bytes of the UnsafeRow
    */
@@ -190,7 +192,7 @@ object Bootstrap {
     def isSame(other: RowKey): Boolean = family == other.family && Arrays.equals(key, other.key)
   }
 
-  /** A given row stands before that of the same key which was there. */
+  /** Sorts a given row before the existing row of the same key. */
   private implicit val ordering: Ordering[RowKey] = new Ordering[RowKey] {
     override def compare(one: RowKey, other: RowKey): Int = {
       val families = Integer.compare(one.family, other.family)
@@ -203,7 +205,7 @@ object Bootstrap {
     override def getPartition(key: Any): Int = key.asInstanceOf[RowKey].partition
   }
 
-  /** Takes the first row of each key. */
+  /** Keeps the first row of each key. */
   private final class OnePerKey(
       columns: Seq[FamilyColumns],
       sorted: Iterator[(RowKey, Array[Byte])])

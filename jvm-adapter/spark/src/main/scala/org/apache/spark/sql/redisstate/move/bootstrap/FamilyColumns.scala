@@ -8,7 +8,7 @@ import org.apache.spark.sql.redisstate.move.engine.{FamilySpec, StoreSpec}
 import org.apache.spark.sql.redisstate.rows.PartitionKeys
 import org.apache.spark.sql.types._
 
-/** Where a column of a state's key or value comes from. */
+/** Source of a column of a state's key or value. */
 private[redisstate] sealed trait ColumnSource
 
 private[redisstate] object ColumnSource {
@@ -24,8 +24,8 @@ private[redisstate] object ColumnSource {
 }
 
 /**
- * Which columns a DataFrame needs, so that its rows can be those of a family. They are called as in live reads (docs/reading.md), but for
- * what follows from others.
+ * Columns that a DataFrame needs, so that its rows become those of a family. Their names are those
+ * of live reads (docs/reading.md), except for columns that follow from others.
  *
  * @param at position of the family in its store
  * @param variable of a processor; else empty
@@ -44,10 +44,10 @@ private[redisstate] final case class FamilyColumns(
     normalizesKeys: Boolean) {
   def family: FamilySpec = spec.families(at)
 
-  /** What is written: these rows, and what follows from them. */
+  /** Families that are written: this one, and the one that follows from it. */
   def families: Set[Int] = Set(at) ++ counter
 
-  /** For messages. */
+  /** Name for messages. */
   def name: String = if (variable.isEmpty) spec.toString else s"$spec variable $variable"
 
   def partitionKeys: PartitionKeys = PartitionKeys(
@@ -58,7 +58,7 @@ private[redisstate] final case class FamilyColumns(
     spec.variables)
 }
 
-/** A family that has no such columns. */
+/** A family without such columns. */
 private[redisstate] final case class NoColumns(spec: StoreSpec, variable: String, why: String)
 
 private[redisstate] object FamilyColumns {
@@ -72,10 +72,13 @@ private[redisstate] object FamilyColumns {
   private val Counter = "$rowCounter_"
   private val Elements = "values"
 
-  /** Which Spark never leaves empty. Its schema files say of every column that it may be. */
+  /** Columns that Spark never leaves empty, though its schema files allow null in every column. */
   private val Times = Set("timeoutTimestamp", "expiresAtMicros")
 
-  /** Of each family that a program knows of: that of the operator, or one for each state variable. */
+  /**
+   * Returns the columns of each family that a program knows: that of the operator, or one for each
+   * state variable.
+   */
   def of(
       spec: StoreSpec,
       conf: Map[String, String]): Seq[Either[NoColumns, FamilyColumns]] = {

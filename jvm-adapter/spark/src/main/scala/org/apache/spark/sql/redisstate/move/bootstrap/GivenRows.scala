@@ -11,7 +11,8 @@ import org.redisstate.core.errors.ConfigException
 import org.redisstate.core.format.MultiValue
 
 /**
- * Makes rows of a family from the rows of a DataFrame, as Spark's own operators would write them. It is used in tasks.
+ * Makes rows of a family from the rows of a DataFrame, as Spark's own operators would write them.
+ * Used in tasks.
  *
  * @param keys expressions over a row of the DataFrame
  * @param values of the columns of a value, or of the elements of a list alone
@@ -22,7 +23,7 @@ private[redisstate] final class GivenRows private (
     values: Seq[Expression])
     extends Serializable {
 
-  /** For one thread. */
+  /** Returns a function for one thread. */
   def maker: InternalRow => Seq[MovedRow] = {
     val family = columns.family
     val keyOf = UnsafeProjection.create(keys)
@@ -132,7 +133,10 @@ private[redisstate] object GivenRows {
     case (a, b) => a == b || isNarrower(a, b)
   }
 
-  /** Every value is one of the wider type, and no zone or format has a say in it. */
+  /**
+   * Returns whether every value of a type is also one of the wider type, whatever the zone or
+   * format.
+   */
   private def isNarrower(from: DataType, to: DataType): Boolean = (from, to) match {
     case (NullType, _) => true
     case (a: IntegralType, b: IntegralType) => a.defaultSize < b.defaultSize
@@ -143,7 +147,7 @@ private[redisstate] object GivenRows {
     case _ => false
   }
 
-  /** A schema with the names that the columns of a DataFrame have, for messages. */
+  /** Returns a schema with the column names of a DataFrame, for messages. */
   private def named(
       columns: FamilyColumns,
       sources: Seq[ColumnSource],
@@ -163,10 +167,10 @@ private[redisstate] object GivenRows {
     s"$found. The rows need the columns: ${columns.wanted.toDDL}.")
 }
 
-/** Looks for a null where a schema has none. */
+/** Finds a null where a schema allows none. */
 private[redisstate] object NullCheck {
 
-  /** Gives the path of the first one. */
+  /** Returns a function that returns the path of the first null. */
   def of(schema: StructType): InternalRow => Option[String] = {
     val checks = schema.fields.zipWithIndex.flatMap { case (field, i) => ofField(field, i) }
     if (checks.isEmpty) _ => None

@@ -43,7 +43,10 @@ private[redisstate] final class CheckpointFiles(hadoopConf: Configuration) {
         .rename(written, file, Options.Rename.OVERWRITE)
   }
 
-  /** Puts a file in place that a process was replacing when it died: the older one is gone, the new one is whole. */
+  /**
+   * Completes a replacement that a killed process had begun: the older file is gone, the new one is
+   * whole.
+   */
   def recover(file: Path): Unit = {
     val system = file.getFileSystem(hadoopConf)
     if (!system.exists(file) && system.exists(aside(file)))
@@ -77,7 +80,7 @@ private[redisstate] final class CheckpointFiles(hadoopConf: Configuration) {
     if (system.exists(folder)) system.listStatus(folder).toSeq.map(_.getPath) else Nil
   }
 
-  /** What has a number for its name. */
+  /** Returns the files with a number as their name. */
   def numbered(folder: Path): Seq[Long] = list(folder).flatMap(_.getName.toLongOption).sorted
 
   def delete(path: Path): Unit = {
@@ -85,7 +88,10 @@ private[redisstate] final class CheckpointFiles(hadoopConf: Configuration) {
     ()
   }
 
-  /** It names schema files with their whole path, and the number of partitions. */
+  /**
+   * Rewrites one metadata file, which names schema files with their whole path, and the number of
+   * partitions.
+   */
   private def describe(
       metadata: Path,
       stateRoot: Path,
@@ -116,6 +122,6 @@ private[move] object CheckpointFiles {
   /** Ends the name of what is to take a file's place. It is whole once the file is gone. */
   private val Aside = ".redis_state"
 
-  /** Whether a file was to take another one's place. */
+  /** Returns whether a file was about to replace another one. */
   def isAside(file: Path): Boolean = file.getName.startsWith(".") && file.getName.endsWith(Aside)
 }

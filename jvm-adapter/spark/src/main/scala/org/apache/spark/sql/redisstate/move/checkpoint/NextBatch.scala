@@ -7,10 +7,10 @@ import org.apache.hadoop.fs.Path
 
 import org.apache.spark.sql.redisstate.checkpoint.{OnceFile, QueryLogs, TextFile}
 
-/** The switch of a checkpoint that is changed where it is: the plan of the batch behind its last one. */
+/** Switch of a checkpoint that is changed in place: the plan of the batch after its last one. */
 private[redisstate] object NextBatch {
 
-  /** Whether the last batch is still the newest one in both logs. */
+  /** Returns whether the last batch is still the newest one in both logs. */
   def isFree(checkpoint: QueryCheckpoint, hadoopConf: Configuration): Boolean =
     Seq(QueryLogs.Offsets, QueryLogs.Commits).forall(log =>
       batches(checkpoint, log, hadoopConf).maxOption.contains(checkpoint.batch))
@@ -34,8 +34,9 @@ private[redisstate] object NextBatch {
   }
 
   /**
-   * Whether a run beside this one carried that batch out long ago, so that Spark has removed its entries. Another start may have gone on
-   * from the entry that is there by now: then the batch is in the commit log.
+   * Returns whether another run carried that batch out long ago, so that Spark has removed its
+   * entries. If another start continued from the entry that exists by now, the batch is in the
+   * commit log.
    */
   private def isPassed(
       checkpoint: QueryCheckpoint,

@@ -43,10 +43,10 @@ private[redisstate] final case class QueryCheckpoint(
 
   def stateRoot: Path = new Path(folder, "state")
 
-  /** Of every store after the batch. */
+  /** Version of every store after the batch. */
   def version: Long = batch + 1
 
-  /** What Spark pinned for the query. */
+  /** Confs that Spark pinned for the query. */
   def conf: Map[String, String] =
     (offsets.metadata \ "conf").extractOpt[Map[String, String]].getOrElse(Map.empty)
 
@@ -54,7 +54,7 @@ private[redisstate] final case class QueryCheckpoint(
   def provider: String =
     conf.getOrElse(SQLConf.STATE_STORE_PROVIDER_CLASS.key, Providers.HdfsBacked)
 
-  /** By operator, partition and store; empty in checkpoint format 1. */
+  /** Unique ids of the versions by operator, partition and store; empty in checkpoint format 1. */
   def uids: Map[Long, Seq[Seq[String]]] =
     (commit.metadata \ UniqueIds).extractOpt[Map[String, Seq[Seq[String]]]].getOrElse(
       Map.empty).map {
@@ -63,7 +63,10 @@ private[redisstate] final case class QueryCheckpoint(
 
   def hasIds: Boolean = uids.nonEmpty
 
-  /** Of operators that have as many as the query has; an old checkpoint does not name the number. */
+  /**
+   * Number of partitions of operators without a number of their own; an old checkpoint does not
+   * name it.
+   */
   def partitions: Option[Int] = partitionsIn(offsets.metadata)
 
   /** The entry of the batch as a query with another provider, or another number of partitions, would have it. */
@@ -74,7 +77,8 @@ private[redisstate] final case class QueryCheckpoint(
         (SQLConf.SHUFFLE_PARTITIONS.key -> partitions.map(_.toString)))))
 
   /**
-   * The entry of a next batch that has no new data: it ends where this one ended, with the watermark that Spark would give it.
+   * Returns the entry of a next batch without new data: it ends where this one ended, with the
+   * watermark that Spark would give it.
    *
    * @param nowMs of the driver's clock
    * @param partitions from that batch on; None leaves them as they are
@@ -88,8 +92,8 @@ private[redisstate] final case class QueryCheckpoint(
   }
 
   /**
-   * The unique ids for a number of partitions: those that are there, and more of them behind, which are the same whoever asks. An older
-   * number of partitions finds its own.
+   * Returns the unique ids for a number of partitions: the existing ones, followed by more, which
+   * are the same for every caller. A smaller number of partitions uses the existing ones.
    */
   def uidsFor(partitions: Int): Map[Long, Seq[Seq[String]]] =
     uids.map { case (operator, ids) =>
@@ -151,8 +155,8 @@ private[redisstate] object QueryCheckpoint {
     )
 
   /**
-   * A batch without new data has to be one that Spark can carry out: it takes the operator of a limit away where there are no rows, and
-   * then misses it.
+   * Checks that Spark can run a batch without new data: it drops the operator of a limit from an
+   * empty batch, then fails to find it.
    *
    * @param instead what to do
    * @throws ConfigException the query has such an operator
@@ -164,7 +168,7 @@ private[redisstate] object QueryCheckpoint {
           s"this needs. Nothing was changed. $instead")
     }
 
-  /** What an entry of the offset log says of the number of partitions. */
+  /** Number of partitions in an entry of the offset log. */
   def partitionsIn(offsets: JValue): Option[Int] =
     (offsets \ "conf" \ SQLConf.SHUFFLE_PARTITIONS.key).extractOpt[String].flatMap(_.toIntOption)
 

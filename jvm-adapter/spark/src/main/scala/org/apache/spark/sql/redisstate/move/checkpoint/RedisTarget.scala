@@ -15,7 +15,7 @@ import org.redisstate.core.backend.{Command, RedisBackend, Topology}
 import org.redisstate.core.errors.FullException
 import org.redisstate.core.protocol.{GenClaims, RunRegistry}
 
-/** What has to be there before tasks write into Redis: as the listener of a query does it, so does a move. */
+/** Prepares Redis before tasks write there, for a move as the listener does it for a query. */
 private[redisstate] object RedisTarget {
 
   /** Decides on the gen of the target, and registers the move as its run. The run of the query gives it id and name. */
@@ -43,7 +43,8 @@ private[redisstate] object RedisTarget {
     withBackend(conf)(new RunRegistry(_, conf.keyPrefix, change.before).move(change.now.gen))
 
   /**
-   * What an interrupted move has written already counts as memory that is there.
+   * Checks that the server has room for the state. Rows of an interrupted move already count as
+   * used.
    *
    * @param source where all rows come from; None if some come from elsewhere
    * @param digests what is to come; not asked for if the server has no limit, or room for the files
@@ -64,8 +65,8 @@ private[redisstate] object RedisTarget {
     }
 
   /**
-   * Whether the state that was moved is within the limits of its bytes; before anything switches to it, since its query could not write
-   * on.
+   * Checks that the moved state is within the limits of its bytes, before anything switches to it:
+   * its query could not write on.
    *
    * @throws org.redisstate.core.errors.QuotaException if a limit is reached
    */
@@ -100,7 +101,7 @@ private[redisstate] object RedisTarget {
     }.getOrElse(0L)
   }
 
-  /** None if nothing was written yet. */
+  /** Runs a function in the gen of the target; None if nothing was written yet. */
   private def inGen[T](side: StateSide, conf: RedisStateConf, hadoopConf: Configuration)(
       use: (RedisBackend, String) => T): Option[T] =
     new MarkerFile(side.stateRoot, hadoopConf).find(expected = false)
@@ -112,7 +113,7 @@ private[redisstate] object RedisTarget {
     finally ExecutorRegistry.release(conf.connection)
   }
 
-  /** None where the server has no limit, or is a cluster, whose nodes have one each. */
+  /** Free bytes of the server; None without a limit, or in a cluster, whose nodes have one each. */
   private def free(conf: RedisStateConf): Option[Long] =
     if (conf.connection.url.topology == Topology.Cluster) None else freeOf(conf)
 
@@ -132,19 +133,19 @@ private[redisstate] object RedisTarget {
   private def confOf(conf: StateStoreConf): RedisStateConf =
     RedisStateConf(conf.sqlConfs, conf.minVersionsToRetain)
 
-  /** What a row takes in a block beside its bytes, at most. */
+  /** Most bytes that a row takes in a block beside its own. */
   private val RowBytes = 16L
 
-  /** So many times the size of the files, which are compressed, their rows hardly ever have. */
+  /** Factor by which rows hardly ever exceed the size of their compressed files. */
   private val FilesRatio = 16L
 }
 
-/** The conf of a store as a task of a query would have it, but for what a move has no use for. */
+/** Conf of a store in a query's task, without settings that a move does not need. */
 private[redisstate] object MoveConf {
 
   /**
-   * With it RocksDB looks for the key of each row that is put, to know how many rows there are. A
-   * move counts them anyway, and where the number is missing the query's first load counts once.
+   * Makes RocksDB look up the key of each row that is put, to count rows. A move counts them
+   * anyway, and where the number is missing the query's first load counts once.
    */
   private val CountsRows = "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows"
 

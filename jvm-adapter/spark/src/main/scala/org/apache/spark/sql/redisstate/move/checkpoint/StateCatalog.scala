@@ -21,7 +21,7 @@ private[redisstate] object StateCatalog {
   private val ListState = "ListState"
   private val Join = "symmetricHashJoin"
 
-  /** All of whose families hold lists: those of Spark's join state format 4. */
+  /** Families that only hold lists, in Spark's join state format 4. */
   private val JoinLists = for {
     side <- Set("left", "right")
     kind <- Set("keyWithTsToValues", "tsWithKey")
@@ -142,7 +142,7 @@ private[redisstate] object StateCatalog {
   }
 }
 
-/** Where Spark keeps the schema of a store whose operator metadata does not name it. */
+/** Path of the schema of a store whose operator metadata does not name it. */
 private[redisstate] object StoreSchema {
   def file(id: StateStoreId): Path = new Path(id.storeCheckpointLocation(), "_metadata/schema")
 }

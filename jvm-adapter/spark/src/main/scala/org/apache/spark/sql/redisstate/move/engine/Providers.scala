@@ -4,11 +4,11 @@ import org.apache.spark.sql.redisstate.conf.SparkMinor
 
 import org.redisstate.core.errors.ConfigException
 
-/** The providers that state moves between, and what each cannot do. */
+/** Providers that state moves between, with their limits. */
 private[redisstate] object Providers {
   private val Package = "org.apache.spark.sql.execution.streaming.state"
 
-  /** By name, as confs and offset logs have it: the class is above what moves state. */
+  /** Class name, as confs and offset logs have it: the class is above what moves state. */
   val Redis: String = "org.apache.spark.sql.redisstate.RedisStateStoreProvider"
   val HdfsBacked: String = s"$Package.HDFSBackedStateStoreProvider"
   val RocksDb: String = s"$Package.RocksDBStateStoreProvider"

@@ -4,9 +4,9 @@ import org.apache.spark.sql.catalyst.expressions.{UnsafeRow, XXH64}
 import org.apache.spark.unsafe.types.UTF8String
 
 /**
- * What rows add up to, in whatever order they come. Each row has two 64-bit hashes (Spark's XXH64
- * with two seeds) of its column family, its key and its values in their order; each hash is added
- * up modulo 2^64. It finds a fault, and is no proof against someone who wants to deceive.
+ * Digest of rows, independent of their order. Each row has two 64-bit hashes (Spark's XXH64 with
+ * two seeds) of its column family, its key and its values in their order; each hash is added up
+ * modulo 2^64. It finds a fault, and is no proof against deceit.
  */
 final case class StateDigest(rows: Long, bytes: Long, first: Long, second: Long) {
 

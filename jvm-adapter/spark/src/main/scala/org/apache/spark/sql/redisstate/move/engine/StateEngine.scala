@@ -22,16 +22,16 @@ import org.redisstate.core.errors.{
   StateLostException
 }
 
-/** Which partition a row belongs to, where the number of partitions changes. It is used in tasks. */
+/** Assigns rows to partitions, where the number of partitions changes. Used in tasks. */
 trait RowRouting extends Serializable {
   def partitions: Int
 
-  /** Of one store; the function is used by one thread. */
+  /** Returns the function of one store, for one thread. */
   def of(store: StoreSpec): StateEntry => Int
 }
 
 /**
- * A partition of a store that was written.
+ * A written partition of a store.
  *
  * @param digest of what can be read there
  * @param uid Spark's unique id of it, in checkpoint format 2
@@ -44,7 +44,7 @@ final case class WrittenPartition(
     isNew: Boolean)
 
 /**
- * A store that was moved.
+ * A moved store.
  *
  * @param source what was read
  * @param partitions by number
@@ -54,12 +54,12 @@ final case class MovedStore(
     source: StateDigest,
     partitions: Seq[WrittenPartition]) {
 
-  /** That it has now; of a dry run, which writes none, those that were read. */
+  /** Number of partitions after the move; for a dry run, those that were read. */
   def numPartitions: Int = if (partitions.isEmpty) spec.partitions else partitions.size
   def target: StateDigest = partitions.map(_.digest).foldLeft(StateDigest.Empty)(_ + _)
 }
 
-/** Told on the driver of each partition that is done. */
+/** Callback on the driver for each finished partition. */
 trait MoveWatcher {
   def partitionDone(spec: StoreSpec, digest: StateDigest): Unit
 }
@@ -102,7 +102,7 @@ final class StateEngine(session: SparkSession, hadoopConf: Configuration) {
     }
   }
 
-  /** What the rows of stores add up to. */
+  /** Returns the digests of stores. */
   def digests(
       stores: Seq[StoreSpec],
       side: StateSide,
@@ -175,7 +175,7 @@ final class StateEngine(session: SparkSession, hadoopConf: Configuration) {
       }
   }
 
-  /** What rows of a store add up to. */
+  /** Returns the digest of rows of a store. */
   def digestOf(spec: StoreSpec, rows: RDD[MovedRow]): StateDigest = ofNoQuery {
     val names = spec.families.map(_.name)
     collect(rows.mapPartitions { moved =>
@@ -254,7 +254,7 @@ final class StateEngine(session: SparkSession, hadoopConf: Configuration) {
       done: T => Unit): Seq[T] =
     collect(context.parallelize(0 until partitions, partitions).map(task))(done)
 
-  /** In the order of the partitions. */
+  /** Collects results in the order of the partitions. */
   private def collect[T: scala.reflect.ClassTag](rdd: RDD[T])(done: T => Unit): Seq[T] = {
     val found = mutable.SortedMap.empty[Int, T]
     context.runJob(
@@ -269,8 +269,8 @@ final class StateEngine(session: SparkSession, hadoopConf: Configuration) {
   }
 
   /**
-   * A provider asks the task for the query that it serves, and lists its state under that. Until the query runs there, nobody who looks
-   * for it may find a state of which a part is missing.
+   * Runs work without a query's id: a provider asks the task for its query, and lists its state
+   * under it. Until the query runs there, no reader may find incomplete state.
    */
   private def ofNoQuery[T](work: => T): T = {
     val before = context.getLocalProperty(StreamExecution.QUERY_ID_KEY)
@@ -282,7 +282,10 @@ final class StateEngine(session: SparkSession, hadoopConf: Configuration) {
 
 object StateEngine {
 
-  /** Each store with its position in its operator, which is that of its unique id in the commit log. */
+  /**
+   * Pairs each store with its position in its operator, which is that of its unique id in the
+   * commit log.
+   */
   def withPositions(stores: Seq[StoreSpec]): Seq[(StoreSpec, Int)] =
     stores.map(spec => spec -> stores.filter(_.operator == spec.operator).indexOf(spec))
 
@@ -337,7 +340,7 @@ object StateEngine {
     given -> WrittenPartition(partition, found, uid, isNew = true)
   }
 
-  /** What an interrupted move has left, if it is a whole version. */
+  /** Returns the partition that an interrupted move has left, if it is a whole version. */
   private def earlier(
       spec: StoreSpec,
       target: StateSide,
@@ -381,7 +384,7 @@ object StateEngine {
     }
   }
 
-  /** Nothing of that version was ever written. */
+  /** Returns whether the error means that nothing of that version was ever written. */
   private def isAbsent(e: Throwable): Boolean =
     Iterator.iterate(e)(_.getCause).takeWhile(_ != null).exists {
       case lost: StateLostException => !lost.isPurged
@@ -427,7 +430,7 @@ object StateEngine {
         )
     }
 
-  /** A row is sent to the partition with the number that is its key. */
+  /** Sends a row to the partition whose number is the row's key. */
   private final class AsNumbered(override val numPartitions: Int) extends Partitioner {
     override def getPartition(key: Any): Int = key.asInstanceOf[Int]
   }

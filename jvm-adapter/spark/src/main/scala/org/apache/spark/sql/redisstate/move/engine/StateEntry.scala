@@ -25,7 +25,7 @@ final class StateEntry {
 }
 
 /**
- * A row that goes from one partition to another through Spark's shuffle.
+ * A row on its way between partitions through Spark's shuffle.
  *
  * @param key bytes of the UnsafeRow
  * @param value bytes of the UnsafeRow, or of a list as `MultiValue` encodes it
@@ -72,7 +72,7 @@ private[redisstate] final class RowPacker(spec: StoreSpec) {
 
 private[redisstate] object RowPacker {
 
-  /** Of packed rows in a shuffle: Java's own writes the names of classes beside each row. */
+  /** Serializer of packed rows in a shuffle: Java's own writes class names beside each row. */
   def serializer: Serializer =
     new KryoSerializer(new SparkConf(false).registerKryoClasses(Array(classOf[MovedRow])))
 }

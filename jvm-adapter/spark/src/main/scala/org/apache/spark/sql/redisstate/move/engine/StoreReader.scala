@@ -77,7 +77,7 @@ private[redisstate] final class StoreReader(
       }
   }
 
-  /** Of all rows. */
+  /** Returns the digest of all rows. */
   def digest(): StateDigest = {
     val sum = new DigestSum(spec.families.map(_.name))
     entries.foreach(sum.add)
@@ -91,7 +91,7 @@ private[redisstate] final class StoreReader(
 
 private[redisstate] object StoreReader {
 
-  /** A provider of its own, that no other part of Spark knows. */
+  /** Makes a provider that no other part of Spark knows. */
   def provider(
       spec: StoreSpec,
       side: StateSide,

@@ -40,7 +40,7 @@ final case class StoreSpec(
     families: Seq[FamilySpec],
     schemas: Option[StateSchemaMetadata]) {
 
-  /** As Spark's own rewriter tells it. */
+  /** Returns whether the store has column families, by the rule of Spark's own rewriter. */
   def usesFamilies: Boolean = families.exists(_.name != StateStore.DEFAULT_COL_FAMILY_NAME)
 
   /** Types of a processor's state variables, by name. */
@@ -53,7 +53,10 @@ final case class StoreSpec(
       }.toMap
     }
 
-  /** What a provider is initialised with; a join whose families all have names has no other one. */
+  /**
+   * Family that a provider is initialised with; a join whose families all have names has no default
+   * one.
+   */
   def default: FamilySpec =
     families.find(_.name == StateStore.DEFAULT_COL_FAMILY_NAME).getOrElse {
       val some = families.head
@@ -63,13 +66,15 @@ final case class StoreSpec(
         multiValue = false)
     }
 
-  /** The families that may hold rows: a processor never writes into the default one. */
+  /**
+   * Positions of the families that may hold rows: a processor never writes into the default one.
+   */
   def filled: Seq[Int] = families.indices.filter { i =>
     !(usesFamilies && families(i).name == StateStore.DEFAULT_COL_FAMILY_NAME)
   }
 
   /**
-   * Tells a store of the families that it does not know by itself.
+   * Declares to a store the families that it does not know by itself.
    *
    * @param declare as Spark's `createColFamilyIfAbsent`
    */
@@ -86,14 +91,17 @@ final case class StoreSpec(
         family.internal)
     }
 
-  /** Whether only its first partition is there, though Spark's metadata gives it as many as the others have. */
+  /**
+   * Returns whether only the first partition exists, though Spark's metadata gives it as many as
+   * the others have.
+   */
   def isSingle: Boolean = PartitionKeys.isSingle(operatorName, default.keySchema)
 
   override def toString: String = s"operator $operator ($operatorName) store $name"
 }
 
 /**
- * Where stores are at one version.
+ * Location of stores at one version.
  *
  * @param stateRoot the checkpoint's state folder
  * @param version of every store: the number of the last committed batch, plus 1

@@ -26,12 +26,12 @@ private[redisstate] final class StoreWriter(
     else if (entry.list.nonEmpty) sink.putList(entry.key, entry.list, family)
   }
 
-  /** Of what was put. */
+  /** Digest of the rows that were put. */
   def digest: StateDigest = sum.result
 
   /** @return Spark's unique id of what was written, in checkpoint format 2 */
   def commit(): Option[String] = sink.commit()
 
-  /** What was not committed is given up. */
+  /** Drops uncommitted rows. */
   override def close(): Unit = sink.close()
 }

@@ -11,10 +11,10 @@ import org.apache.spark.sql.redisstate.stores.MovesState
 
 import org.redisstate.core.errors.UnavailableException
 
-/** How a provider is given a version that it did not build from the ones before. For one thread. */
+/** Writes a version into a provider that did not build it from earlier ones. For one thread. */
 private[redisstate] sealed trait TargetSink extends AutoCloseable {
 
-  /** Each key comes once. */
+  /** Writes a row; each key comes once. */
   def put(key: UnsafeRow, value: UnsafeRow, family: String): Unit
 
   /** @param values one or more */
@@ -87,7 +87,7 @@ private[redisstate] object TargetSink {
     }
   }
 
-  /** A provider that begins at any version. */
+  /** Sink for a provider that can begin at any version. */
   private final class Empty(spec: StoreSpec, provider: StateStoreProvider, before: Long)
       extends OfSpark {
     override protected val store: StateStore =
@@ -146,7 +146,7 @@ private[redisstate] object TargetSink {
   def scratchIn(checkpoint: Path): Path =
     new Path(checkpoint, s"$ScratchPrefix${UUID.randomUUID()}")
 
-  /** Whether it is such a folder; who was killed leaves it. */
+  /** Returns whether a path is a scratch folder; a killed task leaves it. */
   def isScratch(path: Path): Boolean = path.getName.startsWith(ScratchPrefix)
 
   private def told(spec: StoreSpec, store: StateStore): StateStore = {

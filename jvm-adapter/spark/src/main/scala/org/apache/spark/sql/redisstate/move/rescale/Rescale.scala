@@ -9,7 +9,7 @@ import org.apache.spark.sql.redisstate.rows.PartitionKeys
 import org.redisstate.core.errors.{ConfigException, FormatException}
 
 /**
- * Which stores of a checkpoint get another number of partitions, and how.
+ * Stores of a checkpoint that get another number of partitions, and their routing.
  *
  * @param single stores whose operator has one partition whatever the number is: an aggregation without a key, a limit
  * @param spread the others
@@ -58,7 +58,7 @@ private[redisstate] object Rescale {
 
   private def key(store: StoreSpec): (Long, String) = (store.operator, store.name)
 
-  /** By the position of the family. */
+  /** Returns the partition keys by the position of the family. */
   private def keysOf(store: StoreSpec): Seq[PartitionKeys] = {
     val variables = store.variables
     store.families.indices.map { at =>
@@ -75,7 +75,9 @@ private[redisstate] object Rescale {
       keys: Map[(Long, String), Seq[PartitionKeys]])
       extends RowRouting {
 
-    /** Each row has to lie where Spark's hash says: only then is its place among the new partitions known. */
+    /**
+     * Checks that each row lies where Spark's hash puts it: only then is its new partition known.
+     */
     override def of(store: StoreSpec): StateEntry => Int = {
       val here = TaskContext.getPartitionId()
       val ofFamilies = keys(key(store))

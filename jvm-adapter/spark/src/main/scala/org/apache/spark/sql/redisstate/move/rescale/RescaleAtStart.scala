@@ -38,10 +38,12 @@ import org.apache.spark.sql.redisstate.move.engine.{
 import org.redisstate.core.errors._
 
 /**
- * Gives the state of a checkpoint another number of partitions where it is, before its query begins (option `rescaleTo`). The rows after
- * the last batch N go into a new gen, which a marker file announces. The switch is one file, `offsets/<N+1>`, which is created only if it
- * is absent: it plans a batch without new data with the new number, and names the gen. Spark carries that batch out and logs it. Until
- * that file is there the checkpoint is the old one (docs/format.md, section 9).
+ * Changes the number of partitions of a checkpoint's state in place, before its query begins
+ * (option `rescaleTo`). The rows after the last batch N go into a new gen, which a marker file
+ * announces. The switch is one file, `offsets/<N+1>`, which is created only if it is absent: it
+ * plans a batch without new data with the new number, and names the gen. Spark carries that batch
+ * out and logs it. Until that file exists the checkpoint is the old one (docs/format.md, section
+ * 9).
  */
 private[redisstate] final class RescaleAtStart(
     session: SparkSession,
@@ -205,7 +207,9 @@ private[redisstate] final class RescaleAtStart(
     s"change the number of partitions of $folder: another run of the query planned batch $batch meanwhile. " +
       "Stop that run, then start this one again.")
 
-  /** What Spark has to find before it carries out the batch that was planned here; all of it may be done again. */
+  /**
+   * Completes what Spark needs before it carries out the planned batch; every step may be repeated.
+   */
   private def finish(): Unit = marker.undecided().foreach { change =>
     val rescaled = change.now.rescaled.get
     // First of all: from now on nobody writes or reads on in the partitions of before, whatever files a cache still shows.
