@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Mode = Literal["replace", "merge"]
 _MODES = ("replace", "merge")
 _ONLY = -1
-_CLASS = "Bootstrap"
+_CLASS = "bootstrap.Bootstrap"
 
 
 @dataclass(frozen=True, slots=True)

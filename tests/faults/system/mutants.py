@@ -112,7 +112,7 @@ def _nothing(*_: object, **__: object) -> None:
 
 _IDENTITY = f"{_SPARK}/checkpoint/CheckpointIdentity.scala"
 _REGISTRY = f"{_SPARK}/executor/ExecutorRegistry.scala"
-_PROVIDER = f"{_SPARK}/RedisStateStoreProvider.scala"
+_ENTRY = f"{_SPARK}/checkpoint/QueryEntry.scala"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -163,7 +163,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "who brings rows into the local memory makes room for them",
         (
             (
-                f"{_CORE}/store/MemoryBudget.scala",
+                f"{_CORE}/store/resources/MemoryBudget.scala",
                 "if (usedBytes > boundBytes) {\n      making.lock()",
                 "if (false) {\n      making.lock()",
             ),
@@ -174,10 +174,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "only who writes is shown as an instance",
         (
             (
-                _PROVIDER,
-                "    Link(instance, store, new Metrics(store))",
+                _ENTRY,
+                "    StoreLink(instance, store, new Metrics(store), entry)",
                 "    ExecutorRegistry.register(conf.connection, instance)\n"
-                "    Link(instance, store, new Metrics(store))",
+                "    StoreLink(instance, store, new Metrics(store), entry)",
             ),
         ),
     ),

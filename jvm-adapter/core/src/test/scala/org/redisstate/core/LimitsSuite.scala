@@ -4,7 +4,13 @@ import org.scalatest.funsuite.AnyFunSuite
 
 import org.redisstate.core.backend.{ClusterTransport, RedisBackend, RedisUrl}
 import org.redisstate.core.format._
-import org.redisstate.core.protocol.{PartitionClient, ProtocolSettings, Retention, RunRegistry}
+import org.redisstate.core.protocol.{
+  PartitionClient,
+  ProtocolSettings,
+  Retention,
+  RunRegistry,
+  SegmentIo
+}
 import org.redisstate.core.store.PartitionVersions
 
 /** Numbers that both languages have to share, on the table that the Python package is tested on too. */
@@ -25,8 +31,8 @@ final class LimitsSuite extends AnyFunSuite {
     "deltasMin" -> PartitionVersions.DeltasMin,
     "deltasMax" -> PartitionVersions.DeltasMax,
     "retainedFieldsMax" -> Retention.FieldsMax,
-    "chunkBytesMax" -> PartitionClient.ChunkBytesMax,
-    "chunkFieldsMax" -> PartitionClient.FieldsMax,
+    "chunkBytesMax" -> SegmentIo.ChunkBytesMax,
+    "chunkFieldsMax" -> SegmentIo.FieldsMax,
     "acquireTriesMax" -> PartitionClient.AcquireTriesMax,
     "publishTriesMax" -> PartitionClient.PublishTriesMax,
     "redirectsMax" -> ClusterTransport.RedirectsMax,

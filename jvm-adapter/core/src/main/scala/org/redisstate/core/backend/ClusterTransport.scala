@@ -36,13 +36,15 @@ final class ClusterTransport(settings: ConnectionSettings) extends Transport {
     replies.toSeq
   }
 
-  /** Every master has its own memory and its own settings. */
+  /** Returns one exchange for each master: each has its own memory and settings. */
   override def exchanges: Seq[Seq[Command] => Seq[AnyRef]] =
     owners().filter(_ != null).distinct.toSeq.map { address => commands =>
       lookingAgain(node(address).exchange(commands))
     }
 
-  /** Who does not answer may have been replaced: the nodes are asked for again before the next exchange. */
+  /**
+   * Runs an exchange; after a failed connection, looks up the nodes again before the next exchange.
+   */
   private def lookingAgain(exchange: => Seq[AnyRef]): Seq[AnyRef] =
     try exchange
     catch {
@@ -56,7 +58,7 @@ final class ClusterTransport(settings: ConnectionSettings) extends Transport {
     nodes.clear()
   }
 
-  /** What is sent elsewhere next. */
+  /** Sends the parts and returns those that have to be sent to another node. */
   private def send(
       to: Address,
       steps: Seq[Step],

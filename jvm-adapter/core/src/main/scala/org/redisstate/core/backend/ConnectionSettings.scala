@@ -5,7 +5,8 @@ import java.nio.file.{Files, Path}
 import org.redisstate.core.errors.ConfigException
 
 /**
- * Where the server is and how long to wait for it. Equal settings share one pool; nothing here prints a password.
+ * Address of the server, credentials and time limits. Equal settings share one pool; no method
+ * prints a password.
  *
  * @param deadlineMs how long one operation may be tried again
  * @param durability what commits wait for
@@ -21,7 +22,7 @@ final case class ConnectionSettings(
     connectionsMax: Int,
     durability: Durability = Durability.None) {
 
-  /** The password as it is now: a file is read again at each connect, so that it can be rotated. */
+  /** Current password. A file is read at each connect, so that the password can be rotated. */
   def currentPassword(): Option[String] = passwordFile match {
     case Some(file) =>
       try Some(Files.readString(Path.of(file)).stripLineEnd)

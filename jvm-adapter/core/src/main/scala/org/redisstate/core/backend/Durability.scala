@@ -5,7 +5,7 @@ import java.nio.charset.StandardCharsets.UTF_8
 import org.redisstate.core.errors.{ConfigException, PermissionException}
 
 /**
- * The option `durability`: what a commit waits for beyond the server's reply.
+ * Option `durability`: conditions that a commit waits for after the server's reply.
  *
  * @param replicas how many replicas must have received it
  * @param aof whether it must be on disk
@@ -13,7 +13,7 @@ import org.redisstate.core.errors.{ConfigException, PermissionException}
 final case class Durability(replicas: Int, aof: Boolean) {
   def asked: Boolean = aof || replicas > 0
 
-  /** As the option has it. */
+  /** Returns the text of the option. */
   override def toString: String = {
     val parts = Seq(Option.when(aof)("aof"), Option.when(replicas > 0)(s"replicas:$replicas"))
     if (asked) parts.flatten.mkString("+") else "none"
@@ -75,13 +75,17 @@ object Durability {
 }
 
 /**
- * The commands that follow a transaction on its own connection, and what their replies mean. `WAIT` and `WAITAOF` speak of what their
- * connection wrote: after a transaction that wrote nothing they return at once.
+ * Commands that wait for durability after a transaction, on the same connection, and the meaning of
+ * their replies. `WAIT` and `WAITAOF` cover what their connection wrote: after a transaction that
+ * wrote nothing they return at once.
  */
 private[backend] final class Waiting(wanted: Durability) {
   import Waiting._
 
-  /** Until a server says otherwise. One that is newer passes the test of the older ones too. */
+  /**
+   * True if the server has `WAITAOF`; assumed until a server refuses it. A newer server also passes
+   * the test of the older ones.
+   */
   @volatile private var hasWaitAof = true
 
   /** @param limitMs how long the server may keep us waiting for it */
@@ -95,7 +99,8 @@ private[backend] final class Waiting(wanted: Durability) {
   }
 
   /**
-   * What the transaction still lacks; empty if nothing, or if a reply is another error.
+   * Returns the condition that the transaction still lacks; empty if there is none, or if a reply
+   * is another error.
    *
    * @param sent what `commands` gave; another thread may have learned of the server since
    * @throws ConfigException when the server writes no file, or not at once

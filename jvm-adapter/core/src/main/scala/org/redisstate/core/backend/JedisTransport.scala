@@ -28,7 +28,7 @@ import org.redisstate.core.errors.{ConfigException, PermissionException}
 final class JedisTransport(settings: ConnectionSettings, address: Address) extends Transport {
   import JedisTransport.{Link, Sockets}
 
-  /** How messages name the server. */
+  /** Name of the server in messages. */
   private val shown =
     if (settings.url.addresses == Seq(address)) settings.url.toString
     else s"$address of ${settings.url}"
@@ -36,7 +36,9 @@ final class JedisTransport(settings: ConnectionSettings, address: Address) exten
   private val idle = new ConcurrentLinkedDeque[Link]
   @volatile private var closed = false
 
-  /** Until there was one answer of a Redis, another protocol means that the address is wrong. */
+  /**
+   * True if a Redis has ever answered; until then another protocol means that the address is wrong.
+   */
   @volatile private var wasAnswered = false
 
   override def exchange(commands: Seq[Command]): Seq[AnyRef] = {
@@ -164,7 +166,10 @@ final class JedisTransport(settings: ConnectionSettings, address: Address) exten
         isHungUp = JedisTransport.isHungUp(e))
     }
 
-  /** What a server says to AUTH and SELECT: waiting helps with some of it, the rest is for the user. */
+  /**
+   * Returns the error for a refused AUTH or SELECT: some refusals end by waiting, the user has to
+   * solve the others.
+   */
   private def refused(command: Command, message: String): RuntimeException =
     ReplyClass.of(message) match {
       case ReplyClass.Transient => new TransportException(message, null, isAnswer = true)
@@ -181,7 +186,10 @@ final class JedisTransport(settings: ConnectionSettings, address: Address) exten
       case _ => ReplyClass.failure(s"connect to $shown", message, command.name)
     }
 
-  /** Until a Redis has answered, TLS at one end only looks like this. */
+  /**
+   * Returns advice for a failed connection: until a Redis has answered, TLS at one end only looks
+   * like this.
+   */
   private def hint(e: Throwable): String =
     if (settings.url.tls) " (does that port speak TLS? a redis:// URL is without TLS)"
     else if (!wasAnswered && JedisTransport.isHungUp(e))
@@ -194,7 +202,7 @@ final class JedisTransport(settings: ConnectionSettings, address: Address) exten
 
 private object JedisTransport {
 
-  /** Knows the socket that it made last. */
+  /** Socket factory that remembers its last socket. */
   private final class Sockets(address: HostAndPort, config: JedisClientConfig)
       extends DefaultJedisSocketFactory(address, config) {
     @volatile var last: Socket = _
@@ -206,8 +214,9 @@ private object JedisTransport {
   }
 
   /**
-   * A connection that sends with a limit; it is connected once. It writes past Jedis, which reads, where a write fails, what the server
-   * may have said before it closed the connection, and keeps it to itself.
+   * Connection with a time limit for writes; it connects once. It writes past Jedis: after a failed
+   * write Jedis would read, and keep to itself, what the server sent before it closed the
+   * connection.
    */
   private final class Link(sockets: Sockets, config: JedisClientConfig, timeoutMs: Long)
       extends Connection(sockets, config) {
@@ -230,7 +239,9 @@ private object JedisTransport {
           lastWords = pending().getOrElse(throw e)
       }
 
-    /** Behind a reply that ends the connection comes none; it is that of the rest, too. */
+    /**
+     * Reads replies; a reply that ends the connection also stands for the missing ones after it.
+     */
     def receive(count: Int): Vector[AnyRef] = Vector.fill(count) {
       if (lastWords != null) lastWords
       else {
@@ -259,7 +270,10 @@ private object JedisTransport {
 
   private val LastWordsBytes = 1 << 16
 
-  /** Whether the connection is of no use behind this reply: a refused EXEC leaves it inside the transaction. */
+  /**
+   * Returns whether the connection is unusable after this reply: a refused EXEC leaves it inside
+   * the transaction.
+   */
   def endsIt(command: Command, reply: AnyRef): Boolean = reply match {
     case ErrorReply(message) => command.name == "EXEC" || ReplyClass.endsConnection(message)
     case _ => false
@@ -288,14 +302,14 @@ private object JedisTransport {
       .take(20)
       .toSeq
 
-  /** What is at the bottom of it, or what we found ourselves, as a part of a sentence. */
+  /** Returns the root cause, or our own finding, as a part of a sentence. */
   def reasonOf(e: Throwable): String = {
     val all = chain(e)
     val root = all.find(_.isInstanceOf[TransportException]).getOrElse(all.last)
     Option(root.getMessage).getOrElse(root.getClass.getSimpleName).stripSuffix(".")
   }
 
-  /** Whether the other side closed the connection instead of an answer. */
+  /** Returns whether the server closed the connection instead of answering. */
   def isHungUp(e: Throwable): Boolean = chain(e).exists { one =>
     Option(one.getMessage).exists(text =>
       text.startsWith("Unexpected end of stream") || text.contains("reset") || text.contains(

@@ -5,6 +5,7 @@ import java.util.concurrent.atomic.AtomicLong
 
 import org.slf4j.LoggerFactory
 
+import org.redisstate.core.concurrent.GuardedBy
 import org.redisstate.core.errors.{
   ConfigException,
   InternalException,
@@ -52,7 +53,10 @@ final class RedisBackend(
   val bytesSent: AtomicLong = new AtomicLong
   val bytesRead: AtomicLong = new AtomicLong
 
-  /** The same connections for who waits no longer than that; only this backend closes them. */
+  /**
+   * Returns a backend with a shorter deadline on the same connections; only this backend closes
+   * them.
+   */
   def within(limitMs: Long): RedisBackend =
     new RedisBackend(
       transport,
@@ -157,7 +161,7 @@ final class RedisBackend(
     !closed
   }
 
-  /** What was handed over is still done. */
+  /** Closes the connections after the work that `later` has queued. */
   override def close(): Unit = {
     synchronized {
       closed = true
@@ -166,12 +170,12 @@ final class RedisBackend(
     transport.close()
   }
 
-  /** When the work of this thread was handed over; null for what was not. */
+  /** Time at which the present work of this thread was queued; null for other work. */
   private val queuedMs = new ThreadLocal[java.lang.Long]
 
-  /** From the first `later` on; guarded by `this`, as `closed`. */
-  private var behind: ExecutorService = _
-  private var closed = false
+  /** From the first `later` on. */
+  @GuardedBy("this") private var behind: ExecutorService = _
+  @GuardedBy("this") private var closed = false
 
   private val waiting = new Waiting(durability)
   @volatile private var contacted = false
@@ -213,12 +217,12 @@ final class RedisBackend(
       throw ReplyClass.lacking(what, names)
     } else throw ReplyClass.failure(what, message, command)
 
-  /** What the server answers about a failure, of a cluster any node; empty if it does not. */
+  /** Asks the server about a failure, in a cluster any node; empty if it does not answer. */
   private def askedAside(commands: Seq[Command]): Seq[AnyRef] =
     try transport.exchanges.headOption.fold(Seq.empty[AnyRef])(_(commands))
     catch { case _: TransportException | _: RedisStateException => Nil }
 
-  /** The error for a request that the server never takes. */
+  /** Returns the error for a request that is above a limit of the server. */
   private def tooLarge(what: String, sent: Seq[Command]): Option[ConfigException] = {
     val (_, longest) = ServerNeeds.sizesOf(sent)
     if (longest <= ServerNeeds.BytesAllowedMin) None
@@ -269,7 +273,7 @@ final class RedisBackend(
     case _ => true
   }
 
-  /** What to do about the last failure, where that is known better than for any failure. */
+  /** Returns specific advice for the last failure. */
   private def hint(last: RuntimeException): String = last match {
     case e: HungUp if !cancelled() =>
       val (sent, longest) = ServerNeeds.sizesOf(e.sent)
@@ -321,11 +325,11 @@ object RedisBackend {
   private final class TransientReply(message: String)
       extends RuntimeException(message.stripSuffix("."))
 
-  /** The server closed the connection in place of an answer to what was sent. */
+  /** Failure: the server closed the connection instead of answering. */
   private final class HungUp(e: TransportException, val sent: Seq[Command])
       extends RuntimeException(e.getMessage, e)
 
-  /** It was done, and a crash might undo it. */
+  /** Failure: the transaction was applied, but a crash might undo it. */
   private final class NotYetDurable(message: String) extends RuntimeException(message)
 
   private def sizeOf(reply: AnyRef): Long = reply match {

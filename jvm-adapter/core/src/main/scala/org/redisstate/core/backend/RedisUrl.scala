@@ -2,7 +2,7 @@ package org.redisstate.core.backend
 
 import org.redisstate.core.errors.ConfigException
 
-/** How the servers of a URL work together: one server, Sentinel or Cluster. */
+/** Topology of a URL's servers: one server, Sentinel or Cluster. */
 sealed trait Topology
 
 object Topology {
@@ -16,7 +16,7 @@ object Topology {
 }
 
 /**
- * Where the servers are.
+ * Location of the servers.
  *
  * @param addresses one server, or the sentinels or nodes that are asked for the others
  * @param tls whether TLS is spoken, with sentinels too

@@ -9,7 +9,7 @@ import org.redisstate.core.errors.{
   RedisStateException
 }
 
-/** What an error reply means for the caller: the table of docs/errors.md. */
+/** Meaning of an error reply for the caller: the table of docs/errors.md. */
 sealed trait ReplyClass
 
 object ReplyClass {
@@ -51,25 +51,25 @@ object ReplyClass {
   private val full = Set("OOM", "MISCONF")
   private val permission = Set("NOPERM", "WRONGPASS", "NOAUTH")
 
-  /** What Redis 6.2 and 7.0, and newer ones, say of a command inside a script. */
+  /** Texts of Redis 6.2, 7.0 and newer for a refused command inside a script. */
   private val permissionInScript = Seq("user executing the script can't run", "ACL failure")
 
   /**
-   * A key that only the script names is on another node, for as long as its slot is half moved; or
-   * the server became a replica between a commit and the wait after it.
+   * Texts of transient errors: a key that only the script names is on another node while its slot
+   * is half moved; or the server became a replica between a commit and the wait after it.
    */
   private val transientTexts = Seq(
     "non local key in a cluster node",
     "while the cluster is down",
     "cannot be used with replica instances")
 
-  /** What Redis 6.2 puts before the reply to a command inside a script. */
+  /** Prefix that Redis 6.2 adds to the reply to a command inside a script. */
   private val around = """(?s)Error running script .*@user_script: ?\d+: -(?=[A-Z]+ )""".r
 
-  /** What a server, or a node of a cluster, answers to a connection above its limit `maxclients`. */
+  /** Reply of a server, or a cluster node, to a connection above its limit `maxclients`. */
   private val maxClients = "max number of clients"
 
-  /** A server limits what it reads of a connection that has not logged in. */
+  /** Reply to a long request on a connection that has not logged in: the server limits those. */
   private val unauthenticated = "Protocol error: unauthenticated"
   private val noPasswordSet = Seq("without any password configured", "Client sent AUTH")
   private val protectedMode = "DENIED"
@@ -88,15 +88,15 @@ object ReplyClass {
 
   private val otherType = "WRONGTYPE "
 
-  /** What Lua and the server say where a script takes an entry apart that has another form. */
+  /** Replies of Lua and of the server where a script parses an entry of another form. */
   private val damagedInScript =
     ("(?i)user_script: ?\\d+: (?:attempt to (?!call)|bad argument |invalid value |table index is nil)" +
       "|command arguments must be strings or integers|hash value is not an integer").r
 
-  /** Before the arguments that a server repeats of a command which it does not know: they may be rows. */
+  /** Text before the arguments that a server repeats of an unknown command: they may be rows. */
   private val arguments = ", with args beginning with"
 
-  /** What to do about a reply that was the same until the deadline. */
+  /** Advice for replies that did not change until the deadline. */
   private val hints = Map(
     "LOADING" -> "It loads its data: wait until it has.",
     "BUSY" -> "A script of another program runs there: wait for it, or end it with SCRIPT KILL.",
@@ -137,27 +137,30 @@ object ReplyClass {
   private def isDamaged(message: String): Boolean =
     message.contains(otherType) || damagedInScript.findFirstIn(message).isDefined
 
-  /** Whether the server has no database of the number that the URL gives. */
+  /** Returns whether the server lacks the database number that the URL gives. */
   def isOfDatabase(message: String): Boolean = noDatabase.exists(message.contains)
 
-  /** Whether the server wants a login, and there was none. */
+  /** Returns whether the server wants a login that was not sent. */
   def wantsLogin(message: String): Boolean =
     message.startsWith("NOAUTH") || message.contains(unauthenticated)
 
   private def isLogin(message: String): Boolean =
     wantsLogin(message) || noPasswordSet.exists(message.contains)
 
-  /** Whether the server closes the connection behind this reply. */
+  /** Returns whether the server closes the connection after this reply. */
   def endsConnection(message: String): Boolean = {
     val text = message.stripPrefix("ERR ")
     Seq("Protocol error", maxClients, protectedMode).exists(text.startsWith)
   }
 
-  /** Whether a script calls a command that the server lacks; the reply does not name it. */
+  /**
+   * Returns whether a script calls a command that the server lacks; the reply does not name the
+   * command.
+   */
   def isLackingInScript(message: String): Boolean =
     of(message) == Lacking && message.contains("called from")
 
-  /** What to do about a transient reply that does not go away; empty if nobody knows. */
+  /** Returns advice for a transient reply that persists; empty if there is none. */
   def hintOf(message: String): String =
     if (message.contains(maxClients)) {
       "Raise maxclients there, or make fewer connections: fewer executors, or a lower " +
@@ -165,7 +168,7 @@ object ReplyClass {
     } else hints.getOrElse(bare(message).takeWhile(_ != ' '), "")
 
   /**
-   * The named error for a reply that is final.
+   * Returns the named error for a final reply.
    *
    * @param command the one that was answered; empty if that is not known
    */
@@ -207,10 +210,10 @@ object ReplyClass {
       s"$what: $found: the server answers '${bare(message).stripSuffix(".")}'. $advice")
   }
 
-  /** What an error names where a script calls a command that the server lacks, and does not say which. */
+  /** Stands for the name of a missing command that a script calls and the reply does not name. */
   val UnnamedInScript = "that a script calls"
 
-  /** The error for commands that a server lacks. */
+  /** Returns the error for commands that a server lacks. */
   def lacking(
       what: String,
       commands: Seq[String],

@@ -6,7 +6,7 @@ import scala.collection.mutable
 
 import redis.clients.jedis.util.JedisClusterCRC16
 
-/** Which commands of a pipeline belong together in a cluster, and where they belong. */
+/** Splits a pipeline by slots: commands that belong together, and the node that owns them. */
 private[backend] object Routing {
   val Slots = 16384
 
@@ -35,7 +35,7 @@ private[backend] object Routing {
     found.toSeq
   }
 
-  /** What speaks of a transaction goes wherever that is sent to in the end. */
+  /** Returns the end of a transaction with its waits, which go to the same node. */
   private def untilEndOfWaits(commands: Seq[Command], at: Int): Int = {
     val exec = commands.indexWhere(_.name == "EXEC", at)
     exec + 1 + commands.iterator.drop(exec + 1).takeWhile(c => BehindExec(c.name)).size
@@ -71,7 +71,7 @@ private[backend] object Routing {
     "ACL",
     "COMMAND")
 
-  /** Where a reply sends the commands to; `ask` for this one time only. */
+  /** Target of a redirected command; `ask` redirects this one time only. */
   final case class Redirect(slot: Int, to: Address, ask: Boolean)
 
   /** @param from who answered: a node that does not know its own host leaves it out */

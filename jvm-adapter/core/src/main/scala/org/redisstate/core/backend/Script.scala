@@ -20,7 +20,7 @@ final class Script private (text: String) {
   def byText(keys: Seq[String], args: Seq[Array[Byte]]): Command =
     command("EVAL", textBytes, keys, args)
 
-  /** Whether a command runs it, by hash or by text. */
+  /** Returns whether a command runs this script, by hash or by text. */
   def isRunBy(command: Command): Boolean = command.name match {
     case "EVAL" => java.util.Arrays.equals(command.args.head, textBytes)
     case "EVALSHA" => java.util.Arrays.equals(command.args.head, hash)
@@ -57,8 +57,8 @@ object Script {
   val Stay: Script = load("stay")
 
   /**
-   * Those that touch keys which they do not declare, because only the manifest names them. On the node to which a half-moved slot goes,
-   * such a key that has not come yet looks absent.
+   * Scripts that touch undeclared keys, because only the manifest names those. On the node that
+   * imports a half-moved slot, such a key looks absent until it arrives.
    */
   val Undeclared: Seq[Script] = Seq(Acquire, Publish, Retain, Renew)
 

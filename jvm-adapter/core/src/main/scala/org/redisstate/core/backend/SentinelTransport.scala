@@ -6,8 +6,8 @@ import java.util.concurrent.atomic.AtomicReference
 import org.redisstate.core.errors.ConfigException
 
 /**
- * The transport to the master that sentinels name. The master is looked up again after each failed
- * connection and each reply of a server that is not a master, and where replicas do not
+ * Transport to the master that sentinels name. The master is looked up again after each failed
+ * connection, after each reply of a server that is not a master, and when replicas do not
  * acknowledge: they may follow another master by now, which a server that is cut off has not
  * learned. The caller sends again.
  *
@@ -134,12 +134,12 @@ final class SentinelTransport(settings: ConnectionSettings, service: String) ext
 
 private object SentinelTransport {
 
-  /** What is asked lacks the command of sentinels. */
+  /** Failure: the address lacks the commands of sentinels. */
   private final class NoSentinel(asked: Address)
       extends RuntimeException(
         s"$asked lacks the command SENTINEL: it is no Sentinel, or the command is renamed there")
 
-  /** A user without the right to ask for the role may still be one that can read and write. */
+  /** Returns whether the user may not ask for the role; such a user may still read and write. */
   private def isUnnamed(message: String): Boolean = {
     val found = ReplyClass.of(message)
     found == ReplyClass.Permission || found == ReplyClass.Lacking

@@ -4,11 +4,11 @@ import java.nio.charset.StandardCharsets.UTF_8
 
 import org.redisstate.core.format.Block
 
-/** What a job needs of a server: its commands, and limits that what it sends fits into. */
+/** Requirements on a server: commands, and limits on the size of requests. */
 object ServerNeeds {
   private val withoutArguments = Seq("MULTI", "EXEC", "TIME")
 
-  /** What a job calls, and its scripts call; Python has the same. */
+  /** Commands that a job and its scripts call; Python has the same list. */
   private[core] val Commands: Seq[String] = withoutArguments ++ Seq(
     "EVAL",
     "EVALSHA",
@@ -31,7 +31,7 @@ object ServerNeeds {
     "UNLINK"
   )
 
-  /** A server takes no lower limit for requests, so that a smaller request is never above one. */
+  /** Lowest limit for requests that a server accepts: a smaller request is never above one. */
   val BytesAllowedMin: Long = 1L << 20
 
   private val Bulk = "proto-max-bulk-len"
@@ -44,18 +44,20 @@ object ServerNeeds {
     Seq(Bulk, Query, Output, Clients).map(name => Command("CONFIG", "GET", name))
 
   /**
-   * Each command with too few arguments, or too many, so that it does nothing. A server looks for the
-   * command first, then counts its arguments, and only then asks for rights.
+   * Returns each command with a wrong number of arguments, so that it does nothing. A server first
+   * looks for the command, then counts its arguments, and only then checks rights.
    */
   def trial: Seq[Command] =
     Commands.map(name => if (withoutArguments.contains(name)) Command(name, "x") else Command(name))
 
-  /** The commands that the server lacks, by its replies to [[trial]]. */
+  /** Returns the commands that the server lacks, by its replies to [[trial]]. */
   def absent(replies: Seq[AnyRef]): Seq[String] = Commands.zip(replies).collect {
     case (name, ErrorReply(message)) if ReplyClass.of(message) == ReplyClass.Lacking => name
   }
 
-  /** The settings among the answers to [[AskLimits]], without those that the user may not see. */
+  /**
+   * Returns the settings in the answers to [[AskLimits]], without those that the user may not see.
+   */
   def settingsIn(replies: Seq[AnyRef]): Map[String, String] =
     replies.collect { case words: Seq[_] =>
       words.map(text).grouped(2).collect { case Seq(name, value) => name -> value }.toSeq
@@ -76,14 +78,14 @@ object ServerNeeds {
     }
   }
 
-  /** The limit that an argument of so many bytes is above. */
+  /** Returns the limit that an argument of this size exceeds. */
   def exceeded(settings: Map[String, String], argumentBytes: Long): Option[String] =
     Seq(Bulk, Query).find { name =>
       val limit = number(settings, name)
       0 < limit && limit < argumentBytes
     }.map(name => s"$name ${settings(name)}")
 
-  /** What to look at where the server closes the connection again and again. */
+  /** Returns advice for a server that closes the connection repeatedly. */
   def hintOfLimits(settings: Map[String, String], sentBytes: Long, argumentBytes: Long): String = {
     val query = number(settings, Query)
     val low = replyLimits(settings) ++

@@ -16,7 +16,8 @@ object Command {
 final case class ErrorReply(message: String)
 
 /**
- * The connection failed before all replies were read: what was sent may or may not have been applied.
+ * Failure of a connection before all replies were read: the request may or may not have been
+ * applied.
  *
  * @param isAnswer whether a server of ours was reached, and said that it cannot serve now
  * @param isHungUp whether the server closed the connection in place of an answer
@@ -28,12 +29,15 @@ final class TransportException(
     val isHungUp: Boolean = false)
     extends RuntimeException(message, cause)
 
-/** Where a node listens; the host is without brackets. */
+/** Address of a node; the host has no brackets. */
 final case class Address(host: String, port: Int) {
   override def toString: String = if (host.contains(':')) s"[$host]:$port" else s"$host:$port"
 }
 
-/** The way to a server, or to those that make up one. Replies are `Array[Byte]`, `java.lang.Long`, `Seq[AnyRef]`, [[ErrorReply]] or null. */
+/**
+ * Connection to a server, or to the servers of a topology. Replies are `Array[Byte]`,
+ * `java.lang.Long`, `Seq[AnyRef]`, [[ErrorReply]] or null.
+ */
 trait Transport extends AutoCloseable {
 
   /**
@@ -44,6 +48,6 @@ trait Transport extends AutoCloseable {
    */
   def exchange(commands: Seq[Command]): Seq[AnyRef]
 
-  /** The same for each server that holds a part of the keys. */
+  /** Returns one `exchange` for each server that holds a part of the keys. */
   def exchanges: Seq[Seq[Command] => Seq[AnyRef]] = Seq(exchange)
 }

@@ -31,7 +31,7 @@ final case class CopyPart(
   /** Name of its file. */
   def name: String = s"${id.operator}-${id.partition}-${id.storeHash}"
 
-  /** What stands at the beginning of its file. */
+  /** Text at the beginning of the part's file. */
   private[copy] def head: String = {
     val place = Seq(
       id.gen,
@@ -60,13 +60,13 @@ final class CopySource(
   private val registry = new RunRegistry(backend, prefix, gen)
   private val settings = ProtocolSettings(1, keepMs = 0, CheckpointFormat.V2, signer)
 
-  /** What the registry says of the query and its stores. */
+  /** Returns the registry's fields of the query and its stores. */
   def query(): Map[String, String] = registry.fields().filter { case (name, _) =>
     QueryFields(name) || name.startsWith(StorePrefix)
   }
 
   /**
-   * Every partition of every store at one version, or an error: of a copy nothing is missing.
+   * Returns every partition of every store at one version; a missing one is an error.
    *
    * @param stores from the registry
    * @param runId of the run that has opened the version
@@ -101,10 +101,10 @@ final class CopySource(
     data.write(Magic)
     data.writeInt(head.length)
     data.write(head)
-    val client = clientOf(part.id)
+    val io = clientOf(part.id).segments
     val written = mutable.HashMap.empty[Segment, Int].withDefaultValue(0)
-    Piece.grouped(pieces(client, part.segments)).foreach { group =>
-      group.zip(client.fetchStored(group)).foreach { case (piece, values) =>
+    Piece.grouped(pieces(io, part.segments)).foreach { group =>
+      group.zip(io.fetchStored(group)).foreach { case (piece, values) =>
         piece.fields.zip(values).foreach { case (field, value) =>
           if (value != null) {
             val name = field.getBytes(US_ASCII)
@@ -127,21 +127,24 @@ final class CopySource(
     data.flush()
   }
 
-  /** All fields that the segments can have, in the order of the segments. */
-  private def pieces(client: PartitionClient, segments: Seq[Segment]): Seq[Piece] = {
+  /** Returns all fields that the segments can have, in the order of the segments. */
+  private def pieces(io: SegmentIo, segments: Seq[Segment]): Seq[Piece] = {
     val described = segments.filter(_.entry.header)
     val asked = described.map(s => Piece(s, Seq(Header.Field), s.entry.bytes / s.entry.blocks))
-    val headers = described.zip(Piece.grouped(asked).flatMap(client.fetch).map(_.head)).toMap
+    val headers = described.zip(Piece.grouped(asked).flatMap(io.fetch).map(_.head)).toMap
     segments.filter(_.entry.blocks > 0).flatMap { segment =>
       val reader = new SegmentReader(segment)
       val header = reader.header(headers.getOrElse(segment, null))
       val buckets = (0 until segment.entry.buckets).flatMap(reader.partNames(header, _))
       val named = if (segment.entry.header) Seq(Header.Field) else Nil
-      client.pieces(segment, named ++ buckets ++ reader.orderedNames(header))
+      io.pieces(segment, named ++ buckets ++ reader.orderedNames(header))
     }
   }
 
-  /** Of a store whose number of partitions is not listed, those that were written: each batch writes all. */
+  /**
+   * Returns the partitions of a store. Without a listed number, those that were written: each batch
+   * writes all.
+   */
   private def partitionsOf(store: CopiedStore): Seq[PartitionId] = {
     def ids(from: Int, until: Int) =
       (from until until).map(PartitionId(prefix, gen, store.operator, _, store.name))

@@ -36,7 +36,7 @@ final class PermissionException(detail: String, cause: Throwable = null)
 final class OutcomeUnknownException(detail: String, cause: Throwable = null)
     extends RedisStateException("OUTCOME_UNKNOWN", true, detail, cause)
 
-/** The server has a commit, but not yet what the option `durability` asks for. */
+/** The server has a commit, but the conditions of `durability` are not met yet. */
 final class NotDurableException(detail: String, cause: Throwable = null)
     extends RedisStateException("NOT_DURABLE", true, detail, cause)
 

@@ -11,7 +11,7 @@ object Block {
   val RawLengthMax: Int = 80 << 20
   private val Magic: Byte = 0xb7.toByte
 
-  /** What a signed block begins with: see [[BlockSigner]]. */
+  /** First byte of a signed block: see [[BlockSigner]]. */
   val SignedMagic: Byte = 0xb8.toByte
   private val CodecNone: Byte = 0
   private val CodecZstd: Byte = 1
@@ -39,7 +39,7 @@ object Block {
     seal(ident, field, block)
   }
 
-  /** What follows what was found. */
+  /** Advice that ends the messages about damaged blocks. */
   private[core] val Advice: String =
     " Nothing of it was used. Bring back the data of that Redis from before the damage, or go back to a batch whose " +
       "state is whole: `redis-state doctor` names it, and the steps."

@@ -24,7 +24,7 @@ final class BlockSigner(secret: Array[Byte]) {
     made
   }
 
-  /** What is stored in a field; `segment` is the segment's name in the server. */
+  /** Returns the stored form of a block; `segment` is the segment's name in the server. */
   def signed(segment: Array[Byte], field: String, block: Array[Byte]): Array[Byte] = {
     val value = new Array[Byte](1 + TagBytes + block.length)
     value(0) = Block.SignedMagic

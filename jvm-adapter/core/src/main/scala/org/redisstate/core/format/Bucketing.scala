@@ -4,7 +4,7 @@ import java.util.zip.CRC32
 
 import org.redisstate.core.errors.FormatException
 
-/** Which bucket a row belongs to (docs/format.md, section 4.3). */
+/** Assigns rows to buckets (docs/format.md, section 4.3). */
 object Bucketing {
   private val FamilyBytes = 2
   private val TimestampBytes = 8
@@ -18,7 +18,7 @@ object Bucketing {
     crc.getValue.toInt
   }
 
-  /** How many of the leading bytes of a stored key, its family id included, decide its bucket. */
+  /** Number of leading bytes of a stored key, family id included, that decide its bucket. */
   def bucketedLength(kind: FamilyKind, key: Array[Byte], offset: Int, length: Int): Int = {
     val encoded = length - FamilyBytes
     val used = kind match {

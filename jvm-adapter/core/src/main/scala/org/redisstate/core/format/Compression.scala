@@ -39,7 +39,7 @@ private[core] object Compression {
     packed
   }
 
-  /** Whether a frame says that it holds so many bytes: then they may be claimed. */
+  /** Returns whether a frame declares this many bytes, so that they may be allocated. */
   def states(source: Array[Byte], offset: Int, length: Int, raw: Int): Boolean =
     length > 0 && Zstd.getFrameContentSize(source, offset, length) == raw.toLong
 

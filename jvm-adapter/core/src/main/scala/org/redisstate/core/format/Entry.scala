@@ -37,9 +37,9 @@ object Entry {
       case Array(ref, rows, live, blocks, bytes, buckets, checksum, more @ _*)
           if more.length == 1 || more.length == 2 =>
         val flags = more.last
-        if (ref != "-" && !Text.isUid(ref)) bad()
+        if (ref != "-" && !EntryText.isUid(ref)) bad()
         def number(word: String, max: Long): Long = {
-          val value = Text.number(word)
+          val value = EntryText.number(word)
           if (value < 0 || value > max) bad()
           value
         }
@@ -65,7 +65,7 @@ object Entry {
 }
 
 /** Text numbers and uids (docs/format.md, section 1). */
-private[format] object Text {
+private[format] object EntryText {
   private val UidMax = 64
 
   /** The number, or -1 when the text is none below 2^63. */
@@ -82,10 +82,10 @@ private[format] object Text {
     }
 }
 
-/** A delta or snapshot that a manifest names. */
+/** A delta or snapshot named in a manifest. */
 final case class Segment(isSnapshot: Boolean, version: Long, uid: String, entry: Entry) {
 
-  /** What follows `P:` in the segment's key; part of every block's check. */
+  /** Suffix of the segment's key after `P:`; part of every block's check. */
   def ident: String =
     if (isSnapshot) Segment.snapshotIdent(version, entry.ref) else Segment.deltaIdent(version, uid)
 
@@ -101,7 +101,8 @@ object Segment {
 
   /** @param field manifest field, `d:<version>:<uid>` or `s:<version>:<uid>` */
   def parse(field: String, entry: String): Segment = field.split(":", -1) match {
-    case Array(kind @ ("d" | "s"), version, uid) if Text.number(version) > 0 && Text.isUid(uid) =>
+    case Array(kind @ ("d" | "s"), version, uid)
+        if EntryText.number(version) > 0 && EntryText.isUid(uid) =>
       val parsed = Entry.parse(entry)
       val snapshot = kind == "s"
       if (snapshot && (parsed.ref == "-" || parsed.complete)) {

@@ -4,7 +4,7 @@ import scala.collection.mutable
 
 import org.redisstate.core.errors.FormatException
 
-/** How a family's keys are encoded, as far as the format depends on it. */
+/** Encoding of a family's keys, as far as the format depends on it. */
 sealed abstract class FamilyKind(val name: String, val ordered: Boolean)
 
 object FamilyKind {
@@ -34,7 +34,7 @@ final case class Family(
 /** Removes the stored keys of a family in [from, to); None leaves that side open. */
 final case class Tombstone(family: Int, from: Option[Array[Byte]], to: Option[Array[Byte]]) {
 
-  /** Whether it removes a stored key. */
+  /** Returns whether the range covers a stored key. */
   def covers(bytes: Array[Byte], keyOffset: Int, keyLength: Int): Boolean =
     keyFamily(bytes, keyOffset) == family &&
       from.forall(compare(bytes, keyOffset, keyLength, _) >= 0) &&

@@ -84,7 +84,7 @@ object MsgpackWriter {
 final class MsgpackReader(bytes: Array[Byte], private var at: Int, end: Int) {
   def this(bytes: Array[Byte]) = this(bytes, 0, bytes.length)
 
-  /** Where the next value starts. */
+  /** Start of the next value. */
   def position: Int = at
   def atEnd: Boolean = at == end
 

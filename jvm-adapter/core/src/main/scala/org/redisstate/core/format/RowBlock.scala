@@ -12,7 +12,7 @@ final class RowBlock private (val bytes: Array[Byte], places: Array[Int]) {
   def count: Int = places.length
   def memoryBytes: Long = bytes.length.toLong + 4L * places.length + 48L
 
-  /** Where the content of row i's key starts. */
+  /** Start of the content of row i's key. */
   def keyOffset(i: Int): Int = places(i) + RowBlock.binHeader(bytes, places(i))
   def keyLength(i: Int): Int = RowBlock.binLength(bytes, places(i))
 
@@ -20,7 +20,7 @@ final class RowBlock private (val bytes: Array[Byte], places: Array[Int]) {
   private def valuePlace(i: Int): Int = keyOffset(i) + keyLength(i)
   def isRemoved(i: Int): Boolean = (bytes(valuePlace(i)) & 0xff) == 0xc0
 
-  /** Whether the value is not the whole one, but elements to append to the older one. */
+  /** Returns whether the value only holds elements to append to the older value. */
   def isAppended(i: Int): Boolean = {
     val code = bytes(valuePlace(i)) & 0xff
     code >= 0xc7
@@ -36,7 +36,7 @@ final class RowBlock private (val bytes: Array[Byte], places: Array[Int]) {
     if (code < 0xc7) RowBlock.binLength(bytes, at) else RowBlock.extLength(bytes, at, code)
   }
 
-  /** Whether each row is a key with its whole value. */
+  /** Returns whether each row is a key with its whole value. */
   def isWhole: Boolean = {
     var i = 0
     while (i < places.length && !isRemoved(i) && !isAppended(i)) i += 1
@@ -175,7 +175,7 @@ object RowBlock {
       rows.putAppended(value, valueOffset, valueLength)
     }
 
-    /** A row whose value is that of `older` row i, then that of `newer` row j. */
+    /** Adds a row whose value joins that of `older` row i and that of `newer` row j. */
     private[RowBlock] def addJoined(older: RowBlock, i: Int, newer: RowBlock, j: Int): Unit = {
       val first = older.valueLength(i)
       val joined = MultiValue.join(

@@ -50,7 +50,7 @@ final class SegmentReader(segment: Segment) {
     header.ordered.flatMap { case (family, keys) => keys.indices.map(i => s"$family/$i") }
 
   /**
-   * All rows, in the order in which they apply.
+   * Returns all rows, in the order in which they apply.
    *
    * @param fields every field of the segment that is there, but the header
    */

@@ -49,7 +49,7 @@ final class SegmentWriter(
     addOrdered(family, Iterator.single(block))(_ => ())
 
   /**
-   * As the other, for rows that come some at a time.
+   * Adds an ordered family whose rows come in several blocks.
    *
    * @param use told of each block that is made of them
    */
@@ -127,7 +127,10 @@ final class SegmentWriter(
     fresh
   }
 
-  /** As `takeFresh`, for a segment too large to be kept: of these fields only the check stays. */
+  /**
+   * Returns the fresh fields like `takeFresh`, and keeps only their checks: for a segment too large
+   * for memory.
+   */
   def handOver(): Seq[EncodedField] = {
     val from = taken
     val fresh = takeFresh()
@@ -185,7 +188,7 @@ object SegmentWriter {
   /** The header lists the first key of each block: where keys are long, blocks are too. */
   private val OrderedKeysMin = 16
 
-  /** What is left of a block for the rest of a header. */
+  /** Most bytes of a header's first keys: a block minus the rest of the header. */
   private[core] val FirstKeyBytesMax: Long = Block.RawLengthMax - (8L << 20)
 
   private val ByName: java.util.Comparator[EncodedField] = (a, b) => a.name.compareTo(b.name)

@@ -20,22 +20,22 @@ final case class PartitionId(
   override def toString: String = s"operator $operator partition $partition store $storeName"
 }
 
-/** A version and the attempt that wrote it. */
+/** A version with the id of the attempt that wrote it. */
 final case class Pin(version: Long, uid: String) {
 
-  /** Whether it stands for a version that is not there, of a store that was loaded empty. */
+  /** Returns whether this pin stands for a missing version of a store that was loaded empty. */
   def isAbsent: Boolean = version > 0 && uid == "-"
 }
 
 object Pin {
 
-  /** What a new attempt, or a new writer of a snapshot, is told apart by. */
+  /** Returns a new id of an attempt, or of a writer of a snapshot. */
   def newUid(): String = UUID.randomUUID().toString.replace("-", "")
 
   /** Version 0, which every partition has and which holds nothing. */
   val Empty: Pin = Pin(0L, "-")
 
-  /** A version that is not there. */
+  /** Returns the pin of a missing version. */
   def absent(version: Long): Pin = Pin(version, "-")
 }
 

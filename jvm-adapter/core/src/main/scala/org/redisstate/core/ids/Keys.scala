@@ -12,20 +12,20 @@ object Keys {
 
   def checkpoints(prefix: String): String = s"{${prefix}rs}:c"
 
-  /** How large the states of a key prefix are, as those say that have a limit. */
+  /** Key of the list of state sizes below a key prefix, kept by queries with a limit. */
   def sizes(prefix: String): String = s"{${prefix}rs}:b"
 
-  /** Which gen the checkpoint of a path gets that has none yet. */
+  /** Key of the gen that was claimed for a path without a marker. */
   def genClaim(prefix: String, pathHash: String): String = s"{${prefix}rs}:g:$pathHash"
 
   def instance(id: PartitionId): String =
     s"{${id.prefix}rs:${id.gen}}:i:${id.operator}:${id.partition}:${id.storeHash}"
 
-  /** What the instances of the checkpoint have counted. */
+  /** Key of the totals that the checkpoint's instances have counted. */
   def totals(id: PartitionId): String = totalsOf(id.prefix, id.gen)
   def totalsOf(prefix: String, gen: String): String = s"{${prefix}rs:$gen}:t"
 
-  /** What all keys of a partition begin with. */
+  /** Common prefix of all keys of a partition. */
   private def base(id: PartitionId): String =
     s"{${id.prefix}rs:${id.gen}:${id.operator}:${id.partition}:${id.storeHash}}"
 }

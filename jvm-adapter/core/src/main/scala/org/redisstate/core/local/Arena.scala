@@ -25,7 +25,7 @@ private[local] abstract class Arena(initialBytes: Int) {
   final def valueOffset(entry: Int): Int = entry + HeadBytes + keyLength(entry)
   final def valueLength(entry: Int): Int = lengthOf(int(entry + ValueLengthAt))
 
-  /** Whether the value is not the whole one, but elements to append to the older one. */
+  /** Returns whether the value only holds elements to append to the older value. */
   final def isAppended(entry: Int): Boolean = int(entry + ValueLengthAt) <= Appended
   final def key(entry: Int, out: Slice): Unit = out.set(arena, keyOffset(entry), keyLength(entry))
   final def value(entry: Int, out: Slice): Unit =

@@ -6,8 +6,9 @@ import java.util.concurrent.locks.ReentrantLock
 import org.redisstate.core.format.{Bucketing, RowBlock}
 
 /**
- * The rows of a version below its layers: an array of buckets, each decoded, compressed, or still
- * in Redis; and the rows of ordered families, in key order. What a bucket holds never changes; only the form in which it is kept does.
+ * Rows of a version below its layers: an array of buckets, each decoded, compressed, or still in
+ * Redis; and the rows of ordered families, in key order. The content of a bucket never changes,
+ * only its form does.
  *
  * @param room what comes from Redis, or is decompressed, asks it first
  */
@@ -29,10 +30,10 @@ final class Base private (
   @volatile private var source = initialSource
   @volatile private var orderedRows = initialOrdered
 
-  /** Whether what comes from Redis stays: not when nobody counts it any more. */
+  /** True if rows from Redis stay in memory: only while a store counts them. */
   @volatile private var keeps = true
 
-  /** The bucket with which the next search for what can be dropped begins. */
+  /** Bucket at which the next sweep begins. */
   @volatile private var hand = 0
   private val chunkLocks =
     Array.fill((buckets + ChunkBuckets - 1) / ChunkBuckets)(new ReentrantLock)
@@ -40,13 +41,15 @@ final class Base private (
   def memoryBytes: Long = memory.get + buckets * SlotBytes +
     orderedRows.valuesIterator.map(_.memoryBytes).sum
 
-  /** What all of it needs decoded, however it is kept now; a guess while it was not all seen. */
+  /**
+   * Bytes of all rows when decoded, whatever their present form; an estimate until all were seen.
+   */
   def decodedBytes: Long = bucketBytes + orderedBytes
 
-  /** As `decodedBytes`, of the ordered families only. */
+  /** Part of `decodedBytes` in ordered families. */
   def orderedBytes: Long = orderedRows.valuesIterator.map(_.decodedBytes).sum
 
-  /** As `decodedBytes`, of the buckets only. */
+  /** Part of `decodedBytes` in buckets. */
   private[local] def bucketBytes: Long = {
     val count = seenCount.get
     if (count == buckets) decoded.get
@@ -58,7 +61,7 @@ final class Base private (
   private[local] def ordered(family: Int): OrderedRows =
     orderedRows.getOrElse(family, OrderedRows.Empty)
 
-  /** The rows that hold a key, if they hold it. */
+  /** Returns the rows of the bucket, or block, that a key belongs to. */
   def rowsFor(hash: Int, key: Array[Byte], offset: Int, length: Int): RowBlock = {
     val sorted =
       if (orderedRows.isEmpty) OrderedRows.Empty else ordered(StoredKey.familyOf(key, offset))
@@ -83,8 +86,9 @@ final class Base private (
     }
 
   /**
-   * Every bucket once, in ascending order, for one thread. A compressed bucket stays so; what is
-   * not here is read a chunk at a time, and kept only while there is room.
+   * Returns a function that reads every bucket once, in ascending order, for one thread. Compressed
+   * buckets stay compressed; missing ones are read a chunk at a time, and kept only while there is
+   * room.
    */
   def pass(): Int => RowBlock = {
     var window = Array.empty[RowBlock]
@@ -123,14 +127,14 @@ final class Base private (
   }
 
   /**
-   * Brings everything in while there is room; stops when `cancelled`.
+   * Loads everything while there is room; stops when `cancelled`.
    *
    * @return whether everything is here
    */
   def loadAll(cancelled: () => Boolean): Boolean =
     loadBuckets(cancelled) && orderedRows.valuesIterator.forall(_.loadAll(cancelled))
 
-  /** As `loadAll`, for the buckets. Several threads share the work. */
+  /** Loads the buckets while there is room; several threads share the work. */
   private[core] def loadBuckets(cancelled: () => Boolean): Boolean =
     keeps && loadKept(cancelled)
 
@@ -197,13 +201,13 @@ final class Base private (
       sum + rows.compress(bytes - sum, everything))
   }
 
-  /** From now on Redis has these rows too, so that they need not stay in memory. */
+  /** Attaches a copy in Redis, from which rows can be read again once they are dropped. */
   def attach(copy: BucketSource, ordered: Map[Int, OrderedRows]): Unit = {
     orderedRows = ordered
     source = copy
   }
 
-  /** Whether it was made here, and Redis does not have these buckets yet. */
+  /** Returns whether the buckets were made here, and Redis does not have them yet. */
   def isOwn: Boolean = source == null
 
   /**
@@ -223,8 +227,8 @@ final class Base private (
   }
 
   /**
-   * Whether a store counts these rows. What nobody counts is read for its user alone, and dropped
-   * where Redis has it.
+   * Sets whether a store counts these rows. Uncounted rows are read for their user alone, and
+   * dropped where Redis has them.
    */
   private[core] def counted(isCounted: Boolean): Unit = {
     keeps = isCounted
@@ -245,7 +249,7 @@ final class Base private (
     before - memory.get
   }
 
-  /** Brings a bucket in; its neighbours too while there is room for them. */
+  /** Loads a bucket; its neighbours too while there is room for them. */
   private def load(index: Int): RowBlock = {
     val lock = chunkLocks(index / ChunkBuckets)
     lock.lock()
@@ -311,13 +315,13 @@ final class Base private (
 
 object Base {
 
-  /** So many buckets are read together: about 1 MiB of rows, a round trip's worth. */
+  /** Number of buckets in one read: about 1 MiB of rows, a round trip's worth. */
   val ChunkBuckets: Int = 64
 
-  /** So many are read together for a pass that memory has no room for. */
+  /** Number of buckets in one read of a pass that memory has no room for. */
   private val AsideBuckets = 16
 
-  /** What a bucket takes that is not here: its places in the arrays, and its check. */
+  /** Bytes of a bucket that is not in memory: its array slots and its check. */
   private val SlotBytes = 16L
 
   def remote(

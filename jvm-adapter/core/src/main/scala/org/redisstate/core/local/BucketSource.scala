@@ -8,7 +8,7 @@ trait BucketSource {
   /** Rows of the buckets [from, until), validated; called from any thread. */
   def read(from: Int, until: Int): Array[RowBlock]
 
-  /** About how many bytes a bucket takes while it is read. */
+  /** Approximate bytes of a bucket while it is read. */
   def bucketBytes: Long = BucketSource.BytesMax
 }
 
@@ -17,6 +17,9 @@ object BucketSource {
   /** Writers aim at 16 KiB or 128 rows a bucket, and each row has a place in an index. */
   val BytesMax: Long = 17L << 10
 
-  /** Of buckets that were never seen: they fill up to the most and are then split. */
+  /**
+   * Estimated bytes of a bucket that was never seen: buckets fill up to the maximum and are then
+   * split.
+   */
   val AverageBytes: Long = 12L << 10
 }

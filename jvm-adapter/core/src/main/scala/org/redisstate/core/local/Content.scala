@@ -3,8 +3,8 @@ package org.redisstate.core.local
 import org.redisstate.core.format.{Bucketing, RowBlock, Tombstone}
 
 /**
- * The rows of a version: layers, newest first, over a base. Immutable, so that versions share what
- * they have in common and readers need no lock.
+ * Rows of a version: layers, newest first, over a base. Immutable, so that versions share their
+ * parts and readers need no lock.
  */
 final class Content private (val base: Base, val layers: List[Layer], known: Fronts) {
   def this(base: Base, layers: List[Layer]) = this(base, layers, Fronts.None)
@@ -13,13 +13,13 @@ final class Content private (val base: Base, val layers: List[Layer], known: Fro
 
   def layerBytes: Long = layers.iterator.map(_.usedBytes.toLong).sum
 
-  /** As `layerBytes`, without what nothing refers to any more. */
+  /** Part of `layerBytes` that is still referenced. */
   def liveBytes: Long = layers.iterator.map(_.liveBytes).sum
 
   def over(newest: List[Layer]): Content =
     if (newest.isEmpty) this else new Content(base, newest ::: layers, fronts.under(newest))
 
-  /** The same rows with as few layers as can be, none of which is merged of more than so many bytes. */
+  /** Returns the same rows in as few layers as possible; no merge exceeds the given bytes. */
   def merged(bytesMax: Long): Content = {
     val groups = layers.foldLeft(List.empty[List[Layer]]) {
       case (group :: rest, layer)
@@ -30,10 +30,10 @@ final class Content private (val base: Base, val layers: List[Layer], known: Fro
     new Content(base, groups.reverse.map(group => Content.oneOf(group.reverse)), fronts)
   }
 
-  /** Whether it is a base that was folded here. */
+  /** Returns whether this content is a base that was folded here. */
   def isFolded: Boolean = layers.isEmpty && base.isOwn
 
-  /** Whether some of it cannot be dropped block by block. */
+  /** Returns whether a part cannot be dropped block by block. */
   def isHeld: Boolean = layers.nonEmpty || base.isOwn
 
   private def oneLayer: Layer = Content.oneOf(layers)
@@ -49,7 +49,7 @@ final class Content private (val base: Base, val layers: List[Layer], known: Fro
   def get(hash: Int, key: Array[Byte], offset: Int, length: Int, out: Slice): Boolean =
     Layers.get(layers, base, hash, key, offset, length, out)
 
-  /** Whether a key is there; reads no list of values. */
+  /** Returns whether a key exists; reads no list of values. */
   def contains(hash: Int, key: Array[Byte], offset: Int, length: Int): Boolean = {
     var rest = layers
     while (rest ne Nil) {
@@ -61,7 +61,7 @@ final class Content private (val base: Base, val layers: List[Layer], known: Fro
     base.rowsFor(hash, key, offset, length).find(key, offset, length) >= 0
   }
 
-  /** As `Layers.valueBytes`. */
+  /** Bytes of the value of a key, or -1; see `Layers.valueBytes`. */
   def valueBytes(hash: Int, key: Array[Byte], offset: Int, length: Int): Long =
     Layers.valueBytes(layers, hash, key, offset, length) {
       val rows = base.rowsFor(hash, key, offset, length)
@@ -69,7 +69,7 @@ final class Content private (val base: Base, val layers: List[Layer], known: Fro
       if (found < 0) -1L else rows.valueLength(found).toLong
     }
 
-  /** All rows of a family, in no order; of an ordered one, in key order. */
+  /** Returns all rows of a family: unordered, or in key order for an ordered family. */
   def iterator(family: Int, ordered: Boolean, hashOf: KeyHash): RowIterator = {
     if (ordered) orderedScan(Tombstone(family, None, None))
     else new ContentIterator(layers, base, family, hashOf)
@@ -185,7 +185,7 @@ object Content {
   }
 
   /**
-   * All rows in the base; buckets grow with the rows.
+   * Folds all rows into the base; the number of buckets grows with the rows.
    *
    * @param live rows of the version, for a base that is not all here
    */

@@ -3,8 +3,9 @@ package org.redisstate.core.local
 import java.nio.ByteBuffer
 
 /**
- * Brings entries of a layer into key order. Eight bytes of each key, from the first on in which the keys differ, are
- * compared as a number; whole keys only where those are equal. For one thread; the arrays in it are reused.
+ * Sorts entries of a layer by key. Compares eight bytes of each key as a number, from the first
+ * byte in which the keys differ; whole keys only where those are equal. For one thread; the arrays
+ * are reused.
  */
 private[local] final class EntrySort(layer: Arena) {
   import EntrySort._
@@ -27,7 +28,7 @@ private[local] final class EntrySort(layer: Arena) {
     quicksort(from, until - 1)
   }
 
-  /** How many leading bytes all the keys share. */
+  /** Number of leading bytes that all keys share. */
   private def commonBytes(from: Int, until: Int): Int = {
     val first = layer.keyOffset(entries(from))
     var common = layer.keyLength(entries(from))

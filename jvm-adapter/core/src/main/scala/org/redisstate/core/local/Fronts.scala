@@ -3,8 +3,9 @@ package org.redisstate.core.local
 import java.util.Arrays.compareUnsigned
 
 /**
- * Where the rows of ordered families begin. Timers and what expires are removed from the front on: without this each scan for the first
- * ones would pass everything that was removed since the base was made. Immutable.
+ * Lower bounds of the keys of ordered families. Timers and expired rows are removed from the front:
+ * without a bound, each scan for the first rows would pass everything that was removed since the
+ * base was made. Immutable.
  *
  * @param keys by family, a stored key below which there was no row before the layers `above` came
  */
@@ -17,7 +18,7 @@ private[local] final class Fronts private (
   def of(family: Int): Array[Byte] =
     keys.get(family).fold[Array[Byte]](null)(above.foldLeft(_)(lowered(family, _, _)))
 
-  /** With these layers on top. */
+  /** Returns the bounds with these layers on top. */
   def under(newest: List[Layer]): Fronts =
     if (keys.isEmpty) this
     else if (above.length + newest.length > AboveMax) None
@@ -36,7 +37,7 @@ private[local] object Fronts {
 
   val None: Fronts = new Fronts(Map.empty, Nil)
 
-  /** A front, or the least key of the family that a layer sets below it. */
+  /** Returns the bound, or the least key of the family that a layer adds below it. */
   private def lowered(family: Int, front: Array[Byte], layer: Layer): Array[Byte] = {
     val entries = layer.sorted(family)
     var i = 0

@@ -4,7 +4,9 @@ import java.util.zip.CRC32
 
 import org.redisstate.core.format.{Bucketing, Family, FamilyKind}
 
-/** The bucketing hash of a stored key, and what else decides where its row is kept; thread-safe. */
+/**
+ * Bucketing hash of stored keys, and the families whose rows are kept in key order; thread-safe.
+ */
 trait KeyHash {
   def apply(bytes: Array[Byte], offset: Int, length: Int): Int
 
@@ -33,4 +35,10 @@ object KeyHash {
       }
     }
   }
+}
+
+/** The bytes of a stored key: the id of its family, and the encoded key. */
+object StoredKey {
+  def familyOf(bytes: Array[Byte], keyOffset: Int): Int =
+    ((bytes(keyOffset) & 0xff) << 8) | (bytes(keyOffset + 1) & 0xff)
 }

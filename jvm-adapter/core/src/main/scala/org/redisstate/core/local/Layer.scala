@@ -2,6 +2,7 @@ package org.redisstate.core.local
 
 import java.nio.ByteBuffer
 
+import org.redisstate.core.concurrent.GuardedBy
 import org.redisstate.core.errors.LimitException
 import org.redisstate.core.format.{MultiValue, RowBlock, Tombstone}
 
@@ -26,7 +27,7 @@ final class Layer(initialRows: Int, initialBytes: Int)
   private var removals = 0
 
   /** Made by the first prefix scan. */
-  @volatile private var prefixes: PrefixIndex = _
+  @GuardedBy("this") @volatile private var prefixes: PrefixIndex = _
 
   /** Entries that were brought into order, every time counted. */
   private[core] var sortedCount = 0L
@@ -45,7 +46,7 @@ final class Layer(initialRows: Int, initialBytes: Int)
       _.entries.length).sum)
   def usedBytes: Int = end
 
-  /** What a layer takes at least that says the same. */
+  /** Bytes of a minimal layer with the same content. */
   def liveBytes: Long =
     entries().iterator.map(e => (HeadBytes + keyLength(e)).toLong + valueLength(e)).sum
 
@@ -56,7 +57,7 @@ final class Layer(initialRows: Int, initialBytes: Int)
     cleared ::= range
   }
 
-  /** Whether nothing older than this layer applies to a key. */
+  /** Returns whether a range of this layer removes a key from older layers. */
   def isCleared(key: Array[Byte], offset: Int, length: Int): Boolean = {
     var rest = cleared
     while (rest.nonEmpty) {
@@ -66,11 +67,11 @@ final class Layer(initialRows: Int, initialBytes: Int)
     false
   }
 
-  /** Whether this layer decides about a key, so that older ones do not. */
+  /** Returns whether this layer decides the value of a key, so that older layers do not. */
   def hides(hash: Int, key: Array[Byte], offset: Int, length: Int): Boolean =
     find(hash, key, offset, length) >= 0 || ((cleared ne Nil) && isCleared(key, offset, length))
 
-  /** Of older rows, those that no range of this layer covers. */
+  /** Returns the older rows that no range of this layer covers. */
   def uncleared(older: RowBlock): RowBlock =
     if (clearsNothing) older
     else {
@@ -83,8 +84,8 @@ final class Layer(initialRows: Int, initialBytes: Int)
     }
 
   /**
-   * This layer, or an equal one without the room that nothing uses; for one that does not change
-   * any more. Readers of this one are not disturbed.
+   * Returns an equal layer without unused room, for a layer that does not change any more. Readers
+   * of this layer are not disturbed.
    */
   def trimmed: Layer =
     if (end >= arena.length - arena.length / 8 && heads.length <= chainsFor(size)) this
@@ -149,7 +150,9 @@ final class Layer(initialRows: Int, initialBytes: Int)
     else extend(old, value, valueOffset, valueLength)
   }
 
-  /** Puts elements behind those of an entry; one that has no room for them moves to a place with twice the room. */
+  /**
+   * Appends elements to those of an entry; an entry without room for them moves to twice the room.
+   */
   private def extend(old: Int, value: Array[Byte], valueOffset: Int, valueLength: Int): Unit = {
     val size = this.valueLength(old)
     val total = MultiValue.checkedLength(size, valueLength)
@@ -201,7 +204,7 @@ final class Layer(initialRows: Int, initialBytes: Int)
     if (stored > 0) System.arraycopy(value, valueOffset, arena, at + HeadBytes + keyLength, stored)
   }
 
-  /** Makes the entry of a key, whose value is to follow within `room` bytes. */
+  /** Adds the entry of a key, whose value follows within `room` bytes. */
   private def place(
       hash: Int,
       key: Array[Byte],
@@ -227,13 +230,13 @@ final class Layer(initialRows: Int, initialBytes: Int)
     at
   }
 
-  /** The links are the only bytes of the arena that change. */
+  /** Unlinks an entry; links are the only bytes of the arena that change. */
   private def unlink(hash: Int, key: Array[Byte], keyOffset: Int, keyLength: Int): Unit = {
     val old = find(hash, key, keyOffset, keyLength)
     if (old >= 0) drop(old)
   }
 
-  /** Takes an entry out of the layer. */
+  /** Removes an entry from the layer. */
   private def drop(old: Int): Unit = {
     val head = mixOf(old) & (heads.length - 1)
     if (heads(head) == old + 1) heads(head) = int(old)
@@ -246,12 +249,12 @@ final class Layer(initialRows: Int, initialBytes: Int)
     if (isRemoved(old)) removals -= 1
   }
 
-  /** How many entries at most a search looks at. */
+  /** Largest number of entries that a search visits. */
   private[local] def longestChain: Int = heads.iterator.map { head =>
     Iterator.iterate(head - 1)(at => int(at) - 1).takeWhile(_ >= 0).size
   }.max
 
-  /** Whether an entry of the prefix index still counts. */
+  /** Returns whether an entry of the prefix index is still current. */
   def isLive(entry: Int): Boolean =
     find(hashOf(entry), arena, keyOffset(entry), keyLength(entry)) == entry
 
@@ -262,7 +265,7 @@ final class Layer(initialRows: Int, initialBytes: Int)
     prefixes
   }
 
-  /** All living entries at this moment. */
+  /** Returns all current entries. */
   def entries(): Array[Int] = {
     val all = new Array[Int](size)
     var n, i = 0
@@ -279,8 +282,8 @@ final class Layer(initialRows: Int, initialBytes: Int)
   }
 
   /**
-   * The entries grouped by bucket of `buckets`, each group in key order, as (bucket, rows) in
-   * ascending order of buckets.
+   * Calls back with the entries of each bucket in key order, as (bucket, rows), in ascending order
+   * of buckets.
    *
    * @param without families that are left out
    */
@@ -377,10 +380,12 @@ object Layer {
     s"one batch changes more than $bytesMax bytes of one partition. Nothing was written. " +
       "Use more shuffle partitions or smaller batches.")
 
-  /** What was sorted when a layer had that many bytes and rows. */
+  /** Sorted entries, valid for the bytes and rows that the layer had then. */
   private final class SortedEntries(val entries: Array[Int], val end: Int, val size: Int)
 
-  /** A power of two above the number of rows, so that a chain has one row or less on average. */
+  /**
+   * Returns a power of two above the number of rows, so that an average chain has at most one row.
+   */
   private def chainsFor(rows: Int): Int = Integer.highestOneBit(math.max(8, rows)) * 2
 
   /** The smallest power of two from a length on. */

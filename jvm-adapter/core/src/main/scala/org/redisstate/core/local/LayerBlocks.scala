@@ -32,7 +32,7 @@ private[local] final class LayerBlocks(layer: Arena) {
 }
 
 /**
- * The rows of a layer by bucket, for one pass in one thread.
+ * Rows of a layer by bucket, for one pass in one thread.
  *
  * @param entries all that live
  * @param without families that are left out

@@ -1,7 +1,7 @@
 package org.redisstate.core.local
 
 /**
- * How large layers may become.
+ * Limits on the size of layers.
  *
  * @param writeSetMax bytes of the changes of one batch in one partition
  * @param mergedMax bytes of layers that are still brought into one, or built of several segments

@@ -59,7 +59,7 @@ object Layers {
     if (older < 0) found else math.max(0, found) + older
   }
 
-  /** The whole value of an entry of the first of these layers, which is no removal. */
+  /** Reads the whole value of an entry of the first of these layers; the entry is not a removal. */
   private[local] def value(from: List[Layer], base: Base, entry: Int, out: Slice): Unit = {
     val layer = from.head
     if (layer.isAppended(entry)) join(from, base, entry, out) else layer.value(entry, out)
@@ -81,7 +81,7 @@ object Layers {
     }
   }
 
-  /** Whether a newer layer decides about a key. */
+  /** Returns whether a newer layer decides the value of a key. */
   private[local] def hidden(
       newer: List[Layer],
       hash: Int,

@@ -5,15 +5,15 @@ import scala.collection.mutable
 import org.redisstate.core.format.RowBlock
 
 /**
- * The rows of an ordered family in a base: blocks that follow one another in key order, each read
- * from Redis when it is touched. Immutable; a changed one shares the blocks that no change met.
+ * Rows of an ordered family in a base: consecutive blocks in key order, each read from Redis at its
+ * first use. Immutable; a changed copy shares the untouched blocks.
  */
 private[core] final class OrderedRows private (slots: Array[OrderedSlot], room: Room) {
   import OrderedRows._
 
   @volatile private var counted = new Sum(-1, 0)
 
-  /** The block with which the next search for what can be dropped begins. */
+  /** Block at which the next sweep begins. */
   @volatile private var hand = 0
 
   def isEmpty: Boolean = slots.isEmpty
@@ -38,18 +38,18 @@ private[core] final class OrderedRows private (slots: Array[OrderedSlot], room: 
     sum
   }
 
-  /** Brings every block in while there is room; stops when `cancelled`. @return whether all are here */
+  /** Loads every block while there is room; stops when `cancelled`. @return whether all are here */
   def loadAll(cancelled: () => Boolean): Boolean =
     slots.forall(slot => slot.isHere || (!cancelled() && slot.fill(room)))
 
-  /** Puts blocks that were read before, or written just now, where they belong. */
+  /** Puts blocks that were read or written before into their slots. */
   def fill(blocks: Seq[RowBlock]): Unit =
     blocks.iterator.zip(slots.iterator).foreach { case (rows, slot) => slot.came(rows) }
 
-  /** As of a base. */
+  /** Compresses blocks, like `Base.compress`. */
   def compress(bytes: Long, everything: Boolean): Long = sweep(bytes)(_.compress(everything))
 
-  /** As of a base; blocks that Redis does not have stay. */
+  /** Drops blocks that Redis has, like `Base.drop`. */
   def drop(bytes: Long): Long = sweep(bytes)(_.drop())
 
   private def sweep(bytes: Long)(visit: OrderedSlot => Unit): Long = {
@@ -67,7 +67,10 @@ private[core] final class OrderedRows private (slots: Array[OrderedSlot], room: 
     freed
   }
 
-  /** The block that a key belongs to: the last that begins at or before it, else the first. */
+  /**
+   * Returns the block that a key belongs to: the last one that begins at or before it, else the
+   * first.
+   */
   def blockOf(key: Array[Byte], offset: Int, length: Int): Int = {
     var low = 0
     var high = slots.length - 1
@@ -110,7 +113,7 @@ private[core] object OrderedRows {
   val Empty: OrderedRows = new OrderedRows(Array.empty, Room.Unbounded)
   private val BytesMax = 16 << 10
 
-  /** What all blocks took after so many changes of any. */
+  /** Bytes of all blocks after a number of changes. */
   private final class Sum(val changes: Long, val bytes: Long)
 
   /** Blocks of a segment, none of them here yet. */
@@ -120,7 +123,7 @@ private[core] object OrderedRows {
       room: Room = Room.Unbounded): OrderedRows =
     new OrderedRows(new OrderedRun(firstKeys, source).slots, room)
 
-  /** Whether a block begins with a key, and ends below the next block's. */
+  /** Returns whether a block begins with a key, and ends below the next block's first key. */
   def fits(rows: RowBlock, firstKey: Array[Byte], next: Option[Array[Byte]]): Boolean =
     rows.count > 0 && compareKey(rows, 0, firstKey) == 0 &&
       next.forall(compareKey(rows, rows.count - 1, _) < 0)
@@ -131,7 +134,7 @@ private[core] object OrderedRows {
       .compareUnsigned(rows.bytes, at, at + rows.keyLength(i), key, 0, key.length)
   }
 
-  /** Where the first key of `next` belongs in `changes`. */
+  /** Returns the position of the first key of `next` in `changes`. */
   private def placeOf(changes: RowBlock, next: OrderedSlot): Int = {
     val found = changes.find(next.firstKey, 0, next.firstKey.length)
     if (found >= 0) found else -1 - found
@@ -150,7 +153,7 @@ private[core] object OrderedRows {
   private final class Collector(room: Room) {
     private val slots = mutable.ArrayBuffer.empty[OrderedSlot]
 
-    /** Whether the last block came by `add`. */
+    /** True if the last block came from `add`. */
     private var fresh = false
 
     def keep(slot: OrderedSlot): Unit = {

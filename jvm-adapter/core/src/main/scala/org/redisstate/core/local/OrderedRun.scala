@@ -13,7 +13,7 @@ trait OrderedSource {
 }
 
 /**
- * A block of an ordered family: decoded, compressed, or known by its first key only. What it holds
+ * A block of an ordered family: decoded, compressed, or known by its first key only. Its content
  * never changes.
  *
  * @param firstKey no row of the block is below it
@@ -34,7 +34,7 @@ private[local] final class OrderedSlot private (
   def wasHere: Boolean = seenBytes >= 0
   def memoryBytes: Long = OverheadBytes + firstKey.length + Packed.sizeOf(held.get)
 
-  /** What it needs decoded; a guess before it was here. */
+  /** Bytes of the block when decoded; an estimate until it was read once. */
   def decodedBytes: Long = if (wasHere) seenBytes else BucketSource.BytesMax
 
   def rows(room: Room): RowBlock = {
@@ -51,7 +51,7 @@ private[local] final class OrderedSlot private (
     }
   }
 
-  /** Brings it in if there is room; @return whether it is here. */
+  /** Loads the block if there is room; @return whether it is here. */
   def fill(room: Room): Boolean = isHere || run.fill(index, room)
 
   def compress(everything: Boolean): Unit = {
@@ -160,6 +160,6 @@ private[local] final class OrderedRun(firstKeys: Seq[Array[Byte]], source: Order
 
 private[core] object OrderedRun {
 
-  /** So many blocks are read together: about 1 MiB of rows, a round trip's worth. */
+  /** Number of blocks in one read: about 1 MiB of rows, a round trip's worth. */
   val ChunkBlocks: Int = 64
 }

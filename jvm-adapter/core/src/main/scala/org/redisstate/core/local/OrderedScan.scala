@@ -21,18 +21,18 @@ private[local] final class OrderedScan(
   private val asked = familyBytes(range.family) ++ range.from.getOrElse(Array.empty[Byte])
   private val from = if (front != null && isBelow(asked, front)) front else asked
 
-  /** Whether the family has no row below where this scan is. */
+  /** True if the family has no row below the position of this scan. */
   private var isFirst = range.from.isEmpty || (from eq front)
   private var passed = 0
 
   /** Rows that were removed and lay in the way. */
   private[local] def rowsPassed: Int = passed
 
-  /** From the newest layer on, each with what is below it; the base comes last. */
+  /** Layers from the newest on, each with those below it. */
   private val tails = Iterator.iterate(layers)(_.tail).takeWhile(_.nonEmpty).toArray
-  private val places: Array[Place] =
-    tails.map(tail => new LayerPlace(tail.head, range.family, from): Place) :+
-      new BasePlace(base.ordered(range.family), from)
+  private val places: Array[Cursor] =
+    tails.map(tail => new LayerCursor(tail.head, range.family, from): Cursor) :+
+      new BaseCursor(base.ordered(range.family), from)
 
   override def next(key: Slice, value: Slice): Boolean = {
     while (true) {
@@ -51,8 +51,8 @@ private[local] final class OrderedScan(
         noteFront(place.key)
         key.set(place.bytes, place.offset, place.length)
         place match {
-          case layer: LayerPlace => Layers.value(tails(newest), base, layer.entry, value)
-          case rows: BasePlace => rows.value(value)
+          case layer: LayerCursor => Layers.value(tails(newest), base, layer.entry, value)
+          case rows: BaseCursor => rows.value(value)
         }
       }
       pass(newest)
@@ -69,7 +69,7 @@ private[local] final class OrderedScan(
       if (passed >= PassedMin) foundFront(key)
     }
 
-  /** The place with the smallest key, the newest of those that share it; -1 at the end. */
+  /** Returns the cursor with the smallest key, the newest of equal ones; -1 at the end. */
   private def least(): Int = {
     var best = -1
     var i = 0
@@ -80,7 +80,7 @@ private[local] final class OrderedScan(
     best
   }
 
-  private def isShown(at: Int, place: Place): Boolean = {
+  private def isShown(at: Int, place: Cursor): Boolean = {
     var shown = !place.isRemoved
     var i = 0
     while (shown && i < math.min(at, tails.length)) {
@@ -104,7 +104,7 @@ private[local] final class OrderedScan(
 
 private object OrderedScan {
 
-  /** So few rows that were removed are passed again. */
+  /** Largest number of removed rows that a scan passes again. */
   private val PassedMin = 16
 
   private def familyBytes(family: Int): Array[Byte] = Array((family >> 8).toByte, family.toByte)
@@ -112,8 +112,8 @@ private object OrderedScan {
   private def isBelow(a: Array[Byte], b: Array[Byte]): Boolean =
     java.util.Arrays.compareUnsigned(a, b) < 0
 
-  /** A row that comes next in one of the sources. */
-  private sealed trait Place {
+  /** Position of a scan in one layer or the base. */
+  private sealed trait Cursor {
     def atEnd: Boolean
     def bytes: Array[Byte]
     def offset: Int
@@ -123,7 +123,7 @@ private object OrderedScan {
     final def key: Array[Byte] = java.util.Arrays.copyOfRange(bytes, offset, offset + length)
   }
 
-  private final class LayerPlace(layer: Layer, family: Int, from: Array[Byte]) extends Place {
+  private final class LayerCursor(layer: Layer, family: Int, from: Array[Byte]) extends Cursor {
     private val entries = layer.sorted(family)
     private var at = start
 
@@ -151,7 +151,7 @@ private object OrderedScan {
     }
   }
 
-  private final class BasePlace(rows: OrderedRows, from: Array[Byte]) extends Place {
+  private final class BaseCursor(rows: OrderedRows, from: Array[Byte]) extends Cursor {
     private var at = rows.blockOf(from, 0, from.length)
     private var block = if (rows.isEmpty) RowBlock.Empty else rows.block(at)
     private var row = {
@@ -181,7 +181,7 @@ private object OrderedScan {
       }
   }
 
-  private def compare(a: Place, b: Place): Int = java.util.Arrays.compareUnsigned(
+  private def compare(a: Cursor, b: Cursor): Int = java.util.Arrays.compareUnsigned(
     a.bytes,
     a.offset,
     a.offset + a.length,

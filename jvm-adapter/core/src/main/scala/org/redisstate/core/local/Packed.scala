@@ -30,7 +30,7 @@ private[local] object Packed {
       rows.count,
       rows.memoryBytes)
 
-  /** What a block takes, be it decoded, compressed or not here (null). */
+  /** Bytes of a block that is decoded, compressed or missing (null). */
   def sizeOf(held: AnyRef): Long = held match {
     case rows: RowBlock => if (rows eq RowBlock.Empty) 0L else rows.memoryBytes
     case packed: Packed => packed.memoryBytes

@@ -1,8 +1,8 @@
 package org.redisstate.core.local
 
 /**
- * The entries of a layer by the hash of their bucketing bytes, for prefix scans. Entries that were
- * replaced since stay in it. Grows in one thread; for any thread once the layer does not change.
+ * Entries of a layer by the hash of their bucketing bytes, for prefix scans. Replaced entries stay.
+ * Grows in one thread; readable by any thread once the layer does not change.
  */
 private[local] final class PrefixIndex(layer: Arena, all: Array[Int]) {
   private var items = new Array[Int](64)

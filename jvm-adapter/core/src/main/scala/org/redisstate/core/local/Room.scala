@@ -12,16 +12,16 @@ trait Room {
   /** Grants bytes while they are free; nothing makes way for them. */
   def offer(bytes: Long): Boolean
 
-  /** Gives a reservation back, once what came is counted where it lies, or was dropped. */
+  /** Returns a reservation, after the rows were counted at their place or dropped. */
   def give(bytes: Long): Unit
 
-  /** Told of blocks that were here once and had to be read again. */
+  /** Notes blocks that had to be read a second time. */
   def readAgain(blocks: Int): Unit
 }
 
 object Room {
 
-  /** For rows that nobody counts. */
+  /** Room for rows that no store counts. */
   val Unbounded: Room = new Room {
     override def take(bytes: Long): Unit = ()
     override def offer(bytes: Long): Boolean = true

@@ -26,10 +26,10 @@ trait RowIterator {
 /** Checks rows that come from Redis: their bytes are untrusted. */
 trait RowValidator {
 
-  /** The one for rows of a version with these families; from any thread. */
+  /** Returns the validator for rows of a version with these families, for any thread. */
   def of(families: Seq[Family]): RowValidator = this
 
-  /** What is wrong with the row, or null; called once for each row of a block that is decoded. */
+  /** Returns the fault of a row, or null; called once for each row of a decoded block. */
   def check(
       bytes: Array[Byte],
       keyOffset: Int,

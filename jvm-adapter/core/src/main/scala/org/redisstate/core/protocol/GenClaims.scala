@@ -5,11 +5,17 @@ import java.nio.charset.StandardCharsets.UTF_8
 import org.redisstate.core.backend.{Command, RedisBackend, Script}
 import org.redisstate.core.ids.Keys
 
-/** Which gen a checkpoint gets that has none yet: those who find no marker agree on the first one (docs/format.md, section 9). */
+/**
+ * Claims on the gen of a checkpoint without a marker: all writers agree on the first claim
+ * (docs/format.md, section 9).
+ */
 class GenClaims(backend: RedisBackend, prefix: String) {
   import GenClaims._
 
-  /** The gen that was claimed first, this one unless there was another; None if that one has just been dropped. */
+  /**
+   * Claims a gen and returns the gen that was claimed first; None if that claim has just been
+   * dropped.
+   */
   def take(pathHash: String, gen: String): Option[String] = {
     val key = Keys.genClaim(prefix, pathHash)
     val commands =
@@ -20,7 +26,7 @@ class GenClaims(backend: RedisBackend, prefix: String) {
     }
   }
 
-  /** The gen that is claimed now. */
+  /** Returns the present claim. */
   def look(pathHash: String): Option[String] = {
     val get = Command("GET", Keys.genClaim(prefix, pathHash))
     backend.call("look for the claim of a gen", Seq(get)).head match {
@@ -37,7 +43,7 @@ class GenClaims(backend: RedisBackend, prefix: String) {
     ()
   }
 
-  /** Whether anybody ever wrote under a gen, which none does before its marker file is there. */
+  /** Returns whether a run ever wrote under a gen, which requires its marker file. */
   def isUsed(gen: String): Boolean = {
     val ask = Command("HEXISTS", Keys.query(prefix, gen), RunRegistry.MarkerField)
     backend.call("look for a gen", Seq(ask)).head == java.lang.Long.valueOf(1)

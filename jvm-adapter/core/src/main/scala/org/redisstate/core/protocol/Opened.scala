@@ -6,7 +6,7 @@ import org.redisstate.core.format.{BlockSigner, Segment}
 import org.redisstate.core.ids.Pin
 
 /**
- * What `open` found: apply the segments, oldest first, over the version `start`.
+ * Result of `open`: apply the segments, oldest first, over the version `start`.
  *
  * @param held whether the caller's run holds the partition, or contends for it
  * @param start a pin the caller has cached, or [[Pin.Empty]] when the oldest segment stands alone
@@ -20,7 +20,7 @@ final case class Opened(
     start: Pin,
     segments: Seq[Segment])
 
-/** A segment that `open` named is not whole any more: maintenance replaced it, or it was destroyed. */
+/** A listed segment is no longer whole: maintenance replaced it, or it was destroyed. */
 final class SegmentGone(val segment: Segment) extends RuntimeException(segment.ident)
 
 /**
@@ -62,13 +62,10 @@ object Piece {
 
 final case class RetainReport(floor: Long, dropped: Long, droppedBytes: Long, kept: Long)
 
-/** @param damaged what is wrong with published segments, one line each */
-final case class VerifyReport(segments: Int, damaged: Seq[String])
-
 /** Spark's commit log of a query: an entry is created by one run alone, after its batch. */
 trait CommitLog {
 
-  /** Whether it has the batch that goes on from this version, or a newer one. */
+  /** Returns whether the log has the batch after this version, or a newer one. */
   def hasBatchFrom(version: Long): Boolean
 }
 
@@ -85,7 +82,7 @@ object CheckpointFormat {
 }
 
 /**
- * How a partition is kept.
+ * Settings of a partition.
  *
  * @param versionsToRetain how many versions below the opened one stay loadable
  * @param keepMs 0, or the expiry of every key of an ephemeral checkpoint
@@ -100,9 +97,9 @@ final case class ProtocolSettings(
 
 object ProtocolSettings {
 
-  /** A staged segment that nobody publishes dies after this time. */
+  /** Lifetime of a staged segment that is never published. */
   val StagedTtlMs: Long = 24L * 3600 * 1000
 
-  /** A segment that was dropped lives this long for readers under way. */
+  /** Lifetime of a dropped segment, for readers under way. */
   val DroppedTtlMs: Long = 10L * 60 * 1000
 }

@@ -5,7 +5,6 @@ import java.util.concurrent.Future
 import java.util.concurrent.atomic.AtomicLong
 
 import scala.annotation.tailrec
-import scala.collection.mutable
 
 import org.slf4j.LoggerFactory
 
@@ -15,7 +14,8 @@ import org.redisstate.core.format.{EncodedField, Entry, Segment}
 import org.redisstate.core.ids.{Keys, PartitionId, Pin, RegisteredRun}
 
 /**
- * The steps of docs/format.md, sections 6 to 8, for one partition. Thread-safe; keeps nothing but counters.
+ * Runs the steps of docs/format.md, sections 6 to 8, for one partition. Thread-safe; keeps only
+ * counters.
  *
  * @param log of the query; None where nobody keeps one, so that every registered run may go back
  */
@@ -25,13 +25,18 @@ final class PartitionClient(
     settings: ProtocolSettings,
     registry: RunRegistry,
     log: Option[CommitLog] = None) {
+  import PartitionCalls.words
   import PartitionClient._
 
-  private val meta = Keys.meta(id)
+  private val calls = new PartitionCalls(backend, id)
+  private val meta = calls.meta
+
+  /** Blocks of the partition's segments. */
+  val segments: SegmentIo = new SegmentIo(calls, settings.signer)
   def format: CheckpointFormat = settings.format
-  val roundTrips: AtomicLong = new AtomicLong
-  val bytesSent: AtomicLong = new AtomicLong
-  val bytesRead: AtomicLong = new AtomicLong
+  def roundTrips: AtomicLong = calls.roundTrips
+  def bytesSent: AtomicLong = calls.bytesSent
+  def bytesRead: AtomicLong = calls.bytesRead
 
   /**
    * @param version None for the newest confirmed one
@@ -46,16 +51,16 @@ final class PartitionClient(
     val args = Seq(runId, wanted, uid.getOrElse("")) ++
       cached.take(CachedMax).flatMap(p => Seq(p.version.toString, p.uid))
     val what = s"open version $wanted of $id"
-    words(run(what, Script.Open, args)) match {
+    words(calls.script(what, Script.Open, args)) match {
       case Seq("EMPTY") => Opened(Pin.Empty, held = false, 0, 0, Pin.Empty, Nil)
-      case Seq("OK", at, found, held, opened, floor, start, startUid, segments @ _*) =>
+      case Seq("OK", at, found, held, opened, floor, start, startUid, listed @ _*) =>
         Opened(
           Pin(Stored.number(what, at), found),
           held == "1",
           Stored.number(what, opened),
           Stored.number(what, floor),
           Pin(Stored.number(what, start), startUid),
-          segments.grouped(2).collect { case Seq(field, entry) =>
+          listed.grouped(2).collect { case Seq(field, entry) =>
             Segment.parse(field, entry)
           }.toSeq
         )
@@ -63,12 +68,12 @@ final class PartitionClient(
     }
   }
 
-  /** Looks again at exactly the version that was opened before; changes nothing. */
+  /** Lists a version again that was opened before; changes nothing. */
   def reopen(pin: Pin): Opened = open("", Some(pin.version), Some(pin.uid), Nil)
 
   /**
-   * Takes the partition for a run that is about to write on top of `pin`; a version above 0 without
-   * a uid is one that is not there, on which only a complete delta can stand.
+   * Acquires the partition for a run that will write on top of `pin`. A version above 0 without a
+   * uid is missing; only a complete delta can follow it.
    */
   def acquire(run: RegisteredRun, pin: Pin): Unit = {
     val what = s"acquire $id at version ${pin.version}"
@@ -76,7 +81,7 @@ final class PartitionClient(
     var unsure = if (log.isEmpty) NoLog else ""
     var tries = 1
     while (true) {
-      words(this.run(what, Script.Acquire, acquireArgs(holder, pin) :+ unsure)) match {
+      words(calls.script(what, Script.Acquire, acquireArgs(holder, pin) :+ unsure)) match {
         case Seq("OK", dropped) =>
           if (dropped != "0")
             logger.info("{}: {} segments of other timelines were dropped", what, dropped)
@@ -100,15 +105,6 @@ final class PartitionClient(
   /** Work for this partition's server in the background, in the order of the calls. */
   def later(work: => Unit): Future[_] = backend.later(work)
 
-  /** Stores blocks of a segment ahead of its publication; without fields, its heartbeat. */
-  def stage(ident: String, field: String, fields: Seq[EncodedField]): Unit = {
-    val what = s"stage blocks of $ident of $id"
-    val chunks = if (fields.isEmpty) Seq(fields) else chunked(fields)
-    chunks.foreach { chunk =>
-      run(what, Script.Stage, Seq(ident), stageArgs(ident, field, chunk))
-    }
-  }
-
   /**
    * Publishes the version after `parent`. The fields not yet staged go along in the same transaction.
    *
@@ -124,7 +120,7 @@ final class PartitionClient(
       all: => Seq[EncodedField]): Unit = {
     val ident = Segment.deltaIdent(parent.version + 1, uid)
     val what = s"commit version ${parent.version + 1} of $id"
-    var last = stageButLast(what, ident, rest)
+    var last = segments.stageButLast(what, ident, rest)
     var tries = 1
     while (true) {
       words(publish(what, run, parent, uid, entry, ident, last)) match {
@@ -141,7 +137,7 @@ final class PartitionClient(
             what,
             found,
             entry.blocks.toString)
-          last = stageButLast(what, ident, all)
+          last = segments.stageButLast(what, ident, all)
         case reply => throw refusal(what, reply, parent.version)
       }
       tries += 1
@@ -157,7 +153,7 @@ final class PartitionClient(
       try backend.transaction(s"abort $ident of $id", Seq(abort))
       catch {
         case _: FullException =>
-          run(s"abort $ident of $id", Script.Abort, Seq(ident), Seq(bytes(ident)))
+          calls.script(s"abort $ident of $id", Script.Abort, Seq(ident), Seq(bytes(ident)))
       }
     } catch {
       case e: RedisStateException =>
@@ -168,51 +164,11 @@ final class PartitionClient(
           e.getMessage)
     }
 
-  /**
-   * Blocks of a segment, null where there is no such field; replies of about 1 MiB each.
-   *
-   * @throws SegmentGone when the segment is not whole any more: open again
-   */
-  def fetch(segment: Segment, fields: Seq[String]): Seq[Array[Byte]] =
-    pieces(segment, fields).flatMap(piece => fetch(Seq(piece)).head).toVector
-
-  /** Fields of a segment in groups whose blocks make a reply of about 1 MiB. */
-  def pieces(segment: Segment, fields: Seq[String]): Seq[Piece] = {
-    val average = math.max(1L, segment.entry.bytes / math.max(1, segment.entry.blocks))
-    val perPiece = math.max(1L, math.min(ChunkBytesMax / average, FieldsMax)).toInt
-    fields.grouped(perPiece).map(Piece(segment, _, average)).toSeq
-  }
-
-  /** As `fetch` of a segment, all pieces in one round trip. */
-  def fetch(pieces: Seq[Piece]): Seq[Seq[Array[Byte]]] =
-    pieces.zip(fetchStored(pieces)).map { case (piece, values) => opened(piece, values) }
-
-  /** As `fetch`, signatures included where there are any. */
-  def fetchStored(pieces: Seq[Piece]): Seq[Seq[Array[Byte]]] = {
-    roundTrips.incrementAndGet()
-    val commands = pieces.flatMap { piece =>
-      val key = Command.bytes(Keys.segment(id, piece.segment.ident))
-      // HLEN comes second: if the key vanishes in between, the missing fields cannot pass for empty buckets.
-      Seq(
-        Command("HMGET", (key +: piece.fields.map(Command.bytes)).toArray),
-        Command("HLEN", Array(key)))
-    }
-    val replies = backend.call(s"read ${pieces.head.segment.ident} of $id", commands)
-    pieces.zip(replies.grouped(2).toSeq).map {
-      case (piece, Seq(found: Seq[_], blocks: java.lang.Long))
-          if blocks == piece.segment.entry.blocks.toLong =>
-        val values = found.asInstanceOf[Seq[Array[Byte]]]
-        bytesRead.addAndGet(values.iterator.filter(_ != null).map(_.length.toLong).sum)
-        values
-      case (piece, _) => throw new SegmentGone(piece.segment)
-    }
-  }
-
   /** Stores blocks of a snapshot of `pin` ahead of its entry. */
   def stageSnapshot(pin: Pin, ident: String, fields: Seq[EncodedField]): Unit =
-    stage(ident, Segment.snapshotField(pin.version, pin.uid), fields)
+    segments.stage(ident, Segment.snapshotField(pin.version, pin.uid), fields)
 
-  /** As the other, with its blocks. */
+  /** Stages the blocks of a snapshot, then adds its entry. */
   def addSnapshot(pin: Pin, writer: String, fields: Seq[EncodedField], entry: Entry): Boolean = {
     stageSnapshot(pin, Segment.snapshotIdent(pin.version, writer), fields)
     addSnapshot(pin, writer, entry)
@@ -229,7 +185,7 @@ final class PartitionClient(
       entry.blocks.toString,
       entry.text,
       settings.keepMs.toString)
-    words(run(what, Script.Snapshot, Seq(ident), args.map(bytes))) match {
+    words(calls.script(what, Script.Snapshot, Seq(ident), args.map(bytes))) match {
       case Seq("OK") | Seq("ALREADY") => true
       case reply =>
         logger.info("{}: {}", what, reply.mkString(" "))
@@ -237,7 +193,7 @@ final class PartitionClient(
     }
   }
 
-  /** Takes out of the manifest what no kept version needs, few segments with each call. */
+  /** Drops segments that no kept version needs from the manifest, a few with each call. */
   def retain(): RetainReport = {
     val what = s"retention of $id"
     @tailrec
@@ -264,7 +220,9 @@ final class PartitionClient(
     carryOut(1, RetainReport(0, 0, 0, 0))
   }
 
-  /** How many segments went, and their bytes; nothing if the plan is of no more use. */
+  /**
+   * Drops fields; returns the number of segments and their bytes, or None if the plan is outdated.
+   */
   private def drop(
       what: String,
       plan: Retention,
@@ -278,7 +236,7 @@ final class PartitionClient(
       floor.toString,
       plan.base.toString,
       plan.carrier) ++ fields
-    words(run(what, Script.Retain, args)) match {
+    words(calls.script(what, Script.Retain, args)) match {
       case Seq("OK", segments, bytes) =>
         Some((Stored.number(what, segments), Stored.number(what, bytes)))
       case Seq("STALE") | Seq("EMPTY") => None
@@ -287,51 +245,15 @@ final class PartitionClient(
   }
 
   private def manifest(what: String): Map[String, String] = {
-    roundTrips.incrementAndGet()
     val found =
-      backend.call(what, Seq(Command("HGETALL", meta))).head.asInstanceOf[Seq[Array[Byte]]]
+      calls.commands(what, Seq(Command("HGETALL", meta))).head.asInstanceOf[Seq[Array[Byte]]]
     found.map(new String(_, UTF_8)).grouped(2).collect { case Seq(k, v) => k -> v }.toMap
   }
 
   /** Sets the expiry of every key to what the settings say: renewed, or none. */
   def renew(): Unit = {
-    run(s"renew $id", Script.Renew, Seq(settings.keepMs.toString))
+    calls.script(s"renew $id", Script.Renew, Seq(settings.keepMs.toString))
     ()
-  }
-
-  /** Looks at every published segment: no expiry (unless ephemeral), all its blocks. Bounded by the manifest. */
-  def verify(): VerifyReport = {
-    val what = s"verify $id"
-    val segments = manifest(what).collect {
-      case (field, entry) if field.startsWith("d:") || field.startsWith("s:") =>
-        Segment.parse(field, entry)
-    }.toSeq
-    val questions = segments.flatMap { s =>
-      val key = Keys.segment(id, s.ident)
-      Seq(Command("HLEN", key), Command("PTTL", key))
-    }
-    val answers = if (questions.isEmpty) Nil else backend.call(what, questions)
-    val damaged = mutable.ArrayBuffer.empty[String]
-    segments.zip(answers.grouped(2).toSeq).foreach {
-      case (s, Seq(blocks: java.lang.Long, ttl: java.lang.Long)) =>
-        if (blocks != s.entry.blocks.toLong)
-          damaged += s"${s.ident}: $blocks of ${s.entry.blocks} blocks"
-        if (settings.keepMs == 0 && ttl >= 0) damaged += s"${s.ident}: expires in $ttl ms"
-      case (s, _) => damaged += s"${s.ident}: no answer"
-    }
-    VerifyReport(segments.size, damaged.toSeq)
-  }
-
-  /** Stages all chunks of a delta but the last, which it returns: that one goes along with `publish`. */
-  private def stageButLast(
-      what: String,
-      ident: String,
-      fields: Seq[EncodedField]): Seq[EncodedField] = {
-    val chunks = chunked(fields)
-    chunks.dropRight(1).foreach { chunk =>
-      run(what, Script.Stage, Seq(ident), stageArgs(ident, ident, chunk))
-    }
-    chunks.lastOption.getOrElse(Nil)
   }
 
   private def publish(
@@ -356,7 +278,9 @@ final class PartitionClient(
       settings.keepMs.toString
     )
     def commands(run: (Script, Seq[Array[Byte]]) => Command) = {
-      val stages = if (last.isEmpty) Nil else Seq(run(Script.Stage, stageArgs(ident, ident, last)))
+      val stages =
+        if (last.isEmpty) Nil
+        else Seq(run(Script.Stage, segments.stageArgs(ident, ident, last)))
       stages :+ run(Script.Publish, args.map(bytes))
     }
     val byHash = commands((script, words) => script.byHash(keys, words))
@@ -388,7 +312,7 @@ final class PartitionClient(
     if (!opened.held) acquire(run, parent)
   }
 
-  /** In format 1 an attempt that was replaced meanwhile must not come back. */
+  /** Opens the version again. In format 1 a replaced attempt must not come back. */
   private def openAgain(run: RegisteredRun, pin: Pin): Opened = {
     val uid = if (settings.format == CheckpointFormat.V2) Some(pin.uid) else None
     open(run.id, Some(pin.version), uid, Nil)
@@ -406,38 +330,6 @@ final class PartitionClient(
     settings.keepMs.toString
   )
 
-  private def stageArgs(
-      ident: String,
-      field: String,
-      fields: Seq[EncodedField]): Seq[Array[Byte]] = {
-    val key = Command.bytes(Keys.segment(id, ident))
-    def stored(one: EncodedField): Array[Byte] =
-      settings.signer.fold(one.block)(_.signed(key, one.name, one.block))
-    Seq(bytes(field), bytes(ProtocolSettings.StagedTtlMs.toString)) ++
-      fields.flatMap(f => Seq(bytes(f.name), stored(f)))
-  }
-
-  private def opened(piece: Piece, values: Seq[Array[Byte]]): Seq[Array[Byte]] =
-    settings.signer.fold(values) { signer =>
-      val key = Command.bytes(Keys.segment(id, piece.segment.ident))
-      piece.fields.zip(values).map { case (field, value) =>
-        if (value == null) null else signer.opened(key, field, value)
-      }
-    }
-
-  private def run(what: String, script: Script, args: Seq[String]): Seq[AnyRef] =
-    run(what, script, Nil, args.map(bytes))
-
-  private def run(
-      what: String,
-      script: Script,
-      idents: Seq[String],
-      args: Seq[Array[Byte]]): Seq[AnyRef] = {
-    roundTrips.incrementAndGet()
-    bytesSent.addAndGet(args.iterator.map(_.length.toLong).sum)
-    backend.script(what, script, meta +: idents.map(Keys.segment(id, _)), args)
-  }
-
   private def refusal(what: String, reply: Seq[String], version: Long): RedisStateException =
     Refusal.of(what, reply, version, id)
 }
@@ -450,38 +342,12 @@ object PartitionClient {
   private val NoLog = "-"
   private[core] val PublishTriesMax = 5
   private val PlansMax = 4
-  private[core] val ChunkBytesMax = 1L << 20
-  private[core] val FieldsMax = 1024L
 
   private def bytes(text: String): Array[Byte] = Command.bytes(text)
 
   private def isPublished(replies: Seq[AnyRef]): Boolean =
-    words(replies.last) match {
+    PartitionCalls.words(replies.last) match {
       case Seq("OK") | Seq("ALREADY") => true
       case _ => false
     }
-
-  private def words(reply: AnyRef): Seq[String] = reply match {
-    case items: Seq[_] =>
-      items.map { case b: Array[Byte] => new String(b, UTF_8); case x => String.valueOf(x) }
-    case other => Seq(String.valueOf(other))
-  }
-
-  /** Groups of about 1 MiB; a larger block is a group of its own. */
-  private def chunked(fields: Seq[EncodedField]): Seq[Seq[EncodedField]] = {
-    val chunks = mutable.ArrayBuffer.empty[Seq[EncodedField]]
-    var chunk = mutable.ArrayBuffer.empty[EncodedField]
-    var size = 0L
-    fields.foreach { field =>
-      if (chunk.nonEmpty && (size + field.block.length > ChunkBytesMax || chunk.size >= FieldsMax)) {
-        chunks += chunk.toSeq
-        chunk = mutable.ArrayBuffer.empty
-        size = 0
-      }
-      chunk += field
-      size += field.block.length
-    }
-    if (chunk.nonEmpty) chunks += chunk.toSeq
-    chunks.toSeq
-  }
 }

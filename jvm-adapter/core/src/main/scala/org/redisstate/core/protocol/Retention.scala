@@ -7,9 +7,9 @@ import org.redisstate.core.format.Segment
 import org.redisstate.core.ids.Pin
 
 /**
- * What no kept version needs: the plan of retention, made from the manifest alone. A script blocks
- * the server for as long as it runs, so the plan is made here, from one look at the manifest, and
- * carried out in parts of a bounded size (docs/format.md, section 8).
+ * Plan of retention, made from the manifest alone: the segments that no kept version needs. A
+ * script blocks the server while it runs, so the plan is made here, from one read of the manifest,
+ * and carried out in parts of a bounded size (docs/format.md, section 8).
  *
  * @param epoch with `opened`, what the manifest said: the plan holds while the query goes on
  * @param floor that of before; `base` is that of afterwards
@@ -70,8 +70,8 @@ private[core] object Retention {
   }
 
   /**
-   * The fields of the opened version's lineage, as far down as it goes, and its bases, newest first: the versions that stand alone there,
-   * each with the field that says so.
+   * Returns the fields of the opened version's lineage, as far down as it goes, and its bases,
+   * newest first: the complete versions, each with its field.
    */
   private def lineageOf(
       segments: Map[String, Segment],
@@ -96,7 +96,10 @@ private[core] object Retention {
     (lineage, bases.toSeq)
   }
 
-  /** The base that carries the floor, the newest one, and above it one for each `spacing`. */
+  /**
+   * Returns the base that carries the floor, the newest base, and one for each `spacing` above the
+   * floor.
+   */
   private def spaced(bases: Seq[Long], base: Option[Long], spacing: Long): Set[Long] = {
     var last = base.getOrElse(0L)
     bases.reverseIterator.filter { at =>
@@ -107,7 +110,7 @@ private[core] object Retention {
     }.toSet
   }
 
-  /** Whether a segment of the lineage is of use to a version that is kept. */
+  /** Returns whether a kept version needs a segment of the lineage. */
   private def isNeeded(s: Segment, base: Option[Long], keptBases: Set[Long]): Boolean =
     (!s.isSnapshot || keptBases(s.version)) &&
       base.forall(at =>

@@ -28,7 +28,7 @@ object Rights {
     ()
   }
 
-  /** Of a job, as `redis-state acl` lists them; Python asks the same. */
+  /** Commands of a job, as `redis-state acl` lists them; Python sends the same. */
   private[protocol] def commands(hash: String, text: String): Seq[Command] = Seq(
     Command("HSET", hash, "a", "1"),
     Command("PEXPIRE", hash, KeepMs),

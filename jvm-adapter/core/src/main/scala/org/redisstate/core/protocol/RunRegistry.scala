@@ -34,8 +34,8 @@ final class RunRegistry(backend: RedisBackend, prefix: String, gen: String) {
     }
 
   /**
-   * What a writer asks before its first write: its run, if it is registered, and where the partitions of its store have moved to, if they
-   * have.
+   * Reads what a writer needs before its first write: its run, if it is registered, and the gen to
+   * which the partitions of its store have moved, if they have.
    */
   def entering(
       runId: String,
@@ -55,7 +55,7 @@ final class RunRegistry(backend: RedisBackend, prefix: String, gen: String) {
     }
   }
 
-  /** Whether no run was registered after this one. */
+  /** Returns whether no run was registered after this one. */
   def isNewest(runId: String): Boolean =
     lookup(runId).exists { run =>
       field("epoch").forall(Stored.number(s"look for runs after $runId", _) <= run.epoch)
@@ -102,7 +102,7 @@ final class RunRegistry(backend: RedisBackend, prefix: String, gen: String) {
     }
   }
 
-  /** By the server's clock: what processes of several machines write can be compared. */
+  /** Time of the server's clock, which processes of several machines can compare. */
   def nowMs: Long = backend.call("ask for the time", Seq(Command("TIME"))).head match {
     case Seq(seconds: AnyRef, micros: AnyRef) =>
       text(seconds).toLong * 1000 + text(micros).toLong / 1000
@@ -110,7 +110,7 @@ final class RunRegistry(backend: RedisBackend, prefix: String, gen: String) {
   }
 
   /**
-   * The driver of a run lives; nothing happens if Redis does not know the run any more.
+   * Notes that the driver of a run is alive; does nothing if Redis does not know the run any more.
    *
    * @param copied the version that it has copied just now
    */
@@ -135,7 +135,7 @@ final class RunRegistry(backend: RedisBackend, prefix: String, gen: String) {
     ()
   }
 
-  /** An ephemeral query is still there; one that was purged expires all the same. */
+  /** Renews the keys of an ephemeral query; a purged query expires all the same. */
   def renew(keepMs: Long): Unit = {
     stay(s"renew checkpoint $gen", keepMs.toString, Nil)
     ()
@@ -176,8 +176,8 @@ final class RunRegistry(backend: RedisBackend, prefix: String, gen: String) {
   private def purged(what: String) = Refusal.purged(what, gen)
 
   /**
-   * An ephemeral checkpoint that expired leaves its entry in the list. Each run looks at a few entries at random, so that the list
-   * does not grow with the number of queries that ever ran.
+   * Drops a few random list entries of expired ephemeral checkpoints, so that the list does not
+   * grow with the number of queries that ever ran.
    */
   private def forgetSomeOfTheGone(): Unit = {
     val what = "tidy the list of checkpoints"
@@ -203,8 +203,9 @@ final class RunRegistry(backend: RedisBackend, prefix: String, gen: String) {
   }
 
   /**
-   * What readers need to look up keys of an operator by column names; the list of checkpoints gets
-   * the number of partitions too, so that a reader opens them without asking for the query first.
+   * Writes what readers need to look up keys of an operator by column names. The list of
+   * checkpoints gets the number of partitions too, so that a reader opens them without a request
+   * for the query first.
    */
   def putOperator(operator: Long, storeName: String, partitions: Int, json: String): Unit = {
     val what = s"describe operator $operator store $storeName"
@@ -213,7 +214,8 @@ final class RunRegistry(backend: RedisBackend, prefix: String, gen: String) {
   }
 
   /**
-   * As `putOperator`, unless a larger number of partitions is known; for who has seen only some of them.
+   * Writes an operator like `putOperator`, unless a larger number of partitions is known; for tasks
+   * that have seen only some of them.
    *
    * @param json its first field is `partitions`
    */
@@ -283,7 +285,7 @@ object RunRegistry {
   /** A query whose partitions nobody ever took is forgotten after a day. */
   private val UnusedTtlMs = 24L * 3600 * 1000
 
-  /** So long one can see what an executor counted that is gone. */
+  /** Lifetime of the totals of an executor that has ended. */
   val TotalsTtlMs: Long = 3600L * 1000
 
   /**

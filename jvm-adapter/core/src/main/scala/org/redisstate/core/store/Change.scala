@@ -2,7 +2,7 @@ package org.redisstate.core.store
 
 import org.redisstate.core.local.Slice
 
-/** What became of a key in one version. */
+/** Kind of change of a key in one version. */
 sealed trait Change
 
 object Change {
@@ -16,6 +16,9 @@ object Change {
 /** Changed rows of one family, one after the other; each key once. */
 trait ChangeIterator {
 
-  /** What the row is that `key` and `value` now hold; None at the end. A removed one has no value. */
+  /**
+   * Reads the next row into `key` and `value` and returns its kind of change; None at the end. A
+   * removed row has no value.
+   */
   def next(key: Slice, value: Slice): Option[Change]
 }

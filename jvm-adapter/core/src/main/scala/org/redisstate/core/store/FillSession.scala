@@ -8,6 +8,7 @@ import org.redisstate.core.errors.{InternalException, UnavailableException}
 import org.redisstate.core.format._
 import org.redisstate.core.ids.Pin
 import org.redisstate.core.local._
+import org.redisstate.core.store.resources.StoreCounters
 
 /**
  * Writes all rows of a version that has nothing below it, each key once. The rows leave for Redis
@@ -34,18 +35,16 @@ final class FillSession private[store] (
   private val pin = Pin(local.pin.version + 1, uid)
   private val ident = Segment.deltaIdent(pin.version, uid)
   private val cycle = new LifeCycle
-  private var families = store.families(local)
-  private var hashOf = KeyHash.of(families)
-  private var internalIds = Set.empty[Int]
+  private val families = new WriteFamilies(store.families(local), highestBefore = 0)
   private var layer = new Layer(InitialRows)
 
   /** The rows of ordered families. */
   private val sorted = new Layer(0)
 
-  /** There is one as soon as something may be at the server. */
+  /** Exists as soon as the server may have blocks. */
   private var writer: SegmentWriter = _
 
-  /** What is on its way to Redis, with its bytes: the oldest first. */
+  /** Layers on their way to Redis, with their bytes, the oldest first. */
   private val staging = mutable.Queue.empty[(Future[_], Long)]
   private var held = initiallyHeld
   private var countAt = CountedBytes
@@ -54,13 +53,12 @@ final class FillSession private[store] (
 
   private[store] override def heldBytes: Long = counted
 
-  def allFamilies: Seq[Family] = families
+  def allFamilies: Seq[Family] = families.all
 
   /** Adds a family. */
   def defineFamily(family: Family): Unit = {
-    families = families.filter(_.id != family.id) :+ family
-    hashOf = KeyHash.of(families)
-    internalIds = families.filter(_.internal).map(_.id).toSet
+    families.define(family)
+    ()
   }
 
   /**
@@ -74,10 +72,11 @@ final class FillSession private[store] (
     takeOver()
     SegmentWriter.checkLimits(keyLength, valueLength, s"put in ${client.id}")
     val family = StoredKey.familyOf(key, 0)
+    val hashOf = families.hashOf
     val rows = if (hashOf.ordered(family)) sorted else layer
     rows.put(hashOf(key, 0, keyLength), key, 0, keyLength, value, 0, valueLength)
     live += 1
-    if (internalIds.nonEmpty && internalIds(family)) liveInternal += 1
+    if (families.isInternal(family)) liveInternal += 1
     if (layer.usedBytes.toLong + sorted.usedBytes > countAt) count()
     if (layer.usedBytes > stageBytes) stage()
   }
@@ -95,7 +94,9 @@ final class FillSession private[store] (
     pin
   }
 
-  /** Gives the attempt up; never throws. Blocks that another attempt may need expire by themselves. */
+  /**
+   * Aborts the attempt; never throws. Blocks that another attempt may need expire by themselves.
+   */
   def abort(): Unit = {
     store.ended(this)
     if (cycle.follow(LifeCycle.Abort) && ownsUid && writer != null) {
@@ -121,7 +122,7 @@ final class FillSession private[store] (
     val work = client.later {
       if (cycle.is(LifeCycle.Updating) || cycle.is(LifeCycle.Committing)) {
         full.foreachBucket(segment.buckets)(segment.add)
-        client.stage(ident, ident, segment.handOver())
+        client.segments.stage(ident, ident, segment.handOver())
       }
     }
     staging += work -> full.memoryBytes
@@ -136,15 +137,17 @@ final class FillSession private[store] (
     if (writer == null) writer =
       new SegmentWriter(ident, Bucketing.bucketsFor(layer.rows.toLong, layer.usedBytes.toLong))
     layer.foreachBucket(writer.buckets)(writer.add)
-    hashOf.ordered.toSeq.sorted.foreach(family => writer.addOrdered(family, sorted.rowsOf(family)))
+    families.hashOf.ordered.toSeq.sorted.foreach { family =>
+      writer.addOrdered(family, sorted.rowsOf(family))
+    }
     val entry = writer.finish(
       local.pin.uid,
       live,
-      Some(families.sortBy(_.id)),
+      Some(families.all.sortBy(_.id)),
       Nil,
       complete = true,
       liveInternal,
-      families.map(_.id).max)
+      families.highestId)
     (entry, writer.takeFresh())
   }
 
@@ -175,10 +178,10 @@ object FillSession {
   private[store] val StageBytes = 31 << 20
   private val SpareBytes = 1 << 20
 
-  /** What is staged first may be this part of all rows before buckets become too large. */
+  /** Share of all rows that the first stage may hold before buckets become too large. */
   private val FirstPart = 4
 
-  /** So many layers wait for the server at most. */
+  /** Most layers that wait for the server. */
   private val StagingMax = 1
 
   /** The memory budget is told of every so many bytes. */

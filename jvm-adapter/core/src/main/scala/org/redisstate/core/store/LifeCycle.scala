@@ -3,8 +3,8 @@ package org.redisstate.core.store
 import java.util.concurrent.atomic.AtomicReference
 
 /**
- * The life cycle of a write session, as one table: which operation is allowed in which state.
- * Thread-safe, since an abort may come from any thread.
+ * Life cycle of a write session, as one table: the operations allowed in each state. Thread-safe,
+ * since an abort may come from any thread.
  */
 private[store] final class LifeCycle {
   import LifeCycle._

@@ -1,5 +1,6 @@
 package org.redisstate.core.store
 
+import org.redisstate.core.concurrent.GuardedBy
 import org.redisstate.core.errors.UnavailableException
 import org.redisstate.core.format.{Entry, Family, Header, Tombstone}
 import org.redisstate.core.ids.Pin
@@ -10,7 +11,7 @@ import org.redisstate.core.protocol.SegmentGone
 private[store] final case class DeltaSize(version: Long, bytes: Long)
 
 /**
- * What decides when the next snapshot is due.
+ * Sizes that decide when the next snapshot is due.
  *
  * @param snapshotBytes of the newest snapshot below a version, 0 if there is none
  * @param deltas since that snapshot, newest first
@@ -27,13 +28,13 @@ private[store] object History {
 }
 
 /**
- * The column families of a version.
+ * Column families of a version.
  *
  * @param highestId of all that its lineage ever had
  */
 private[store] final case class FamilyTable(families: Seq[Family], highestId: Int) {
 
-  /** As a header changes it. */
+  /** Returns the table after the changes of a header. */
   def after(header: Header): FamilyTable = header.families.fold(this) { now =>
     FamilyTable(now, header.highestId.getOrElse(now.map(_.id).max))
   }
@@ -67,12 +68,12 @@ private[store] final class LocalVersion(
     initial: Content,
     initialHistory: History,
     reload: Pin => Content) {
-  @volatile private var current: Content = initial
-  @volatile private[store] var history: History = initialHistory
+  @GuardedBy("this") @volatile private var current: Content = initial
+  @GuardedBy("VersionCache") @volatile private[store] var history: History = initialHistory
   def families: Seq[Family] = table.families
   val hashOf: KeyHash = KeyHash.of(families)
 
-  /** Whether all rows are of one family, without lists, and in no order. */
+  /** Returns whether all rows are of one unordered family without lists. */
   def hasOneHashedFamily: Boolean = families match {
     case Seq(one) => !one.multiValue && !one.kind.ordered
     case _ => false
@@ -91,12 +92,14 @@ private[store] final class LocalVersion(
   /** Its rows, unless they were dropped. */
   def here: Option[Content] = Option(current)
 
-  /** Lets go what only memory can hold: the version can be read again from Redis, block by block. */
+  /**
+   * Drops rows that only memory has, if the version can be read again from Redis, block by block.
+   */
   def forget(): Unit = synchronized {
     if (current != null && current.isHeld) current = null
   }
 
-  /** Puts an equal content in the place of `old`; nothing when another thread was first. */
+  /** Replaces `old` by an equal content; does nothing if another thread was first. */
   def replace(old: Content, now: Content): Unit = synchronized {
     if (current eq old) current = now
   }
@@ -117,7 +120,7 @@ private[store] final class LocalVersion(
   def contains(key: Array[Byte], length: Int): Boolean =
     contains(hashOf(key, 0, length), key, length)
 
-  /** All rows of a family, in key order where the family is an ordered one. */
+  /** Returns all rows of a family, in key order for an ordered family. */
   def rows(family: Int): RowIterator =
     if (hashOf.ordered(family)) rangeScan(Tombstone(family, None, None), Nil, hashOf)
     else scan(_.iterator(family, ordered = false, hashOf))
@@ -192,7 +195,7 @@ private[store] final class OrderedRange(
     lastLength = length
   }
 
-  /** The smallest encoded key behind that of the last row. */
+  /** Smallest encoded key after that of the last row. */
   private def keyBehindLast: Array[Byte] = java.util.Arrays.copyOf(last, lastLength) :+ 0.toByte
 
   private def from(rest: Tombstone): RowIterator = version.read { content =>

@@ -20,13 +20,13 @@ final class OpenVersion private[store] (
     private[store] val byUid: Boolean = false) {
   def pin: Pin = local.pin
 
-  /** Of the families that are not internal. */
+  /** Rows of the families that are not internal. */
   def numKeys: Long = local.live.all - local.live.internal
   def families: Seq[Family] = store.families(local)
 
   def get(key: Array[Byte], length: Int, out: Slice): Boolean = local.get(key, length, out)
 
-  /** All rows of a family, in key order where the family is an ordered one. */
+  /** Returns all rows of a family, in key order for an ordered family. */
   def iterator(family: Int): RowIterator = local.rows(family)
 
   def contains(key: Array[Byte], length: Int): Boolean = local.contains(key, length)
@@ -41,14 +41,14 @@ final class OpenVersion private[store] (
   def rangeScan(family: Int, from: Option[Array[Byte]], to: Option[Array[Byte]]): RowIterator =
     local.rangeScan(Tombstone(family, from, to), Nil, local.hashOf)
 
-  /** The rows of a family that this version, which is above 0, has otherwise than the one before. */
+  /** Returns the rows of a family in which this version, above 0, differs from the one before. */
   def changes(family: Int): ChangeIterator = store.changes(local, family)
 
   def write(): WriteSession =
     new WriteSession(store, local, held, isAlone, byUid, Pin.newUid())
 
   /**
-   * For a version that was loaded empty.
+   * Begins to fill a version that was loaded empty.
    *
    * @param uid of the version that the commit gives, None for a new one. No other content may ever have it, but several attempts at this one
    *   may. So an abort leaves the blocks, which another attempt may need; they expire by themselves.

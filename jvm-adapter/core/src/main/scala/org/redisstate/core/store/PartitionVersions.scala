@@ -1,10 +1,5 @@
 package org.redisstate.core.store
 
-import java.util.{Collections, WeakHashMap}
-import java.util.concurrent.atomic.AtomicBoolean
-
-import scala.jdk.CollectionConverters._
-
 import org.slf4j.LoggerFactory
 
 import org.redisstate.core.errors._
@@ -12,6 +7,8 @@ import org.redisstate.core.format._
 import org.redisstate.core.ids.{Pin, RegisteredRun}
 import org.redisstate.core.local._
 import org.redisstate.core.protocol.{CheckpointFormat, PartitionClient, RetainReport, SegmentGone}
+import org.redisstate.core.store.loading.LayerLoader
+import org.redisstate.core.store.resources.{MemoryBudget, StoreCounters, StoreRoom}
 
 /**
  * One partition of a store on this executor: opens versions, keeps the current and the previous
@@ -35,36 +32,22 @@ final class PartitionVersions(
     val counters: StoreCounters = new StoreCounters,
     private[store] val sizes: LayerSizes = LayerSizes.Default)
     extends VersionKeeper
-    with Evictable
     with AutoCloseable {
   import PartitionVersions._
   import StoreCounters.timed
 
-  @volatile private var closed = false
-
-  /** Newest first: the version committed or opened last, and the one before it. */
-  @volatile private var cached: List[LocalVersion] = Nil
   @volatile private var confirmed: Pin = Pin.Empty
   @volatile private var snapshotWanted = false
   @volatile private var newestSnapshot = -1L
 
   /** Rows and bytes that the last commit changed: the next write set starts with room for as many. */
   @volatile private var lastChange = (SmallRows, SmallBytes)
-  private val compacting = new AtomicBoolean
-
-  /** What the budget was told that this store holds. */
-  private var counted, countedSessions = 0L
-  private val countLock = new Object
-
-  /** Write sets in progress; one that is neither committed nor aborted counts until it is collected. */
-  private val sessions =
-    Collections.synchronizedSet(Collections.newSetFromMap(new WeakHashMap[
-      HeldRows,
-      java.lang.Boolean]))
-  private val room = new StoreRoom(budget, counters, () => recount())
-  private val loader = new VersionLoader(client, validator, counters, room, sizes, () => closed)
+  private[store] val cache = new VersionCache(budget)
+  private val room = new StoreRoom(budget, counters, () => cache.recount())
+  private val loader =
+    new VersionLoader(client, validator, counters, room, sizes, () => cache.isClosed)
   private val snapshots = new SnapshotWriter(client, room)
-  budget.register(this)
+  private val compaction = new Compaction(client.id, cache, room, sizes)
 
   /**
    * @param uid of the attempt that wrote the version; None for the one that the query went on with
@@ -73,7 +56,7 @@ final class PartitionVersions(
    */
   def open(version: Long, uid: Option[String] = None): OpenVersion = timed(counters.openNs) {
     counters.opens.incrementAndGet()
-    val held = cached
+    val held = cache.versions
     val opened = client.open(runId, Some(version), uid, held.map(_.pin))
     val known = held.find(_.pin == opened.pin)
     val local = known match {
@@ -83,7 +66,7 @@ final class PartitionVersions(
       case None =>
         counters.cacheMisses.incrementAndGet()
         val loaded = timed(counters.loadNs)(loader.load(opened, held))
-        remember(loaded)
+        cache.remember(loaded)
         loaded
     }
     if (opened.held) confirmed = opened.pin
@@ -137,47 +120,25 @@ final class PartitionVersions(
 
   private[store] override def changes(version: LocalVersion, family: Int): ChangeIterator = {
     val segments = loader.segments()
-    val layers = new LayerLoader(client, segments.decoder, counters, sizes)
+    val layers = new LayerLoader(client.segments, segments.decoder, counters, sizes)
     new VersionChanges(open(_).local, client, segments, layers).of(version, family)
   }
 
-  /** Whether a version was opened by this store. */
+  /** Returns whether this store opened a version. */
   def owns(opened: OpenVersion): Boolean = opened.store eq this
 
-  override def localBytes: Long = {
-    val versions = cached.flatMap(_.here)
-    versions.map(_.base).distinct.map(_.memoryBytes).sum + versions.flatMap(_.layers).distinct.map(
-      _.memoryBytes).sum
-  }
+  override def localBytes: Long = cache.localBytes
 
-  private def sessionBytes: Long =
-    if (sessions.isEmpty) 0L
-    else sessions.synchronized(sessions.asScala.iterator.map(_.heldBytes).sum)
+  private[store] override def grown(session: HeldRows): Unit = cache.grown(session)
 
-  private[store] override def grown(session: HeldRows): Unit = {
-    sessions.add(session)
-    recount()
-    budget.check()
-  }
-
-  private[store] override def ended(session: HeldRows): Unit =
-    if (sessions.remove(session)) recount()
-
-  /** Tells the budget what this store holds now. */
-  private[store] def recount(): Unit = countLock.synchronized {
-    val inSessions = sessionBytes
-    val now = (if (closed) 0L else localBytes) + inSessions
-    budget.adjust(now - counted, inSessions - countedSessions)
-    counted = now
-    countedSessions = inSessions
-  }
+  private[store] override def ended(session: HeldRows): Unit = cache.ended(session)
 
   /**
    * Adds a snapshot of the version opened last when the deltas since the newest one weigh more than
    * half of it.
    */
   def snapshotIfDue(): Boolean = timed(counters.maintenanceNs) {
-    cached.find(v => v.pin == confirmed && v.pin.version > 0).exists { version =>
+    cache.versions.find(v => v.pin == confirmed && v.pin.version > 0).exists { version =>
       val history = version.history
       val due = history.deltas.size >= DeltasMin &&
         (history.deltaBytes * 2 > history.snapshotBytes || history.deltas.size >= DeltasMax)
@@ -187,7 +148,7 @@ final class PartitionVersions(
 
   /** Adds a snapshot of a version that was committed or opened here lately. */
   def addSnapshot(pin: Pin): Boolean = timed(counters.maintenanceNs) {
-    cached.find(_.pin == pin).exists(trySnapshot)
+    cache.find(pin).exists(trySnapshot)
   }
 
   /** The version of the newest snapshot that this store added, or -1. */
@@ -198,17 +159,7 @@ final class PartitionVersions(
 
   def retain(): RetainReport = timed(counters.maintenanceNs)(client.retain())
 
-  override def close(): Unit = {
-    // Who is about to cache a version has done so, or sees that it is too late.
-    synchronized {
-      closed = true
-      // A task may still read them, and nobody counts what it reads.
-      bases(cached).foreach(_.counted(false))
-      cached = Nil
-    }
-    budget.unregister(this)
-    recount()
-  }
+  override def close(): Unit = cache.close()
 
   private[store] override def holder(): RegisteredRun = run()
 
@@ -239,117 +190,18 @@ final class PartitionVersions(
       layers: List[Layer]): Unit = {
     // What memory had no room for is read when it is asked for: the commit is done, and must not fail any more.
     val content = base.here.map(_.over(layers)).orNull
-    synchronized {
+    cache.rememberAfter(base) { before =>
       val history =
         if (entry.complete) History(entry.bytes, Nil)
-        else base.history.plus(DeltaSize(pin.version, entry.bytes))
-      remember(new LocalVersion(
-        pin,
-        LiveRows.of(entry),
-        table,
-        content,
-        history,
-        loader.reload))
+        else before.plus(DeltaSize(pin.version, entry.bytes))
+      new LocalVersion(pin, LiveRows.of(entry), table, content, history, loader.reload)
     }
     lastChange = (
       math.min(layers.iterator.map(_.rows).sum, RoomRowsMax),
       math.min(layers.iterator.map(_.usedBytes).sum, RoomBytesMax))
     budget.check()
-    compactSoon()
+    compaction.soon()
   }
-
-  private[store] override def shrink(bytes: Long, everything: Boolean): Long =
-    free(bytes)((base, wanted) => base.compress(wanted, everything))
-
-  private[store] override def drop(bytes: Long): Long = free(bytes)(_.drop(_))
-
-  private[store] override def forget(): Long = {
-    val before = localBytes
-    cached.reverse.foreach(_.forget())
-    recount()
-    before - localBytes
-  }
-
-  private def free(bytes: Long)(how: (Base, Long) => Long): Long = {
-    val freed = bases(cached).foldLeft(0L)((sum, base) => sum + how(base, bytes - sum))
-    recount()
-    freed
-  }
-
-  private def bases(versions: List[LocalVersion]): List[Base] =
-    versions.flatMap(_.here).map(_.base).distinct
-
-  private def remember(version: LocalVersion): Unit = synchronized {
-    if (!closed) {
-      val before = bases(cached)
-      cached = (version :: cached.filter(_.pin != version.pin)).take(VersionsCached)
-      countOnly(before)
-    }
-  }
-
-  /** What is not cached any more is not counted any more, whoever may still read it. */
-  private def countOnly(before: List[Base]): Unit = {
-    val now = bases(cached)
-    now.foreach(_.counted(true))
-    before.filterNot(now.contains).foreach(_.counted(false))
-    recount()
-  }
-
-  /**
-   * At most one compaction waits or runs; it takes the version that is the previous one by then.
-   */
-  private def compactSoon(): Unit =
-    if (cached.lastOption.flatMap(_.here).exists(isHeavy) && compacting.compareAndSet(
-        false,
-        true)) {
-      Background.helping(s"compaction of ${client.id}") {
-        try cached.lastOption.foreach(compact)
-        finally compacting.set(false)
-      }
-    }
-
-  /**
-   * Brings the layers of a version into its base, or into one layer, and lets newer versions share
-   * the result.
-   */
-  private def compact(version: LocalVersion): Unit =
-    if (!version.read(old => closed || !isHeavy(old) || fold(version, old))) {
-      version.read { old =>
-        if (old.layers.length > ContentLoader.LayersMax)
-          Room.taking(room, old.layerBytes)(share(version, old, old.merged(sizes.mergedMax)))
-      }
-    }
-
-  /** Brings the layers into the base, if they are heavy and memory has room for both; @return whether they are there. */
-  private def fold(version: LocalVersion, old: Content): Boolean =
-    old.layers.isEmpty || (old.layerBytes * FoldShare > old.base.decodedBytes && canMerge(old) &&
-      old.base.loadAll(() => closed) &&
-      Room.offered(room, old.base.decodedBytes + 2 * old.layerBytes) {
-        share(version, old, Content.fold(old, version.hashOf, room, version.live.all))
-      }.nonEmpty)
-
-  /**
-   * Puts an equal content in the place of an old one, under the newer versions that stand on it
-   * too.
-   */
-  private def share(version: LocalVersion, old: Content, now: Content): Unit = synchronized {
-    val before = bases(cached)
-    version.replace(old, now)
-    for (newer <- cached; content <- newer.here) {
-      val above = content.layers.length - old.layers.length
-      if ((newer ne version) && (content.base eq old.base) && above >= 0 && (content.layers.drop(
-          above) eq old.layers)) {
-        newer.replace(content, now.over(content.layers.take(above)))
-      }
-    }
-    countOnly(before)
-  }
-
-  private def canMerge(content: Content): Boolean = content.liveBytes <= sizes.mergedMax
-
-  private def isHeavy(content: Content): Boolean =
-    content.layers.length > ContentLoader.LayersMax ||
-      (content.layers.length > 1 && content.layerBytes * FoldShare > content.base.decodedBytes)
 
   private def trySnapshot(version: LocalVersion): Boolean =
     try writeSnapshot(version)
@@ -359,9 +211,11 @@ final class PartitionVersions(
         false
     }
 
-  /** Where memory has room, the rows are brought into the base, which stays; else they pass through. */
+  /**
+   * Writes a snapshot. Rows are folded into the base where memory has room; else they pass through.
+   */
   private def writeSnapshot(version: LocalVersion): Boolean = {
-    try version.read(old => foldAll(version, old))
+    try version.read(old => compaction.foldAll(version, old))
     catch {
       case e: LimitException => log.info("{} is not folded: {}", client.id, e.getMessage: Any)
     }
@@ -377,7 +231,7 @@ final class PartitionVersions(
         s"added a snapshot of ${client.id} version ${version.pin.version}: " +
           s"${entry.rows} rows, ${entry.bytes} bytes")
       stand(version, content, snapshot)
-      forgetDeltas(version, entry.bytes)
+      cache.forgetDeltas(version, entry.bytes)
     }
     written.nonEmpty
   }
@@ -387,45 +241,27 @@ final class PartitionVersions(
       content: Content,
       families: Seq[Family]): Option[WrittenSnapshot] = {
     def apart = snapshots.write(version, loader.withoutLayers(version.pin), families)
-    if (!canMerge(content)) apart
+    if (!compaction.canMerge(content)) apart
     else {
       try snapshots.write(version, content, families)
       catch { case _: LimitException => apart } // lists that grow in a layer take more room there
     }
   }
 
-  private def foldAll(version: LocalVersion, old: Content): Unit =
-    if (old.layers.nonEmpty && canMerge(old) && old.base.loadAll(() => closed)) {
-      Room.offered(room, old.base.decodedBytes + 2 * old.layerBytes) {
-        share(version, old, Content.fold(old, version.hashOf, room, version.live.all))
-      }
-      ()
-    }
-
-  /** From now on the rows of a version can be read again from its snapshot. */
+  /** Attaches a snapshot to its version, whose rows can be read from Redis from now on. */
   private def stand(version: LocalVersion, old: Content, snapshot: WrittenSnapshot): Unit = {
     val segments = loader.segments()
     val head = segments.heads(Seq(snapshot.segment)).head
     if (old.layers.isEmpty && old.base.buckets == snapshot.segment.entry.buckets)
       segments.attach(old.base, head)(snapshot.fill)
-    else share(version, old, new Content(segments.base(head), Nil))
-    recount()
+    else cache.share(version, old, new Content(segments.base(head), Nil))
+    cache.recount()
     budget.check()
-  }
-
-  private def forgetDeltas(snapshot: LocalVersion, bytes: Long): Unit = synchronized {
-    (snapshot :: cached).distinct.filter(_.pin.version >= snapshot.pin.version).foreach { v =>
-      v.history = v.history.since(snapshot.pin.version, bytes)
-    }
   }
 }
 
 object PartitionVersions {
   private val log = LoggerFactory.getLogger(classOf[PartitionVersions])
-  private val VersionsCached = 2
-
-  /** Layers that hold more than this part of the base's bytes are folded into it. */
-  private val FoldShare = 8
   private[core] val DeltasMin = 4
   private[core] val DeltasMax = 200
   private val SmallRows = 64

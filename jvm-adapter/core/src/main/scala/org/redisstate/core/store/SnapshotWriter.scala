@@ -8,7 +8,7 @@ import org.redisstate.core.local.{Content, OrderedRows, Room}
 import org.redisstate.core.protocol.PartitionClient
 
 /**
- * A snapshot that is in the manifest.
+ * A snapshot in the manifest.
  *
  * @param blocks of its ordered families, where they were here as a whole
  */
@@ -16,7 +16,7 @@ private[store] final class WrittenSnapshot(
     val segment: Segment,
     blocks: Map[Int, Seq[RowBlock]]) {
 
-  /** Puts the blocks that are here into ordered families of the snapshot that are not. */
+  /** Puts the blocks that are here into ordered families of the snapshot that lack them. */
   def fill(ordered: Map[Int, OrderedRows]): Map[Int, OrderedRows] = {
     ordered.foreach { case (family, rows) => blocks.get(family).foreach(rows.fill) }
     ordered
@@ -58,7 +58,10 @@ private[store] final class SnapshotWriter(client: PartitionClient, room: Room) {
     }
   }
 
-  /** What was staged would take room for a day, which a full server needs for commits. */
+  /**
+   * Removes staged blocks after a failure: they would take room for a day, which a full server
+   * needs for commits.
+   */
   private def orRemoved[A](ident: String)(work: => A): A =
     try work
     catch {

@@ -5,10 +5,11 @@ import org.redisstate.core.format.RowBlock
 import org.redisstate.core.ids.Pin
 import org.redisstate.core.local.{RowIterator, Slice}
 import org.redisstate.core.protocol.{Opened, PartitionClient, SegmentGone}
+import org.redisstate.core.store.loading.{LayerLoader, SegmentLoader, WholeSegment}
 
 /**
- * What a version changed: the rows of its delta, or, where there is none, its difference to the
- * version before it. Reading changes nothing.
+ * Changes of a version: the rows of its delta, or else its difference to the version before it.
+ * Reading changes nothing.
  */
 private[store] final class VersionChanges(
     open: Long => LocalVersion,
@@ -50,7 +51,7 @@ private[store] final class VersionChanges(
       }
   }
 
-  /** The version before this one, so that Redis names the delta between the two. */
+  /** Returns the version before this one, so that Redis names the delta between the two. */
   private def parentOf(version: Long): Option[Pin] =
     try Some(client.open("", Some(version - 1), None, Nil).pin)
     catch { case _: VersionExpiredException => None }

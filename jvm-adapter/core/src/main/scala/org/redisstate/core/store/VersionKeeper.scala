@@ -4,17 +4,21 @@ import org.redisstate.core.format.{Entry, Family}
 import org.redisstate.core.ids.{Pin, RegisteredRun}
 import org.redisstate.core.local.{Layer, LayerSizes}
 import org.redisstate.core.protocol.PartitionClient
+import org.redisstate.core.store.resources.StoreCounters
 
-/** What an open version, and a write set over it, ask of the store that keeps the version. */
+/** Services of the store that an open version, and a write set over it, need. */
 private[store] trait VersionKeeper {
   def client: PartitionClient
   def counters: StoreCounters
   private[store] def sizes: LayerSizes
 
-  /** What its versions take in memory. */
+  /** Bytes of its versions in memory. */
   def localBytes: Long
 
-  /** The families of a version; of one that was never written, those that its first commit will have. */
+  /**
+   * Returns the families of a version; for a version that was never written, those of its first
+   * commit.
+   */
   private[store] def families(local: LocalVersion): Seq[Family]
 
   /** Changed rows of a family of a version above 0. */
@@ -23,13 +27,13 @@ private[store] trait VersionKeeper {
   /** A layer with room for as much as the last commit changed. */
   private[store] def newLayer(): Layer
 
-  /** Told by a write set in progress that it grew: it cannot make way, so others do. */
+  /** Counts a write set that grew: it cannot make way, so others do. */
   private[store] def grown(session: HeldRows): Unit
 
-  /** Told by a write set that it ended. */
+  /** Stops counting a write set. */
   private[store] def ended(session: HeldRows): Unit
 
-  /** The run that this store serves, registered by now. */
+  /** Returns the registered run that this store serves. */
   private[store] def holder(): RegisteredRun
 
   /** @param byUid whether Spark named the version by its uid */

@@ -8,6 +8,8 @@ import org.redisstate.core.errors.{InternalException, StateLostException}
 import org.redisstate.core.ids.Pin
 import org.redisstate.core.local.{Base, Content, LayerSizes, Room, RowValidator}
 import org.redisstate.core.protocol.{Opened, PartitionClient, SegmentGone}
+import org.redisstate.core.store.loading.{ContentLoader, SegmentLoader, WholeSegment}
+import org.redisstate.core.store.resources.{Background, StoreCounters}
 
 /**
  * Builds versions of one partition from their segments.
@@ -23,8 +25,8 @@ private[store] final class VersionLoader(
     isClosed: () => Boolean) {
   import VersionLoader._
 
-  /** What reads single segments. */
-  def segments(): SegmentLoader = new SegmentLoader(client, validator, counters, room)
+  /** Returns a reader of single segments. */
+  def segments(): SegmentLoader = new SegmentLoader(client.segments, validator, counters, room)
 
   /**
    * Builds a version from what `open` listed; starts again when maintenance replaces a segment
@@ -86,7 +88,7 @@ private[store] final class VersionLoader(
     val isAlone = bottom.nonEmpty || above.headOption.exists(_.head.segment.entry.complete)
     val below = if (isAlone) None else start.map(_.content)
     val deltas = above.filter(_.head.segment.entry.blocks > 0).toSeq
-    val content = new ContentLoader(client, loader, counters, room, sizes)
+    val content = new ContentLoader(client.segments, loader, counters, room, sizes)
       .over(below, bottom, deltas, layered, once).getOrElse(reload(opened.pin))
     if (once) content.base.counted(false)
     else if (layered && !below.exists(_.base eq content.base)) readAhead(content.base)

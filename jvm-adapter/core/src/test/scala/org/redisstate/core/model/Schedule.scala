@@ -153,7 +153,7 @@ final class Schedule(
       val (fields, entry) =
         encode(Segment.deltaIdent(version + 1, uid), opened.pin.uid, changes.toMap, after.size)
       val ident = Segment.deltaIdent(version + 1, uid)
-      if (stageFirst) client.stage(ident, ident, fields)
+      if (stageFirst) client.segments.stage(ident, ident, fields)
       if (giveUp) client.abort(ident)
       else {
         client.commit(holder, opened.pin, uid, entry, if (stageFirst) Nil else fields, fields)
@@ -272,8 +272,7 @@ final class Schedule(
     val reopened = client.open(run.id, Some(opened.pin.version + 1), None, Nil)
     compare(reopened, load(client, reopened))
     client.retain()
-    val report = client.verify()
-    report.damaged.foreach(d => problems.add(s"after maintenance $d"))
+    PublishedSegments.damaged(plain, id).foreach(d => problems.add(s"after maintenance $d"))
     orphans().foreach(key => problems.add(s"orphan without expiry: $key"))
   }
 
@@ -321,7 +320,7 @@ final class Schedule(
     val base = if (segment.isSnapshot || segment.entry.complete) Map.empty: Content else before
     if (segment.entry.blocks == 0) base
     else {
-      val block = client.fetch(segment, Seq("0")).head
+      val block = client.segments.fetch(segment, Seq("0")).head
       if (block == null) base
       else {
         val rows = RowBlock.parse(Block.decode(segment.ident, "0", block))

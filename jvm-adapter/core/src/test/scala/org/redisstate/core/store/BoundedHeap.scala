@@ -8,6 +8,7 @@ import scala.util.Random
 
 import org.redisstate.core.RedisServerProcess
 import org.redisstate.core.local.{RowIterator, Slice}
+import org.redisstate.core.store.resources.MemoryBudget
 
 /**
  * Partitions that hold far more together than a small heap, used as tasks use them: rows of plain,

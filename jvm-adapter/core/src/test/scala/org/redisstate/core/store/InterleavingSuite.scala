@@ -9,6 +9,8 @@ import org.redisstate.core.format.{Entry, RowBlock}
 import org.redisstate.core.ids.Pin
 import org.redisstate.core.local.{Base, BucketSource, Content, Room, RowValidator}
 import org.redisstate.core.protocol.PartitionClient
+import org.redisstate.core.store.loading.{SegmentChecks, SegmentHead, SegmentLoader}
+import org.redisstate.core.store.resources.{MemoryBudget, StoreCounters, StoreRoom}
 
 /** What two threads of an executor do at once, in every order of their steps that Lincheck tries. */
 class InterleavingSuite extends AnyFunSuite with BeforeAndAfterAll {
@@ -30,9 +32,13 @@ class InterleavingSuite extends AnyFunSuite with BeforeAndAfterAll {
       store.addSnapshot(session.commit())
       val segment = store.client.open("", Some(1), None, Nil).segments.head
       val loader =
-        new SegmentLoader(store.client, RowValidator.None, new StoreCounters, Room.Unbounded)
+        new SegmentLoader(
+          store.client.segments,
+          RowValidator.None,
+          new StoreCounters,
+          Room.Unbounded)
       head = loader.heads(Seq(segment)).head
-      fields = Seq("0", "3/0").zip(store.client.fetch(segment, Seq("0", "3/0")))
+      fields = Seq("0", "3/0").zip(store.client.segments.fetch(segment, Seq("0", "3/0")))
       Interleavings.check(classOf[LastFields], perThread = 1, scenarios = 1)
     } finally p.close()
   }
@@ -124,7 +130,7 @@ object InterleavingSuite {
       TestPartition.Default,
       RowValidator.None,
       budget)
-    private val room = new StoreRoom(budget, store.counters, () => store.recount())
+    private val room = new StoreRoom(budget, store.counters, () => store.cache.recount())
     private val base = Base.remote(2, source, room = room)
     private val first = version(1, new Content(base, Nil))
     install(2)

@@ -12,6 +12,7 @@ import org.redisstate.core.errors.{FullException, LimitException}
 import org.redisstate.core.format.{MultiValue, SegmentWriter}
 import org.redisstate.core.ids.Keys
 import org.redisstate.core.local.{LayerSizes, Slice}
+import org.redisstate.core.store.resources.MemoryBudget
 
 /** Changes, lists and snapshots that are larger than an array, a value, a server or the memory has room for. */
 class LargeChangesSuite extends AnyFunSuite with BeforeAndAfterAll with Eventually {
@@ -183,7 +184,7 @@ class LargeChangesSuite extends AnyFunSuite with BeforeAndAfterAll with Eventual
       commit(store, 0)(put(_, key(0, "a"), "1"))
       val session = store.open(1).write()
       put(session, key(0, "b"), "2")
-      store.forget()
+      store.cache.forget()
       val delta = Keys.meta(p.id).dropRight(1) + p.keys.find(_.startsWith("d:1:")).get
       p.raw.rename(delta, "aside")
       session.commit()

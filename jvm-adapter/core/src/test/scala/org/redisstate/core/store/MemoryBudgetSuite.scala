@@ -10,6 +10,7 @@ import org.scalatest.funsuite.AnyFunSuite
 
 import org.redisstate.core.RedisServerProcess
 import org.redisstate.core.local.Slice
+import org.redisstate.core.store.resources.{Background, MemoryBudget}
 
 /** That the stores of an executor stay within their budget, by the budget's own account, and that the account is true. */
 class MemoryBudgetSuite extends AnyFunSuite with BeforeAndAfterAll {

@@ -14,6 +14,7 @@ import org.redisstate.core.protocol.{
   ProtocolSettings,
   RunRegistry
 }
+import org.redisstate.core.store.resources.MemoryBudget
 
 /**
  * One of the two actors of `tests/interop/test_two_actors.py`: does to a partition of a Python store

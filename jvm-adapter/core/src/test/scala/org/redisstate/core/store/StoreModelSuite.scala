@@ -9,6 +9,7 @@ import org.scalatest.funsuite.AnyFunSuite
 import org.redisstate.core.RedisServerProcess
 import org.redisstate.core.format.{MultiValue, Tombstone, Vectors}
 import org.redisstate.core.protocol.CheckpointFormat
+import org.redisstate.core.store.resources.MemoryBudget
 
 /**
  * Sessions of every kind of family against a plain map, seen by the writing store and by one that
@@ -148,9 +149,10 @@ class StoreModelSuite extends AnyFunSuite with BeforeAndAfterAll {
       if (random.nextInt(3) == 0) store.requestSnapshot()
       store.snapshotIfDue()
       if (random.nextInt(4) == 0) store = newStore("a")
-      if (random.nextInt(3) == 0) store.shrink(Long.MaxValue, everything = random.nextBoolean())
-      if (random.nextInt(3) == 0) store.drop(random.nextInt(100000).toLong)
-      assert(store.client.verify().damaged.isEmpty)
+      if (random.nextInt(3) == 0)
+        store.cache.shrink(Long.MaxValue, everything = random.nextBoolean())
+      if (random.nextInt(3) == 0) store.cache.drop(random.nextInt(100000).toLong)
+      assert(p.damaged.isEmpty)
     }
     compare(newStore("a reader").open(15), model)
   }

@@ -233,7 +233,7 @@ class StoreSuite extends AnyFunSuite with BeforeAndAfterAll {
     (10 to 13).foreach(v => commit(store, v.toLong)(put(_, key(0, s"k$v"), "v")))
     store.open(14)
     assert(store.retain().dropped > 0)
-    assert(store.client.verify().damaged.isEmpty)
+    assert(p.damaged.isEmpty)
     val reader = p.store("a reader")
     intercept[VersionExpiredException](reader.open(3))
     assert(reader.open(12).numKeys == 12 && reader.open(14).numKeys == 14)
@@ -352,7 +352,7 @@ class StoreSuite extends AnyFunSuite with BeforeAndAfterAll {
     store.requestSnapshot()
     assert(store.snapshotIfDue())
     val before = store.localBytes
-    store.shrink(Long.MaxValue, everything = true)
+    store.cache.shrink(Long.MaxValue, everything = true)
     assert(store.localBytes < before / 2)
     assert(read(store.open(1), key(0, "k77")).contains("v" * 50))
     assert(rows(store.open(1).iterator(0)).size == 20000)
@@ -365,10 +365,10 @@ class StoreSuite extends AnyFunSuite with BeforeAndAfterAll {
     store.requestSnapshot()
     assert(store.snapshotIfDue())
     commit(store, 1)(put(_, key(0, "k5"), "new"))
-    store.shrink(Long.MaxValue, everything = true)
+    store.cache.shrink(Long.MaxValue, everything = true)
     val before = store.localBytes
-    assert(store.drop(before / 2) >= before / 2 && store.localBytes <= before / 2)
-    store.drop(Long.MaxValue)
+    assert(store.cache.drop(before / 2) >= before / 2 && store.localBytes <= before / 2)
+    store.cache.drop(Long.MaxValue)
     assert(store.localBytes < 5000)
     val loaded = store.counters.bucketsLoaded.get
     assert(read(store.open(2), key(0, "k77")).contains("v77"))

@@ -18,8 +18,10 @@ import org.redisstate.core.protocol.{
   CommitLog,
   PartitionClient,
   ProtocolSettings,
+  PublishedSegments,
   RunRegistry
 }
+import org.redisstate.core.store.resources.MemoryBudget
 
 /**
  * One partition on a real server, and stores of several runs and executors on it.
@@ -86,6 +88,9 @@ private[store] final class TestPartition(
       budget,
       sizes = sizes)
   }
+
+  /** Faults of published segments, one line each. */
+  def damaged: Seq[String] = PublishedSegments.damaged(backend, id)
 
   def copySource(signer: Option[BlockSigner]): CopySource =
     new CopySource(backend, "", gen, signer)

@@ -12,7 +12,10 @@ import org.apache.spark.sql.redisstate.query.{
   TransformWithStateOnRedis
 }
 
-/** Lets `transformWithState` run on this provider: `spark.sql.extensions` names it, which `redis_state.configure` does. */
+/**
+ * Extension that makes `transformWithState` run on this provider: `spark.sql.extensions` names it,
+ * which `redis_state.configure` does.
+ */
 class RedisStateSparkExtension extends (SparkSessionExtensions => Unit) {
   override def apply(extensions: SparkSessionExtensions): Unit =
     extensions.injectColumnar((_: SparkSession) =>
@@ -36,10 +39,10 @@ private[redisstate] object TransformWithStateRule extends Rule[SparkPlan] {
     }
 }
 
-/** What a user is told whose query needs the extension. */
+/** Advice for a user whose query needs the extension. */
 private[redisstate] object TransformWithStateAdvice {
 
-  /** None where a query has no such operator, or the extension is there. */
+  /** Returns the advice; None where a query has no such operator, or the extension is set. */
   def of(plan: LogicalPlan, extensions: Option[String]): Option[String] = {
     val name = classOf[RedisStateSparkExtension].getName
     val there = extensions.exists(_.split(',').exists(_.trim == name))

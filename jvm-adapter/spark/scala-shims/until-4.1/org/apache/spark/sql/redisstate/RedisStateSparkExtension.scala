@@ -8,7 +8,7 @@ class RedisStateSparkExtension extends (SparkSessionExtensions => Unit) {
   override def apply(extensions: SparkSessionExtensions): Unit = ()
 }
 
-/** What a user is told whose query needs the extension: none does. */
+/** Advice for a user whose query needs the extension: no query does. */
 private[redisstate] object TransformWithStateAdvice {
   def of(plan: LogicalPlan, extensions: Option[String]): Option[String] = None
 }

@@ -28,7 +28,7 @@ private[redisstate] trait SnapshotReportShim extends StateStoreProvider with Log
         stateStoreId.storeName) -> snapshotVersion)
     )
 
-  /** Tells the driver of a snapshot. No state depends on it. */
+  /** Reports a snapshot to the driver. No state depends on the report. */
   protected def reportSnapshot(runId: String, version: Long): Unit =
     try Option(SparkEnv.get).foreach { env =>
         StateStoreCoordinatorRef.forExecutor(env).snapshotUploaded(

@@ -29,7 +29,7 @@ private[redisstate] object TransformWithStateOnRedis {
   private val Name = "TransformWithState"
 }
 
-/** As `TransformWithStateOnRedis`, for processors in Python. */
+/** `TransformWithStateOnRedis` for processors in Python. */
 private[redisstate] final class TransformWithStateInPySparkOnRedis(
     of: TransformWithStateInPySparkExec)
     extends TransformWithStateInPySparkCopy(of) {

@@ -5,7 +5,7 @@ import org.apache.spark.sql.types.StructType
 
 import org.redisstate.core.format.FamilyKind
 
-/** Since 4.2 Spark has ranges, and keys that are ordered by a timestamp. */
+/** Since 4.2 Spark has ranges, and keys in the order of a timestamp. */
 private[redisstate] object EncoderShim {
   def supportsRangeScan(encoder: RocksDBKeyStateEncoder): Boolean = encoder.supportsRangeScan
 

@@ -1,6 +1,6 @@
 package org.apache.spark.sql.redisstate.conf
 
-/** What this jar is built for. */
+/** Spark minor that this jar is built for. */
 private[redisstate] object SparkMinor {
   val BuiltFor = "4.1"
 }

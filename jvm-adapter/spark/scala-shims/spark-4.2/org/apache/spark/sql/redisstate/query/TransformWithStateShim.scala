@@ -32,7 +32,7 @@ private[redisstate] abstract class TransformWithStateCopy(of: TransformWithState
       initialState = of.initialState
     )
 
-/** As above, for processors in Python. */
+/** Copy of the operator for processors in Python. */
 private[redisstate] abstract class TransformWithStateInPySparkCopy(
     of: TransformWithStateInPySparkExec)
     extends TransformWithStateInPySparkExec(

@@ -6,7 +6,10 @@ import org.apache.spark.sql.types.StructType
 
 import org.redisstate.core.format.FamilyKind
 
-/** Until 4.1 Spark has no keys that are ordered by a timestamp, and asks for no range: keys that are ordered by columns could serve one. */
+/**
+ * Until 4.1 Spark has no keys in the order of a timestamp, and asks for no range: keys in the order
+ * of columns could serve one.
+ */
 private[redisstate] object EncoderShim {
   def supportsRangeScan(encoder: RocksDBKeyStateEncoder): Boolean =
     encoder.isInstanceOf[RangeKeyScanStateEncoder]

@@ -3,8 +3,8 @@ package org.apache.spark.sql.redisstate.stores
 import org.apache.spark.sql.execution.streaming.state._
 
 /**
- * What Spark asks for since 4.2: snapshots that it forces, and stores that begin empty. Before 4.2
- * it needs neither.
+ * Requests of Spark since 4.2: forced snapshots, and stores that begin empty. Before 4.2 it needs
+ * neither.
  */
 private[redisstate] trait OpensSince42 extends StateStoreProvider {
   def getStore(

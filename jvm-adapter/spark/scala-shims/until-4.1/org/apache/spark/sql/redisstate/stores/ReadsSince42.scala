@@ -4,7 +4,7 @@ import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.types.StructType
 
-/** What Spark's interfaces of stores require since 4.2. */
+/** Methods of Spark's read stores since 4.2. */
 private[redisstate] trait ReadsSince42 extends ReadStateStore {
   def multiGet(keys: Array[UnsafeRow], colFamilyName: String): Iterator[UnsafeRow]
   def keyExists(key: UnsafeRow, colFamilyName: String): Boolean
@@ -36,7 +36,7 @@ private[redisstate] trait ReadsSince42 extends ReadStateStore {
     throw StateStoreErrors.unsupportedOperationException("registerColFamily", "a store to write")
 }
 
-/** As above, for stores that write. */
+/** Methods of Spark's write stores since 4.2. */
 private[redisstate] trait WritesSince42 extends StateStore {
   def deleteRange(beginKey: UnsafeRow, endKey: UnsafeRow, colFamilyName: String): Unit
 }

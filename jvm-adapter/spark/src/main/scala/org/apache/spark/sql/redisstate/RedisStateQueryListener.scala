@@ -20,7 +20,8 @@ import org.apache.spark.sql.redisstate.checkpoint.{CheckpointIdentity, MarkerFil
 import org.apache.spark.sql.redisstate.conf.RedisStateConf
 import org.apache.spark.sql.redisstate.copies.StateCopier
 import org.apache.spark.sql.redisstate.executor.ExecutorRegistry
-import org.apache.spark.sql.redisstate.move.{Adoption, RescaleAtStart}
+import org.apache.spark.sql.redisstate.move.Adoption
+import org.apache.spark.sql.redisstate.move.rescale.RescaleAtStart
 import org.apache.spark.sql.redisstate.query.{
   BatchConfirmation,
   KeyTypes,
@@ -49,10 +50,10 @@ class RedisStateQueryListener extends StreamingQueryListener with Logging {
   private val copiers = new ConcurrentHashMap[UUID, StateCopier]
   private val confirmations = new ConcurrentHashMap[UUID, BatchConfirmation]
 
-  /** Of runs that began with a change of the number of partitions, until that is decided. */
+  /** Runs that began with a change of the number of partitions, until it is decided. */
   private val undecided = new ConcurrentHashMap[UUID, () => Boolean]
 
-  /** A query with state that cannot go well is ended here, before its first task. */
+  /** Ends a query whose state cannot work here, before its first task. */
   override def onQueryStarted(event: QueryStartedEvent): Unit =
     try executionOf(event.id).foreach(started(_, event))
     catch {
@@ -78,7 +79,7 @@ class RedisStateQueryListener extends StreamingQueryListener with Logging {
     decide(event.progress.runId)
   }
 
-  /** What fails now is tried again with the next batch. */
+  /** Decides a planned change of partitions; a failure is retried with the next batch. */
   private def decide(run: UUID): Unit =
     try Option(undecided.get(run)).foreach(isDecided => if (isDecided()) undecided.remove(run))
     catch {
@@ -217,7 +218,9 @@ class RedisStateQueryListener extends StreamingQueryListener with Logging {
     logInfo(s"Registered run ${run.id} of query ${event.id} with epoch ${run.epoch}")
   }
 
-  /** The folder was deleted and created again: nobody else would tell that the state of before still takes room. */
+  /**
+   * Logs that the folder was deleted and created again, so that its older state still takes room.
+   */
   private def tellOfOlder(
       gen: String,
       pathHash: String,
@@ -250,7 +253,7 @@ class RedisStateQueryListener extends StreamingQueryListener with Logging {
     }
   }
 
-  /** The provider that the newest offset log of a checkpoint names, if there is one. */
+  /** Returns the provider that the newest offset log of a checkpoint names, if there is one. */
   private def pinnedProvider(checkpoint: Path, hadoopConf: Configuration): Option[String] = {
     implicit val formats: DefaultFormats.type = DefaultFormats
     Try {
@@ -260,7 +263,7 @@ class RedisStateQueryListener extends StreamingQueryListener with Logging {
     }.toOption.flatten
   }
 
-  /** The batch that the run begins with, and so the version that its first tasks ask for. */
+  /** Returns the first batch of the run, and so the version that its first tasks ask for. */
   private def nextBatch(checkpoint: Path, hadoopConf: Configuration): Long =
     QueryLogs.batches(checkpoint, QueryLogs.Offsets, hadoopConf).maxOption.fold(0L) { newest =>
       val logged = QueryLogs.batches(checkpoint, QueryLogs.Commits, hadoopConf)

@@ -3,31 +3,16 @@ package org.apache.spark.sql.redisstate
 import scala.util.control.NonFatal
 
 import org.apache.hadoop.conf.Configuration
-import org.json4s.JsonDSL._
-import org.json4s.jackson.JsonMethods.{compact, render}
 
-import org.apache.spark.TaskContext
 import org.apache.spark.internal.Logging
-import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager
 import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
 import org.apache.spark.sql.execution.streaming.state._
-import org.apache.spark.sql.redisstate.checkpoint.{
-  CheckpointIdentity,
-  CommittedBatches,
-  Marker,
-  MarkerFile
-}
+import org.apache.spark.sql.redisstate.checkpoint.{QueryEntry, StoreLink, StorePlan}
 import org.apache.spark.sql.redisstate.conf.RedisStateConf
 import org.apache.spark.sql.redisstate.copies.WaysOn
 import org.apache.spark.sql.redisstate.errors.{ErrorCounters, StoreErrors}
 import org.apache.spark.sql.redisstate.executor.{ExecutorRegistry, Metrics}
-import org.apache.spark.sql.redisstate.rows.{
-  CodecSet,
-  EncoderPool,
-  FamilyLayout,
-  RowEncoding,
-  StateRowValidator
-}
+import org.apache.spark.sql.redisstate.rows.{CodecSet, EncoderPool, FamilyLayout, RowEncoding}
 import org.apache.spark.sql.redisstate.stores.{
   CommitReport,
   FineGrainedReplay,
@@ -42,20 +27,16 @@ import org.apache.spark.sql.redisstate.stores.{
 }
 import org.apache.spark.sql.types.StructType
 
-import org.redisstate.core.backend.{Clock, RedisBackend}
-import org.redisstate.core.errors.{
-  FencedException,
-  QuotaException,
-  RedisStateException,
-  UnavailableException
-}
-import org.redisstate.core.ids.{PartitionId, Pin, RegisteredRun}
-import org.redisstate.core.protocol._
-import org.redisstate.core.store.{OpenVersion, PartitionVersions, StoreCounters, WriteSession}
+import org.redisstate.core.backend.Clock
+import org.redisstate.core.concurrent.GuardedBy
+import org.redisstate.core.errors.{QuotaException, RedisStateException, UnavailableException}
+import org.redisstate.core.ids.Pin
+import org.redisstate.core.store.{OpenVersion, PartitionVersions, WriteSession}
 
 /**
- * Keeps the state of a Structured Streaming query in Redis. Set it as `spark.sql.streaming.stateStore.providerClass`; the options are in
- * docs/configuration.md, the protocol in docs/format.md.
+ * State store provider of Structured Streaming that keeps state in Redis. Set it as
+ * `spark.sql.streaming.stateStore.providerClass`; the options are in docs/configuration.md, the
+ * protocol in docs/format.md.
  */
 class RedisStateStoreProvider
     extends SparkVersionChecked
@@ -68,16 +49,13 @@ class RedisStateStoreProvider
   import RedisStateStoreProvider._
 
   @volatile private var id: StateStoreId = _
-  @volatile private var plan: Plan = _
-  @volatile private var link: Option[Link] = None
+  @volatile private var plan: StorePlan = _
+  @GuardedBy("this") @volatile private var link: Option[StoreLink] = None
 
   /** A task may still be opening a version: it must not connect again. */
-  @volatile private var closed = false
+  @GuardedBy("this") @volatile private var closed = false
 
-  /** The checkpoint has another gen than the link, which was made before there was a marker. */
-  @volatile private var misled = false
-
-  /** No network and no file here: Spark holds a lock of the whole executor. */
+  /** Uses no network and no file: Spark holds a lock of the whole executor. */
   override def init(
       stateStoreId: StateStoreId,
       keySchema: StructType,
@@ -92,7 +70,8 @@ class RedisStateStoreProvider
     val conf =
       try RedisStateConf(storeConfs.sqlConfs, storeConfs.minVersionsToRetain)
       catch { case e: RedisStateException => throw StoreErrors.cannotLoad(id, e) }
-    plan = Plan(
+    plan = StorePlan(
+      id,
       storeConfs,
       new Configuration(hadoopConf),
       hadoopConf.get(StreamExecution.RUN_ID_KEY),
@@ -177,7 +156,7 @@ class RedisStateStoreProvider
   }
 
   /** Spark would unload a provider whose maintenance fails; no state depends on it, and the next one may succeed. */
-  private def maintain(work: Link => Unit): Unit =
+  private def maintain(work: StoreLink => Unit): Unit =
     try link.foreach(work)
     catch { case NonFatal(e) => logWarning(s"Maintenance of $id was not possible this time", e) }
 
@@ -187,7 +166,7 @@ class RedisStateStoreProvider
     link = None
   }
 
-  private def disconnect(linked: Link): Unit = {
+  private def disconnect(linked: StoreLink): Unit = {
     linked.store.close()
     ExecutorRegistry.unregister(plan.conf.connection, linked.instance)
     ExecutorRegistry.release(plan.conf.connection)
@@ -218,23 +197,26 @@ class RedisStateStoreProvider
     newStore(opened.write(), codecs, new Host(linked, forceSnapshot, asked))
   }
 
-  /** Of a run that writes the partition already; before the first write, `enter` asks. */
-  private def checkQuota(linked: Link, version: Long): Unit =
+  /**
+   * Checks the quota of a run that writes the partition already; before the first write,
+   * `QueryEntry` checks.
+   */
+  private def checkQuota(linked: StoreLink, version: Long): Unit =
     if (linked.instance.isShown) {
       try linked.instance.quota.foreach(_.check(s"write on version $version of $id"))
       catch { case e: QuotaException => throw StoreErrors.cannotLoad(id, e) }
     }
 
-  /** The store that `getStore` returns. */
+  /** Makes the store that `getStore` returns. */
   private[redisstate] def newStore(
       session: WriteSession,
       codecs: CodecSet,
       host: StoreHost): RedisStateStore = new RedisStateStore(id, session, codecs, host)
 
-  /** What a marker that is not there yet is waited for by. */
+  /** Clock for the wait for a marker. */
   private[redisstate] def clock: Clock = Clock.System
 
-  private final class Host(linked: Link, forceSnapshot: Boolean, asked: Option[String])
+  private final class Host(linked: StoreLink, forceSnapshot: Boolean, asked: Option[String])
       extends StoreHost {
     override def baseId(pin: Pin): String = asked.filter(ours(_) == pin.uid).getOrElse(pin.uid)
 
@@ -273,10 +255,16 @@ class RedisStateStoreProvider
   private def open(version: Long, uid: Option[String]): OpenVersion =
     opening(version, version)(_.open(version, uid.map(ours)))
 
-  /** As this provider writes an id: those of state that was moved here are still Spark's in its commit log. */
+  /**
+   * Returns an id as this provider writes it: moved state still has Spark's spelling in its commit
+   * log.
+   */
   private def ours(uid: String): String = uid.replace("-", "")
 
-  /** Nothing that was there before is needed, the marker of the checkpoint included. */
+  /**
+   * Opens a version without its rows; nothing that existed before is needed, not even the marker of
+   * the checkpoint.
+   */
   private def openEmpty(version: Long): OpenVersion =
     opening(version, needed = 0)(_.openEmpty(version))
 
@@ -301,161 +289,20 @@ class RedisStateStoreProvider
       catch { case NonFatal(_) => logInfo(s"An error of $id was not counted: ${e.getMessage}") }
     }: Unit
 
-  private def connected(version: Long): Link = usable.getOrElse(synchronized {
+  private def connected(version: Long): StoreLink = usable.getOrElse(synchronized {
     usable.getOrElse {
       if (closed) throw StoreErrors.unloaded(id, version)
-      val made = connect(version)
+      val made = QueryEntry.connect(plan, version, clock)
       link.foreach(disconnect)
       link = Some(made)
-      misled = false
       made
     }
   })
 
-  private def usable: Option[Link] = if (misled) None else link
-
-  private def connect(version: Long): Link = {
-    val conf = plan.conf
-    val markerFile = new MarkerFile(id.checkpointRootLocation, plan.hadoopConf, clock)
-    val marker = markerFile.open(version, conf.adoptMovedCheckpoint)
-    val backend = ExecutorRegistry.acquire(conf.connection)
-    try connect(backend, markerFile, marker)
-    catch {
-      case e: Throwable =>
-        ExecutorRegistry.release(conf.connection)
-        throw e
-    }
-  }
-
-  private def connect(
-      backend: RedisBackend,
-      markerFile: MarkerFile,
-      marker: Option[Marker]): Link = {
-    val conf = plan.conf
-    val identity = new CheckpointIdentity(markerFile, new GenClaims(backend, conf.keyPrefix))
-    val own = CheckpointIdentity.genOf(plan.runId)
-    val mine = Option.when(marker.isEmpty)(own)
-    val gen = marker.fold(identity.proposed(own))(_.gen)
-    val partition = PartitionId(conf.keyPrefix, gen, id.operatorId, id.partitionId, id.storeName)
-    val ephemeral = conf.ephemeral || MarkerFile.isTemporary(id.checkpointRootLocation)
-    val keepMs = if (ephemeral) EphemeralKeepMs else 0L
-    val registry = new RunRegistry(backend, conf.keyPrefix, gen)
-    val format =
-      if (plan.storeConf.enableStateStoreCheckpointIds) CheckpointFormat.V2
-      else CheckpointFormat.V1
-    val client = new PartitionClient(
-      backend,
-      partition,
-      ProtocolSettings(conf.versionsToRetain, keepMs, format, conf.signer()),
-      registry,
-      Some(new CommittedBatches(id.checkpointRootLocation, plan.hadoopConf))
-    )
-    val origin = taskOrigin()
-    val counters = new StoreCounters
-    val quota = Option.when(conf.quota.isSet)(
-      ExecutorRegistry.quota(conf.connection, backend, conf.keyPrefix, gen, conf.quota))
-    val instance =
-      new ExecutorRegistry.Instance(client, registry, plan.runId, keepMs, counters, quota)
-    lazy val run = {
-      confirm(identity, gen, mine)
-      enter(instance, markerFile.pathHash, origin)
-    }
-    val store = new PartitionVersions(
-      client,
-      plan.runId,
-      () => run,
-      plan.layout.family,
-      new StateRowValidator(
-        plan.layout.keySchema,
-        plan.layout.valueSchema,
-        plan.layout.spec.isInstanceOf[NoPrefixKeyStateEncoderSpec],
-        plan.storeConf),
-      ExecutorRegistry.memoryBudget(conf.localMemoryBytes),
-      // Only who writes serves the partition: Spark's state reader opens it too, and a late task of an ended run is fenced.
-      () => ExecutorRegistry.register(conf.connection, instance),
-      counters
-    )
-    Link(instance, store, new Metrics(store))
-  }
-
-  /** Before the first write of this run: nothing was written as another gen, so the next attempt may open the right one. */
-  private def confirm(identity: CheckpointIdentity, gen: String, mine: Option[String]): Unit =
-    try identity.confirm(gen, mine, plan.conf.adoptMovedCheckpoint)
-    catch {
-      case e: FencedException =>
-        misled = true
-        throw e
-    }
-
-  /** Then the run's epoch, and what others need to find the query. */
-  private def enter(
-      instance: ExecutorRegistry.Instance,
-      pathHash: String,
-      origin: Origin): RegisteredRun = {
-    val registry = instance.registry
-    instance.quota.foreach(_.check(s"write $id"))
-    // Spark's state reader finds the partitions of an operator by their folders.
-    val folder = id.storeCheckpointLocation()
-    CheckpointFileManager.create(folder, plan.hadoopConf).mkdirs(folder)
-    val (known, moved) = registry.entering(plan.runId, id.operatorId, id.storeName)
-    moved.foreach { to =>
-      misled = true
-      throw new FencedException(
-        s"write $id: its checkpoint has another number of partitions since, as gen $to, and this task has opened the partitions of " +
-          "before. Either its run is over, or its file system still shows older marker files. Nothing was written. When Spark runs " +
-          "the task again, it looks at the files anew.")
-    }
-    val run = known.getOrElse(
-      registry.register(
-        plan.runId,
-        byDriver = false,
-        above = 0,
-        Map(
-          "path" -> pathHash,
-          "id" -> origin.queryId,
-          "created" -> System.currentTimeMillis().toString)))
-    registry.noteMarker()
-    if (id.partitionId == StateStore.PARTITION_ID_TO_CHECK_SCHEMA) {
-      val now = registry.nowMs
-      val created = registry.field("created").flatMap(_.toLongOption).getOrElse(now)
-      val listing = ("path" -> pathHash) ~ ("id" -> origin.queryId) ~
-        ("name" -> registry.field("name").getOrElse("")) ~ ("created" -> created) ~ ("seen" -> now)
-      registry.confirm(compact(render(listing)), instance.keepMs)
-    }
-    OperatorListing(registry, id, plan.layout.family, plan.hadoopConf).put(origin.partitions)
-    // An earlier run may have kept its state otherwise; its instance counts no more.
-    instance.client.renew()
-    logInfo(s"Run ${run.id} (epoch ${run.epoch}) writes $id")
-    run
-  }
-
-  /** Of the task that opens: a Python worker's requests are served by a thread that has none. */
-  private def taskOrigin(): Origin = Option(TaskContext.get()).fold(Origin("", 0))(context =>
-    Origin(
-      Option(context.getLocalProperty(StreamExecution.QUERY_ID_KEY)).getOrElse(""),
-      context.numPartitions()))
+  /** A link whose checkpoint has another gen by now was made before its marker was there. */
+  private def usable: Option[StoreLink] = link.filterNot(_.entry.isMisled)
 }
 
 private[redisstate] object RedisStateStoreProvider {
   private val Name = "RedisStateStoreProvider"
-
-  /** An ephemeral checkpoint outlives its last heartbeat by an hour. */
-  val EphemeralKeepMs: Long = 3600000L
-
-  /** What `init` was given. */
-  private final case class Plan(
-      storeConf: StateStoreConf,
-      hadoopConf: Configuration,
-      runId: String,
-      conf: RedisStateConf,
-      layout: FamilyLayout,
-      encoders: EncoderPool)
-
-  private final case class Origin(queryId: String, partitions: Int)
-
-  /** What the first open made. */
-  private final case class Link(
-      instance: ExecutorRegistry.Instance,
-      store: PartitionVersions,
-      metrics: Metrics)
 }

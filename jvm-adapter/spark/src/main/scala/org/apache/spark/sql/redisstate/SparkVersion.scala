@@ -6,8 +6,8 @@ import org.apache.spark.sql.redisstate.conf.{OptionTable, SparkMinor}
 import org.redisstate.core.errors.ConfigException
 
 /**
- * A jar works on the Spark minor that it was built for. On another one the interface of state stores differs, and without this check
- * the first call would end in a `NoSuchMethodError`.
+ * Checks that a jar runs on the Spark minor that it was built for. On another one the interface of
+ * state stores differs, and the first call would end in a `NoSuchMethodError`.
  */
 private[redisstate] object SparkVersion {
 

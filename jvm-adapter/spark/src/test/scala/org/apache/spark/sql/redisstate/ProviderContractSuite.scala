@@ -12,7 +12,7 @@ import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.redisstate.conf.RedisStateConf
-import org.apache.spark.sql.redisstate.move.Providers
+import org.apache.spark.sql.redisstate.move.engine.Providers
 import org.apache.spark.sql.redisstate.rows.{
   EncoderPool,
   FamilyLayout,

@@ -27,10 +27,14 @@ final class SparkLayersSuite extends AnyFunSuite {
   private val layers = Seq(
     Seq(top),
     Seq("move"),
+    Seq("move.bootstrap", "move.rescale"),
+    Seq("move.checkpoint"),
+    Seq("move.engine"),
     Seq("query", "copies", "batches"),
     Seq("stores"),
     Seq("rows", "checkpoint", "executor"),
-    Seq("errors", "conf"))
+    Seq("errors", "conf")
+  )
 
   private def packageOf(one: JavaClass): String =
     Option(one.getPackageName.stripPrefix(root).stripPrefix(".")).filter(_.nonEmpty).getOrElse(top)
@@ -42,7 +46,7 @@ final class SparkLayersSuite extends AnyFunSuite {
   test("no package uses one of a layer above") {
     val named = layers.flatten.foldLeft(layeredArchitecture().consideringOnlyDependenciesInLayers) {
       case (rule, `top`) => rule.layer(top).definedBy(root)
-      case (rule, name) => rule.layer(name).definedBy(s"$root.$name..")
+      case (rule, name) => rule.layer(name).definedBy(s"$root.$name")
     }
     val rule = layers.flatten.foldLeft(named) { (rule, name) =>
       layers.takeWhile(!_.contains(name)).flatten match {

@@ -3,6 +3,7 @@ package org.apache.spark.sql.redisstate
 import org.json4s.DefaultFormats
 import org.scalatest.funsuite.AnyFunSuite
 
+import org.apache.spark.sql.redisstate.checkpoint.QueryEntry
 import org.apache.spark.sql.redisstate.executor.ExecutorRegistry
 import org.apache.spark.sql.redisstate.query.StartCheck
 
@@ -11,7 +12,7 @@ final class SparkLimitsSuite extends AnyFunSuite {
   private implicit val formats: DefaultFormats.type = DefaultFormats
 
   private val ours = Map[String, Long](
-    "ephemeralKeepMs" -> RedisStateStoreProvider.EphemeralKeepMs,
+    "ephemeralKeepMs" -> QueryEntry.EphemeralKeepMs,
     "instanceTtlMs" -> ExecutorRegistry.InstanceTtlMs,
     "beatsATtl" -> ExecutorRegistry.InstanceTtlMs / ExecutorRegistry.HeartbeatMs,
     "startCheckLimitMs" -> StartCheck.LimitMs

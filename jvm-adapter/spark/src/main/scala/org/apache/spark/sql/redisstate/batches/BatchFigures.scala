@@ -29,7 +29,7 @@ import org.apache.spark.sql.types.{DataType, LongType, StructField, StructType}
 private[redisstate] object BatchFigures {
   private implicit val formats: DefaultFormats.type = DefaultFormats
 
-  /** Of more batches than these, those that no progress asked for are dropped. */
+  /** Most batches with figures; beyond them, those that no progress asked for are dropped. */
   private val BatchesMax = 1000
 
   private type Batch = (String, Long)
@@ -41,8 +41,9 @@ private[redisstate] object BatchFigures {
     })
 
   /**
-   * The rows without their last column, which holds figures in one row of each partition and null in all others. That row goes, too.
-   * Called by `redis_state.map_partitions_with_state_store`.
+   * Returns the rows without their last column, which holds figures in one row of each partition
+   * and null in all others. That row goes, too. Called by
+   * `redis_state.map_partitions_with_state_store`.
    *
    * @param store whose figures they are
    * @param figures JSON: an array of `name`, `kind` (`sum`, `size` in bytes or `timing` in ms) and `meaning`
@@ -118,7 +119,10 @@ private[redisstate] final class StateFigures(
 
 private[redisstate] object StateFigures {
 
-  /** A condition that depends on the partition is joined with no other filter, and moved nowhere. */
+  /**
+   * Filters by a condition that depends on the partition, so that Spark neither joins it with
+   * another filter nor moves it.
+   */
   def apply(
       child: LogicalPlan,
       column: Attribute,

@@ -18,14 +18,16 @@ import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.classic.Dataset
 import org.apache.spark.util.AccumulatorV2
 
+import org.redisstate.core.concurrent.GuardedBy
+
 /**
- * Where the partitions of Python's stores were in their last batch. A Python worker keeps the state
- * that it has read, so the next batch of a partition should run on the same executor. Spark does
- * that for its own stores with `StateStoreRDD` and `StateStoreCoordinator`.
+ * Executors that ran the partitions of Python's stores in their last batch. A Python worker keeps
+ * the state that it has read, so the next batch of a partition should run on the same executor.
+ * Spark does that for its own stores with `StateStoreRDD` and `StateStoreCoordinator`.
  */
 private[redisstate] object BatchPlaces {
 
-  /** Of more stores than these, the one that had no batch for longest is dropped. */
+  /** Most known stores; beyond them, the store that had no batch for longest is dropped. */
   private val StoresMax = 1000
 
   private val known = Collections.synchronizedMap(
@@ -34,9 +36,8 @@ private[redisstate] object BatchPlaces {
     })
 
   /**
-   * The same rows in the same partitions, each of which prefers the executor that had it last.
-   * Nothing runs before the result is evaluated. Called by
-   * `redis_state.map_partitions_with_state_store`.
+   * Returns the same rows in the same partitions, each of which prefers its last executor. Nothing
+   * runs before the result is evaluated. Called by `redis_state.map_partitions_with_state_store`.
    *
    * @param store whose batch it is
    */
@@ -53,11 +54,11 @@ private[redisstate] object BatchPlaces {
 
 /** Executors by number of the partition, as the scheduler names them; the tasks that ended last count. */
 private[redisstate] final class Places extends AccumulatorV2[(Int, String), Map[Int, String]] {
-  @volatile private var places = Map.empty[Int, String]
+  @GuardedBy("this") @volatile private var places = Map.empty[Int, String]
 
   override def isZero: Boolean = places.isEmpty
   override def value: Map[Int, String] = places
-  override def reset(): Unit = places = Map.empty
+  override def reset(): Unit = synchronized { places = Map.empty }
   override def add(place: (Int, String)): Unit = synchronized { places += place }
   override def merge(other: AccumulatorV2[(Int, String), Map[Int, String]]): Unit =
     synchronized { places ++= other.value }

@@ -15,7 +15,7 @@ private[redisstate] final class CheckpointIdentity(file: MarkerFile, claims: Gen
   import CheckpointIdentity._
 
   /**
-   * The gen under which a run is registered, decided by the driver before the first task.
+   * Returns the gen under which a run is registered, decided by the driver before the first task.
    *
    * @param version that the first tasks will ask for
    * @param stateful whether there will be any; None if not and there is no marker
@@ -31,20 +31,20 @@ private[redisstate] final class CheckpointIdentity(file: MarkerFile, claims: Gen
   }
 
   /**
-   * The gen that a task opens which found no marker. Another task may have made it since then, and a
-   * claim is dropped only after that.
+   * Returns the gen for a task that found no marker. Another task may have made one since then, and
+   * a claim is dropped only after that.
    */
   def proposed(mine: String): String =
     claims.look(file.pathHash).orElse(file.find(expected = false).map(_.gen)).getOrElse(mine)
 
   /**
-   * The marker of a checkpoint that has no version yet, which is made now unless it is there.
+   * Returns the marker of a checkpoint without a version; makes it unless it exists.
    *
    * @param mine the gen if nobody has decided yet: one under which nothing was written
    */
   def settle(mine: String): Marker = decide(mine).fold(marker => marker, make)
 
-  /** The marker if there is one, else the gen that it will have. */
+  /** Returns the marker if it exists, else the gen that it will have. */
   private def decide(mine: String): Either[Marker, String] = {
     @tailrec def attempt(left: Int): Either[Marker, String] = file.find(expected = false) match {
       case Some(marker) => Left(marker)
@@ -77,7 +77,7 @@ private[redisstate] final class CheckpointIdentity(file: MarkerFile, claims: Gen
   }
 
   /**
-   * What each writer asks before its first write.
+   * Confirms the gen of a writer before its first write.
    *
    * @param gen that it has opened
    * @param mine what it proposes if no marker was there then; None if one was
@@ -104,6 +104,6 @@ private[redisstate] final class CheckpointIdentity(file: MarkerFile, claims: Gen
 private[redisstate] object CheckpointIdentity {
   private val Tries = 5
 
-  /** What all executors of a run propose. */
+  /** Returns the gen that all executors of a run propose. */
   def genOf(runId: String): String = runId.replace("-", "")
 }

@@ -8,8 +8,8 @@ import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileMana
 import org.redisstate.core.protocol.CommitLog
 
 /**
- * The commit log beside a state folder, one file a batch. It is read only where a task takes a
- * partition that another run has continued: after a crash, a rewind, or a second start.
+ * Commit log beside a state folder, one file a batch. It is read only when a task takes a partition
+ * that another run has continued: after a crash, a rewind, or a second start.
  *
  * @param stateRoot the checkpoint's state folder, as Spark names it in a store's id
  */

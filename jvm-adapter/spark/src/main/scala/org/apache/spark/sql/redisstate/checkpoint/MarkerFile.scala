@@ -24,15 +24,15 @@ import org.redisstate.core.errors.{
 import org.redisstate.core.ids.Sha256
 
 /**
- * The number of partitions was changed in place.
+ * A change of the number of partitions in place.
  *
  * @param batch the first one that has it; its entry in the offset log says whether it came to that
  */
 private[redisstate] final case class Rescaled(batch: Long, partitions: Int)
 
 /**
- * The identity of a checkpoint: the file `_redis_state` in its state folder (docs/format.md,
- * section 9).
+ * Identity of a checkpoint: the file `_redis_state` in its state folder (docs/format.md, section
+ * 9).
  *
  * @param rescaled of a gen that has the state in another number of partitions than the one before
  */
@@ -42,14 +42,15 @@ private[redisstate] final case class Marker(
     rescaled: Option[Rescaled] = None)
 
 /**
- * A change of the number of partitions that was planned.
+ * A planned change of the number of partitions.
  *
  * @param before the gen that counted until then
  */
-private[redisstate] final case class Change(before: String, now: Marker)
+private[redisstate] final case class PartitionsChange(before: String, now: Marker)
 
 /**
- * No file of these is ever changed: a checkpoint that was adopted or rescaled has a further file for each time.
+ * Marker files of a checkpoint. None is ever changed: each adoption or rescaling adds a further
+ * file.
  *
  * @param stateRoot the checkpoint's state folder, as Spark names it in a store's id
  */
@@ -65,7 +66,7 @@ private[redisstate] final class MarkerFile(
   /** SHA-256 of the qualified path: the same for every spelling of it. */
   val pathHash: String = Sha256.of(fs.makeQualified(root).toString)
 
-  /** What is there at this moment. */
+  /** Returns the marker as the files are at this moment. */
   def read(): Option[Marker] = {
     val all = files
     all.headOption.map { _ =>
@@ -74,19 +75,21 @@ private[redisstate] final class MarkerFile(
     }
   }
 
-  /** A change of the number of partitions that was announced and planned, and is not decided yet. */
-  def undecided(): Option[Change] = {
+  /**
+   * Returns the announced and planned change of the number of partitions that is not decided yet.
+   */
+  def undecided(): Option[PartitionsChange] = {
     val all = files
     if (all.isEmpty) None
     else {
       val (decided, announced) = decidedOf(all)
-      planned(announced).map(Change(decided.gen, _))
+      planned(announced).map(PartitionsChange(decided.gen, _))
     }
   }
 
   /**
-   * Says that the checkpoint is to have another gen, with another number of partitions. It has it once the entry of the batch in the
-   * offset log names the gen.
+   * Announces another gen with another number of partitions. It takes effect once the entry of the
+   * batch in the offset log names the gen.
    */
   def announce(gen: String, rescaled: Rescaled): Unit = {
     @tailrec def attempt(left: Int): Unit = {
@@ -121,8 +124,8 @@ private[redisstate] final class MarkerFile(
   }
 
   /**
-   * The marker, looked for as long as it may be missing for a moment only: a cache of a mounted file system may not show it yet, and
-   * what writes it may be at it.
+   * Returns the marker; waits while it may be missing for a moment only: the cache of a mounted
+   * file system may not show it yet, or another process may be writing it.
    *
    * @param expected whether it has to be there
    */
@@ -140,7 +143,7 @@ private[redisstate] final class MarkerFile(
   }
 
   /**
-   * The marker of a checkpoint whose state may be opened here.
+   * Returns the marker of a checkpoint whose state may be opened here.
    *
    * @param version that was asked for; only version 0 may have none
    */
@@ -151,10 +154,13 @@ private[redisstate] final class MarkerFile(
     found
   }
 
-  /** Makes it, unless there is one. What is there then may be another one's. */
+  /** Makes the marker, unless there is one. The result may be another process's marker. */
   def create(marker: Marker): Unit = file(0).create(encode(marker))
 
-  /** The checkpoint was moved to where it is found now: a file says so that is made once, like the marker itself. */
+  /**
+   * Notes the present path of a moved checkpoint, in a file that is made once, like the marker
+   * itself.
+   */
   def adopt(): Unit = {
     val known = files
     val now = read().getOrElse(throw missing("adopt"))
@@ -178,11 +184,11 @@ private[redisstate] final class MarkerFile(
       "query of the copied folder with a new checkpointLocation: two queries cannot share one " +
       "state.")
 
-  /** The marker and what came after it, oldest first. */
+  /** Returns the marker and its later files, oldest first. */
   private def files: Seq[Marker] =
     Iterator.from(0).map(at).takeWhile(_.isDefined).flatten.toSeq
 
-  /** The marker by the files alone, and what was announced since then, newest first. */
+  /** Returns the marker by the files alone, and the later announcements, newest first. */
   private def decidedOf(all: Seq[Marker]): (Marker, List[Marker]) = {
     all.head.rescaled.foreach(_ => throw otherCheckpoint(all.head, all.head))
     all.tail.foldLeft((all.head, List.empty[Marker])) { case ((decided, announced), file) =>
@@ -202,7 +208,7 @@ private[redisstate] final class MarkerFile(
     s"the marker file $Name in $stateRoot is of gen ${first.gen}, and a file $Name.<number> beside it of gen " +
       s"${other.gen}: they belong to two checkpoints. Delete the files $Name.<number> if the first one is right.")
 
-  /** Which of the announced changes the offset log has. */
+  /** Returns the announced change that the offset log has. */
   private def planned(announced: List[Marker]): Option[Marker] =
     announced.flatMap(_.rescaled).map(_.batch).distinct.flatMap { batch =>
       val entry = new OnceFile(new Path(root.getParent, s"${QueryLogs.Offsets}/$batch"), hadoopConf)
@@ -242,12 +248,18 @@ private[redisstate] object MarkerFile {
   private val FilesMax = 100
   private val Tries = 5
 
-  /** In the entry of the offset log that begins a gen with another number of partitions; Spark reads only the confs that it knows. */
+  /**
+   * Conf in the entry of the offset log that begins a gen with another number of partitions; Spark
+   * reads only the confs that it knows.
+   */
   val GenConf = "redis-state.gen"
   private val LookForMs = 3000L
   private val PauseMs = 100L
 
-  /** Whether Spark made the checkpoint's folder by itself, for a query that was given none; it deletes it again. */
+  /**
+   * Returns whether Spark made the checkpoint's folder by itself, for a query without one; it
+   * deletes the folder again.
+   */
   def isTemporary(stateRoot: String): Boolean = {
     val root = new Path(stateRoot)
     Option(root.toUri.getScheme).forall(_ == "file") &&

@@ -19,9 +19,9 @@ import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.{FSDataOutputStream, LocalFileSystem, Path, RawLocalFileSystem}
 
 /**
- * A small file that is created once, as a whole, by whoever comes first, and never changed.
- * docs/design.md, section 7, says how on each file system. Where two may both come first, the later
- * one's bytes stay: their writers have to agree on these before.
+ * A small file that is created once, as a whole, by the first writer, and never changed.
+ * docs/design.md, section 7, describes each file system. Where two writers may both be first, the
+ * later one's bytes stay: they have to agree on the bytes before.
  */
 private[redisstate] final class OnceFile(name: Path, hadoopConf: Configuration) {
   import OnceFile._
@@ -29,7 +29,10 @@ private[redisstate] final class OnceFile(name: Path, hadoopConf: Configuration) 
   private val fs = name.getFileSystem(hadoopConf)
   private val path = fs.makeQualified(name)
 
-  /** Past Hadoop's own local ones, which have no way to make a file whole and only if it is absent. */
+  /**
+   * Path on a local file system, used past Hadoop's own, which cannot make a whole file only if it
+   * is absent.
+   */
   private val local: Option[LocalPath] =
     fs match {
       case _: LocalFileSystem => Some(LocalPath.of(path.toUri.getPath))
@@ -61,7 +64,10 @@ private[redisstate] final class OnceFile(name: Path, hadoopConf: Configuration) 
     } else if (WholeAtClose(path.toUri.getScheme)) writeTo(fs.create(path, false), bytes)
     else rename(bytes)
 
-  /** No file system that has directories renames over a file that is there, unless it is asked to. */
+  /**
+   * Renames a temporary file into place; no file system with directories replaces a file unless
+   * asked to.
+   */
   private def rename(bytes: Array[Byte]): Unit = {
     val temporary = new Path(path.getParent, temporaryName)
     var renamed = false
@@ -120,7 +126,9 @@ private[redisstate] final class OnceFile(name: Path, hadoopConf: Configuration) 
 private object OnceFile {
   private val BytesMax = 1 << 16
 
-  /** A capability and an option of S3A since Hadoop 3.4.2; its constant is not in every Hadoop that we run on. */
+  /**
+   * Capability and option of S3A since Hadoop 3.4.2; not every supported Hadoop has the constant.
+   */
   private val IfAbsentAtClose = "fs.option.create.conditional.overwrite"
 
   /** Stores where a rename is a copy, and a file appears when its stream is closed. */

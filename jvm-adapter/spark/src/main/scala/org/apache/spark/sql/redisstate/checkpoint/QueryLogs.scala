@@ -8,7 +8,10 @@ import org.apache.hadoop.fs.Path
 import org.json4s.JValue
 import org.json4s.jackson.JsonMethods
 
-/** The offset log and the commit log of a query: a file for each batch, its version in the first line, what it is of in the second. */
+/**
+ * Offset log and commit log of a query: a file for each batch, with its version in the first line
+ * and its metadata in the second.
+ */
 private[redisstate] object QueryLogs {
   val Offsets = "offsets"
   val Commits = "commits"
@@ -19,7 +22,7 @@ private[redisstate] object QueryLogs {
         .map(_.getPath.getName).filter(_.forall(_.isDigit)).map(_.toLong)
     catch { case _: FileNotFoundException => Nil }
 
-  /** What a log says of a batch as a whole. */
+  /** Reads the metadata of a batch in a log. */
   def metadata(checkpoint: Path, log: String, batch: Long, hadoopConf: Configuration): JValue = {
     val in = checkpoint.getFileSystem(hadoopConf).open(new Path(checkpoint, s"$log/$batch"))
     try JsonMethods.parse(new String(in.readAllBytes(), UTF_8).linesIterator.drop(1).next())

@@ -21,7 +21,7 @@ private[redisstate] object OptionValue {
   final case class Url(url: RedisUrl) extends OptionValue
 }
 
-/** The one table of options (`options.json`), with the checks that `redis_state/config.py` makes of it. */
+/** Table of options (`options.json`), with the same checks as `redis_state/config.py`. */
 private[redisstate] object OptionTable {
   import OptionValue._
 
@@ -97,7 +97,7 @@ private[redisstate] object OptionTable {
   /** Versions of Spark that this release has a jar for. */
   def sparkMinors: Seq[String] = table.sparkMinors
 
-  /** The greatest value of an option that has one. */
+  /** Greatest value of an option that has one. */
   def max(name: String): Option[Long] = table.rows.find(_.name == name).flatMap(_.max)
 
   /**

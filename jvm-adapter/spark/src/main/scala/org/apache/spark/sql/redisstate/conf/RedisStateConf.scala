@@ -36,21 +36,24 @@ final class RedisStateConf private (
   val ephemeral: Boolean = flag("ephemeral")
   val adoptMovedCheckpoint: Boolean = text("onPathChange").contains("adopt")
 
-  /** Whether the state of a checkpoint of another provider is moved here when its query starts. */
+  /** True if a checkpoint of another provider is moved here when its query starts. */
   val adopt: Boolean = flag("adopt")
 
-  /** The number of partitions that the state gets when its query starts. */
+  /** Number of partitions that the state gets when its query starts. */
   val rescaleTo: Option[Int] = number("rescaleTo").map(_.toInt)
 
   /** After how many batches the state is copied into the checkpoint; 0 means never. */
   val copyEveryBatches: Long = number("copyEveryBatches").get
 
-  /** What this query, and all of the key prefix, may have in Redis. */
+  /** Limits of this query, and of all of the key prefix, in Redis. */
   val quota: QuotaLimits = QuotaLimits(number("stateBytesMax"), number("prefixBytesMax"))
 
   val localMemoryBytes: Long = number("localMemory").getOrElse(Runtime.getRuntime.maxMemory / 4)
 
-  /** What `redis-state` has to be given to find the same server and keys; a password never is. */
+  /**
+   * Returns the options that `redis-state` needs to find the same server and keys; never a
+   * password.
+   */
   def forTools: Seq[(String, String)] = {
     val names = Seq(
       "key-prefix" -> "keyPrefix",

@@ -21,12 +21,10 @@ import org.redisstate.core.protocol.RunRegistry
 
 /**
  * Makes copies (backups) of a run's state in its checkpoint (option `copyEveryBatches`), on a
- * thread of the driver. No batch waits for it, and none fails with it: a copy that fails is tried
- * again with a later batch.
- *
- * The version that is copied after batch b is at most b, the state that batch b began with: Spark
- * has logged the batch that wrote it, and every partition has opened it, so no attempt replaces it
- * any more.
+ * thread of the driver. No batch waits for it, and none fails with it: a failed copy is retried
+ * with a later batch. The version that is copied after batch b is at most b, the state that batch b
+ * began with: Spark has logged the batch that wrote it, and every partition has opened it, so no
+ * attempt replaces it any more.
  *
  * @param gen id of the checkpoint
  */
@@ -60,8 +58,8 @@ private[redisstate] final class StateCopier(
   }
 
   /**
-   * The run is over: what is being copied is finished, and the end of the JVM waits a while for it. The caller, who is Spark's listener
-   * bus, does not.
+   * Ends the copier with its run: a copy in progress is finished, and the end of the JVM waits a
+   * while for it. The caller, Spark's listener bus, does not wait.
    */
   def finish(): Unit = {
     val hook =
@@ -95,7 +93,7 @@ private[redisstate] final class StateCopier(
   }
 
   /**
-   * Makes a copy if there is none of that version.
+   * Copies a version, unless a copy exists.
    *
    * @throws UnavailableException if the version cannot be copied now
    */
@@ -129,7 +127,7 @@ private[redisstate] final class StateCopier(
     copies.tidy()
   }
 
-  /** For who watches how old the newest copy is; the copy is whole without it. */
+  /** Reports the age of the newest copy in Redis; the copy is whole without the report. */
   private def tell(registry: RunRegistry, version: Long): Unit =
     try registry.alive(runId.toString, copied = Some(version))
     catch {

@@ -19,7 +19,7 @@ import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileMana
 
 import org.redisstate.core.copy.{CopyPart, CopySource}
 
-/** The manifest of a complete copy: whose version it is, and of which timeline. */
+/** Manifest of a complete copy: its version and its timeline. */
 private[redisstate] final case class CopyHead(
     gen: String,
     version: Long,
@@ -28,8 +28,8 @@ private[redisstate] final case class CopyHead(
     query: Map[String, String])
 
 /**
- * The copies of a query's state in its checkpoint (docs/format.md, section 11). A copy has a folder of its own, and is complete when
- * its manifest is there, which is written last.
+ * Copies of a query's state in its checkpoint (docs/format.md, section 11). A copy has a folder of
+ * its own, and is complete when its manifest exists, which is written last.
  */
 private[redisstate] final class StateCopies(checkpoint: Path, hadoopConf: Configuration)
     extends Logging {
@@ -38,20 +38,23 @@ private[redisstate] final class StateCopies(checkpoint: Path, hadoopConf: Config
   private val folder = new Path(new Path(checkpoint, "state"), Folder)
   private val files = CheckpointFileManager.create(folder, hadoopConf)
 
-  /** Tells the timelines of a batch apart: Spark writes its time into the entry. None if the entry is gone. */
+  /**
+   * Returns the id of a batch's timeline: Spark writes its time into the entry. None if the entry
+   * is gone.
+   */
   def offsetsOf(batch: Long): Option[String] = {
     val entry = new Path(new Path(checkpoint, "offsets"), batch.toString)
     if (files.exists(entry)) Some(hex(sha256.digest(bytesOf(entry)))) else None
   }
 
-  /** Whether a complete copy of a version on this timeline is there. */
+  /** Returns whether a complete copy of a version on this timeline exists. */
   def has(version: Long, offsets: String): Boolean =
     complete(listed()).exists(one => one.version == version && one.offsets == offsets)
 
-  /** Whether a complete copy of whatever version is there. */
+  /** Returns whether a complete copy of any version exists. */
   def hasAny: Boolean = complete(listed()).nonEmpty
 
-  /** Makes a copy; what was written of one that fails is removed. */
+  /** Makes a copy; removes the files of one that fails. */
   def write(head: CopyHead, source: CopySource, parts: Seq[CopyPart]): Unit = {
     val attempt = UUID.randomUUID().toString.replace("-", "")
     val place = new Path(folder, s"${head.version}-$attempt")
@@ -99,7 +102,7 @@ private[redisstate] final class StateCopies(checkpoint: Path, hadoopConf: Config
     else files.list(folder).toSeq.filter(_.isDirectory).map(_.getPath).filter(path =>
       Name.matches(path.getName))
 
-  private def complete(places: Seq[Path]): Seq[Found] = {
+  private def complete(places: Seq[Path]): Seq[CompleteCopy] = {
     implicit val formats: DefaultFormats.type = DefaultFormats
     for {
       place <- places
@@ -108,7 +111,7 @@ private[redisstate] final class StateCopies(checkpoint: Path, hadoopConf: Config
       json <- Try(parse(new String(bytesOf(manifest), UTF_8).dropWhile(_ != '\n')): JValue).toOption
       version <- (json \ "version").extractOpt[Long]
       offsets <- (json \ "offsets").extractOpt[String]
-    } yield Found(place, version, offsets)
+    } yield CompleteCopy(place, version, offsets)
   }
 
   /** @return how many bytes were written, and their SHA-256 */
@@ -149,7 +152,7 @@ private[redisstate] object StateCopies {
   private val Kept = 2
   private val BufferBytes = 1 << 16
 
-  private final case class Found(place: Path, version: Long, offsets: String)
+  private final case class CompleteCopy(place: Path, version: Long, offsets: String)
 
   private def sha256: MessageDigest = MessageDigest.getInstance("SHA-256")
 

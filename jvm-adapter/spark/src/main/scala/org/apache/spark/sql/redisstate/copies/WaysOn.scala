@@ -16,7 +16,7 @@ import org.redisstate.core.errors.{RedisStateException, StateLostException}
  */
 private[redisstate] object WaysOn {
 
-  /** Nothing for an error that says by itself what to do. */
+  /** Returns advice after an error; none for an error that names its own. */
   def after(
       e: RedisStateException,
       id: StateStoreId,
@@ -39,7 +39,10 @@ private[redisstate] object WaysOn {
       s"which batch the query can go on, and how.$restore Or bring back the data of that Redis, and start the query again."
   }
 
-  /** The tools read other file systems by the address that the query has. */
+  /**
+   * Returns the checkpoint's address for the tools, which read other file systems by the address
+   * that the query has.
+   */
   private def place(checkpoint: Path): String = {
     val isLocal = Option(checkpoint.toUri.getScheme).forall(_ == "file")
     s"--checkpoint ${quoted(if (isLocal) checkpoint.toUri.getPath else checkpoint.toString)}"

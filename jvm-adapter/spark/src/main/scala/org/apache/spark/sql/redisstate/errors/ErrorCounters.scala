@@ -4,7 +4,7 @@ import org.apache.spark.TaskContext
 
 import org.redisstate.core.errors.{FencedException, RedisStateException, StateLostException}
 
-/** The errors whose number is kept beside what instances count (docs/format.md, section 9). */
+/** Errors that are counted beside the figures of instances (docs/format.md, section 9). */
 private[redisstate] object ErrorCounters {
 
   /** Its name there; None for the others. */
@@ -14,7 +14,10 @@ private[redisstate] object ErrorCounters {
     case _ => None
   }
 
-  /** Whether this task runs a batch: a state reader that asks for what is gone says nothing of the query. */
+  /**
+   * Returns whether this task runs a batch: a state reader that asks for a lost version says
+   * nothing about the query.
+   */
   def isOfBatch: Boolean =
     Option(TaskContext.get()).exists(_.getLocalProperty("streaming.sql.batchId") != null)
 }

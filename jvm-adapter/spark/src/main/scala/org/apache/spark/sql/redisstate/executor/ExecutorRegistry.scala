@@ -23,44 +23,44 @@ import org.redisstate.core.backend.{
   ServerChecks,
   Transports
 }
+import org.redisstate.core.concurrent.GuardedBy
 import org.redisstate.core.ids.PartitionId
 import org.redisstate.core.protocol.{InstanceReport, PartitionClient, RunRegistry}
-import org.redisstate.core.store.{MemoryBudget, StoreCounters}
+import org.redisstate.core.store.resources.{MemoryBudget, StoreCounters}
 
 /**
- * What all stores of one executor process share: a connection pool for each server, with a heartbeat that reports the instances and
- * renews ephemeral checkpoints, and one memory budget.
+ * Resources that all stores of one executor process share: a connection pool for each server, with
+ * a heartbeat that reports the instances and renews ephemeral checkpoints, and one memory budget.
  */
 private[redisstate] object ExecutorRegistry extends Logging {
   val InstanceTtlMs: Long = 60000L
   private[redisstate] val HeartbeatMs = InstanceTtlMs / 3
 
-  /** To connect, to log in, to choose a database and to be answered take no longer in one try. */
+  /** Waits of one try at most: to connect, to log in, to choose a database and to be answered. */
   private val WaitsATry = 6L
 
   /**
-   * A server with those that use it. Each has a thread of its own, since one that is down blocks
-   * its thread.
+   * A server with its users. Each has a thread of its own, since a server that is down blocks its
+   * thread.
    */
   private final class Shared(val backend: RedisBackend) {
 
-    /** Guarded by the registry. */
-    var users = 0
+    @GuardedBy("ExecutorRegistry") var users = 0
 
-    /** In the order in which they registered; guarded by the registry. */
-    val instances = mutable.LinkedHashSet.empty[Instance]
+    /** In the order in which they registered. */
+    @GuardedBy("ExecutorRegistry") val instances = mutable.LinkedHashSet.empty[Instance]
 
-    /** As long as an instance or a driver's pulse has them; guarded by the registry. */
-    val quotas: java.util.Set[StateQuota] =
+    /** As long as an instance or a driver's pulse has them. */
+    @GuardedBy("ExecutorRegistry") val quotas: java.util.Set[StateQuota] =
       Collections.newSetFromMap(new WeakHashMap[StateQuota, java.lang.Boolean])
 
-    /** From the first instance on; guarded by the registry. */
-    var heartbeat: Option[ScheduledExecutorService] = None
+    /** From the first instance on. */
+    @GuardedBy("ExecutorRegistry") var heartbeat: Option[ScheduledExecutorService] = None
   }
 
   /**
-   * A provider that writes a partition. Two of one partition are told apart by who they are, not by where: Spark may close an unloaded
-   * one long after the next one began.
+   * A provider that writes a partition. Two of one partition are told apart by identity, not by
+   * partition: Spark may close an unloaded one long after the next one began.
    *
    * @param keepMs 0, or the expiry of its keys, which the heartbeat renews
    * @param counters of its store, which the heartbeat shows
@@ -75,29 +75,31 @@ private[redisstate] object ExecutorRegistry extends Logging {
       val quota: Option[StateQuota]) {
     def id: PartitionId = client.id
 
-    /** Guarded by the registry; once it is over it stays so. */
-    private[ExecutorRegistry] var isOver = false
+    /** Stays true once the instance was unregistered. */
+    @GuardedBy("ExecutorRegistry") private[ExecutorRegistry] var isOver = false
 
-    /** Whether the table had it last; another executor that reports later takes its place. */
-    private[ExecutorRegistry] val place = new AtomicReference[Place](Unreported)
+    /**
+     * True if the table listed the instance at the last report; a later report of another executor
+     * replaces it.
+     */
+    private[ExecutorRegistry] val place = new AtomicReference[ReportState](Unreported)
     def isLost: Boolean = place.get eq Lost
 
     @volatile private[ExecutorRegistry] var hasRegistered = false
 
-    /** Whether the table has it, or will have it with the next beat. */
+    /** Returns whether the table lists the instance, or will with the next beat. */
     def isShown: Boolean = hasRegistered && !isLost
   }
 
-  private sealed trait Place
-  private case object Unreported extends Place
-  private case object Reported extends Place
-  private case object Lost extends Place
+  private sealed trait ReportState
+  private case object Unreported extends ReportState
+  private case object Reported extends ReportState
+  private case object Lost extends ReportState
 
-  /** Guarded by the registry, as all that follows. */
-  private val backends = mutable.HashMap.empty[ConnectionSettings, Shared]
-  private var budget: MemoryBudget = _
+  @GuardedBy("this") private val backends = mutable.HashMap.empty[ConnectionSettings, Shared]
+  @GuardedBy("this") private var budget: MemoryBudget = _
 
-  /** Each call is paid back by one `release`. Nothing is connected here. */
+  /** Returns the backend of a server; each call needs one `release`. Connects nothing yet. */
   def acquire(settings: ConnectionSettings): RedisBackend = synchronized {
     val shared = backends.getOrElseUpdate(settings, new Shared(connect(settings)))
     shared.users += 1
@@ -109,7 +111,7 @@ private[redisstate] object ExecutorRegistry extends Logging {
     unused.backend.close()
   }
 
-  /** What nobody uses any more; its connections are closed outside of the lock. */
+  /** Removes a server without users; its connections are closed outside of the lock. */
   private def released(settings: ConnectionSettings): Option[Shared] = synchronized {
     backends.get(settings).flatMap { shared =>
       shared.users -= 1
@@ -117,7 +119,10 @@ private[redisstate] object ExecutorRegistry extends Logging {
     }
   }
 
-  /** From when it has taken its partition on an instance is shown; one that lost its place to another executor's takes it back. */
+  /**
+   * Shows an instance from its first acquire on; an instance that lost its place to another
+   * executor's takes it back.
+   */
   def register(settings: ConnectionSettings, instance: Instance): Unit = synchronized {
     backends.get(settings).foreach { shared =>
       if (!instance.isOver) {
@@ -158,7 +163,7 @@ private[redisstate] object ExecutorRegistry extends Logging {
     budget
   }
 
-  /** How many `acquire` were not paid back. */
+  /** Number of `acquire` calls without their `release`. */
   private[redisstate] def users(settings: ConnectionSettings): Int =
     synchronized(backends.get(settings).fold(0)(_.users))
 
@@ -192,14 +197,17 @@ private[redisstate] object ExecutorRegistry extends Logging {
       math.max(settings.deadlineMs, WaitsATry * settings.socketTimeoutMs)
     )
 
-  /** What each server's thread does every `HeartbeatMs`, and at once when an instance registers. */
+  /**
+   * Beats for all servers; each server's thread beats every `HeartbeatMs`, and at once when an
+   * instance registers.
+   */
   def beat(): Unit = synchronized(backends.values.toSeq).foreach(beat(_))
 
-  /** As above, for one server alone: another one that is down takes as long as its deadline. */
+  /** Beats for one server; another one that is down takes as long as its deadline. */
   private[redisstate] def beat(settings: ConnectionSettings): Unit =
     synchronized(backends.get(settings)).foreach(beat(_))
 
-  /** As above, by the server's URL in full. */
+  /** Beats for one server, by its full URL. */
   def beat(url: String): Unit =
     synchronized(backends.keys.toSeq).filter(_.url.toString == url).foreach(beat)
 
@@ -222,7 +230,7 @@ private[redisstate] object ExecutorRegistry extends Logging {
       attempt(s"keep checkpoint ${i.id.gen}")(i.registry.keep()))
   }
 
-  /** Of several at one place the last one counts. */
+  /** Returns the newest instance of each partition. */
   private def newest(shared: Shared): Seq[Instance] =
     synchronized(shared.instances.toSeq).map(i => i.id -> i).toMap.values.toSeq
 

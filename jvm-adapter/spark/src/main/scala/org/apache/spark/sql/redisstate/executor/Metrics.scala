@@ -4,14 +4,18 @@ import java.util.concurrent.atomic.AtomicLong
 
 import org.apache.spark.sql.execution.streaming.state._
 
+import org.redisstate.core.concurrent.GuardedBy
 import org.redisstate.core.store.PartitionVersions
 
-/** The custom metrics of a store: what happened since they were asked for last, so that Spark's sums are sums over a batch. */
+/**
+ * Custom metrics of a store: changes since the last call, so that Spark's sums are sums over a
+ * batch.
+ */
 private[redisstate] final class Metrics(store: PartitionVersions) {
   import Metrics._
-  private var last = Map.empty[StateStoreCustomMetric, Long]
+  @GuardedBy("this") private var last = Map.empty[StateStoreCustomMetric, Long]
 
-  /** For one committed batch. */
+  /** Returns the changes of one committed batch. */
   def sinceLast(): Map[StateStoreCustomMetric, Long] = synchronized {
     val now = totals()
     val change = now.map { case (metric, value) => metric -> (value - last.getOrElse(metric, 0L)) }
@@ -67,7 +71,7 @@ private[redisstate] object Metrics {
   val snapshots: StateStoreCustomMetric = sum("Snapshots", "snapshots written")
   val localBytes: StateStoreCustomMetric = size("LocalBytes", "local memory")
 
-  /** Of timers and indexes that Spark keeps; they do not count as state rows. */
+  /** Rows of timers and indexes that Spark keeps; they do not count as state rows. */
   val internalKeys: StateStoreCustomMetric = sum("InternalKeys", "rows of internal column families")
 
   /** Spark's own name for it. */

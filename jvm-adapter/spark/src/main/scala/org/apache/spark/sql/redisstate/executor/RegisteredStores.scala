@@ -25,7 +25,7 @@ private[redisstate] object RegisteredStores {
       CopiedStore(operator.toLong, name, partitions)
     }
 
-  /** How many partitions the description of a store says; None if it cannot be read. */
+  /** Number of partitions in the description of a store; None if it cannot be read. */
   def partitionsIn(described: String): Option[Int] = {
     implicit val formats: DefaultFormats.type = DefaultFormats
     Try((JsonMethods.parse(described): JValue) \ "partitions").toOption.flatMap(_.extractOpt[Int])

@@ -10,16 +10,17 @@ import org.apache.spark.internal.Logging
 import org.apache.spark.sql.redisstate.conf.QuotaLimits
 
 import org.redisstate.core.backend.{Command, RedisBackend}
+import org.redisstate.core.concurrent.GuardedBy
 import org.redisstate.core.errors.{FormatException, QuotaException}
 import org.redisstate.core.ids.Keys
 import org.redisstate.core.protocol.RunRegistry
 
 /**
- * Whether the state of a query, and all of its key prefix, are within their limits. What counts is
- * what manifests name, as `redis-state size` shows it. The heartbeats of executors and driver look:
- * each reads the entry of the list of sizes, and whoever finds it old measures. So no batch waits
- * for a look, but the first one of a process and one that is about to be refused. The twin is
- * `redis_state/protocol/quota.py`; docs/format.md, section 9, has the list.
+ * Checks that the state of a query, and all of its key prefix, are within their limits. The bytes
+ * named in manifests count, as `redis-state size` shows them. The heartbeats of executors and
+ * driver check: each reads the entry of the list of sizes, and measures where it is old. So no
+ * batch waits for a check, except the first one of a process and one that is about to be refused.
+ * The twin is `redis_state/protocol/quota.py`; docs/format.md, section 9, has the list.
  */
 private[redisstate] final class StateQuota(
     backend: RedisBackend,
@@ -30,15 +31,15 @@ private[redisstate] final class StateQuota(
   import StateQuota._
   import StateSize.fields
 
-  /** What the last look found; written under the lock of the object. */
-  @volatile private var found: Option[Found] = None
-  private var measuringMs = 0L
-  private var warned = Set.empty[String]
+  /** What the last look found. */
+  @GuardedBy("this") @volatile private var found: Option[QuotaSizes] = None
+  @GuardedBy("this") private var measuringMs = 0L
+  @GuardedBy("this") private var warned = Set.empty[String]
 
   def isOf(otherPrefix: String, otherGen: String, otherLimits: QuotaLimits): Boolean =
     prefix == otherPrefix && gen == otherGen && limits == otherLimits
 
-  /** Looks, and lets a log line say which limit is near; an error is for the caller. */
+  /** Checks the limits and logs one that is near; an error is for the caller. */
   def watch(): Unit = {
     val now = look(OwnAgeMs)
     val near = now.nearLimits(limits, WarnShare)
@@ -81,38 +82,39 @@ private[redisstate] final class StateQuota(
    */
   def checkNow(what: String, advice: String): Unit = refuseAt(look(ageMs = 0), what, advice)
 
-  private def refuseAt(now: Found, what: String, advice: String): Unit =
+  private def refuseAt(now: QuotaSizes, what: String, advice: String): Unit =
     now.nearLimits(limits, 1.0).headOption.foreach(one => throw refused(what, one, now, advice))
 
-  private def refused(what: String, one: Near, now: Found, advice: String): QuotaException =
+  private def refused(what: String, one: Near, now: QuotaSizes, advice: String): QuotaException =
     new QuotaException(
       s"$what: ${one.subject(
           gen)} ${one.bytes} bytes in Redis, and the option ${one.option} allows ${one.max}. " +
         s"${shown(now.largest)} $advice `redis-state size QUERY` shows where the bytes are.")
 
   /** @param ageMs from when on the entry of the query is too old to go by */
-  private def look(ageMs: Long): Found = synchronized {
+  private def look(ageMs: Long): QuotaSizes = synchronized {
     val (nowMs, entries) = read()
     val mayBeMs = if (ageMs == OwnAgeMs) math.max(ageMs, measuringMs * RestShare) else ageMs
     val own = entries.get(gen).filter(_.isYoung(nowMs, mayBeMs)).getOrElse(measured(nowMs))
-    val others = limits.prefix.fold(Map.empty[String, Entry])(_ => othersOf(entries - gen, nowMs))
-    val now = Found(own.bytes, own.bytes + others.values.map(_.bytes).sum, own.largest)
+    val others =
+      limits.prefix.fold(Map.empty[String, SizeEntry])(_ => othersOf(entries - gen, nowMs))
+    val now = QuotaSizes(own.bytes, own.bytes + others.values.map(_.bytes).sum, own.largest)
     found = Some(now)
     now
   }
 
-  private def measured(nowMs: Long): Entry = {
+  private def measured(nowMs: Long): SizeEntry = {
     val beganNs = System.nanoTime()
     val (bytes, largest) = StateSize.of(backend, prefix, gen)
     measuringMs = (System.nanoTime() - beganNs) / 1000000L
     val entry =
-      Entry(nowMs, bytes, largest, limits.state.getOrElse(0L), limits.prefix.getOrElse(0L))
+      SizeEntry(nowMs, bytes, largest, limits.state.getOrElse(0L), limits.prefix.getOrElse(0L))
     write(Map(gen -> entry))
     entry
   }
 
-  /** Those of the key prefix; what nobody has measured for long is measured, a while at a time. */
-  private def othersOf(entries: Map[String, Entry], nowMs: Long): Map[String, Entry] = {
+  /** Returns the entries of the key prefix; old ones are measured again, for a limited time. */
+  private def othersOf(entries: Map[String, SizeEntry], nowMs: Long): Map[String, SizeEntry] = {
     val what = "list checkpoints"
     val list = fields(backend.call(what, Seq(Command("HGETALL", Keys.checkpoints(prefix)))).head)
     val listed = list.grouped(2).map(_.head).filterNot(_.contains(':')).toSet - gen
@@ -123,7 +125,7 @@ private[redisstate] final class StateQuota(
     val old = listed.toSeq.filterNot(entries.get(_).exists(_.isYoung(nowMs, OthersAgeMs)))
       .sortBy(entries.get(_).fold(0L)(_.atMs))
     val fresh = old.iterator.takeWhile(_ => System.nanoTime() < untilNs).map { other =>
-      val before = entries.getOrElse(other, Entry(0, 0, Nil, 0, 0)).copy(atMs = nowMs)
+      val before = entries.getOrElse(other, SizeEntry(0, 0, Nil, 0, 0)).copy(atMs = nowMs)
       other -> (
         try {
           val (bytes, largest) = StateSize.of(backend, prefix, other)
@@ -138,7 +140,7 @@ private[redisstate] final class StateQuota(
     entries.filter { case (other, _) => listed(other) } ++ fresh
   }
 
-  private def read(): (Long, Map[String, Entry]) = {
+  private def read(): (Long, Map[String, SizeEntry]) = {
     val sizes = Keys.sizes(prefix)
     val what = "read the sizes of states"
     val wanted =
@@ -150,7 +152,7 @@ private[redisstate] final class StateQuota(
     nowMs -> entries.flatten.toMap
   }
 
-  private def write(entries: Map[String, Entry]): Unit = {
+  private def write(entries: Map[String, SizeEntry]): Unit = {
     val words = entries.toSeq.flatMap { case (of, entry) => Seq(of, encode(entry)) }
     backend.call("note the sizes of states", Seq(Command("HSET", Keys.sizes(prefix) +: words: _*)))
     ()
@@ -158,12 +160,12 @@ private[redisstate] final class StateQuota(
 }
 
 private[redisstate] object StateQuota {
-  import StateSize.Part
+  import StateSize.PartitionSize
 
-  /** An entry of the query itself that is older is measured again. */
+  /** Age from which the query's own entry is measured again. */
   private val OwnAgeMs = 30000L
 
-  /** Before a refusal an entry counts no longer than this: state may have been removed. */
+  /** Greatest age of an entry before a refusal: state may have been removed. */
   private val RefusalAgeMs = 2000L
   private val OthersAgeMs = 600000L
   private val OthersMaxMs = 1000L
@@ -173,10 +175,10 @@ private[redisstate] object StateQuota {
   private val WarnShare = 0.8
 
   /** One of the list of sizes; 0 for a limit that is not set. */
-  private final case class Entry(
+  private final case class SizeEntry(
       atMs: Long,
       bytes: Long,
-      largest: Seq[Part],
+      largest: Seq[PartitionSize],
       stateMax: Long,
       prefixMax: Long) {
 
@@ -191,20 +193,23 @@ private[redisstate] object StateQuota {
       else "all states of the key prefix have"
   }
 
-  private final case class Found(stateBytes: Long, prefixBytes: Long, largest: Seq[Part]) {
+  private final case class QuotaSizes(
+      stateBytes: Long,
+      prefixBytes: Long,
+      largest: Seq[PartitionSize]) {
     def nearLimits(limits: QuotaLimits, share: Double): Seq[Near] =
       (limits.state.map(Near("stateBytesMax", stateBytes, _)).toSeq ++
         limits.prefix.map(Near("prefixBytesMax", prefixBytes, _)))
         .filter(one => one.bytes >= one.max * share)
   }
 
-  private def shown(largest: Seq[Part]): String =
+  private def shown(largest: Seq[PartitionSize]): String =
     if (largest.isEmpty) "This query has no state yet."
     else largest.map(one =>
       s"operator ${one.operator} partition ${one.partition} store ${one.store}: ${one.bytes} bytes")
       .mkString("Largest of this query: ", "; ", ".")
 
-  private def encode(entry: Entry): String = {
+  private def encode(entry: SizeEntry): String = {
     val largest = entry.largest.map(one =>
       List(render(one.operator), render(one.store), render(one.partition), render(one.bytes)))
     compact(render(
@@ -212,18 +217,18 @@ private[redisstate] object StateQuota {
         ("prefixMax" -> entry.prefixMax) ~ ("largest" -> largest)))
   }
 
-  /** None for an entry that is damaged: it is measured again, and written anew. */
-  private def decode(text: String): Option[Entry] = {
+  /** Parses an entry; None for a damaged one, which is measured again and written anew. */
+  private def decode(text: String): Option[SizeEntry] = {
     implicit val formats: DefaultFormats.type = DefaultFormats
     Try {
       val json: JValue = parse(text)
       val largest = (json \ "largest").children.map(one =>
-        Part(
+        PartitionSize(
           one(0).extract[Long],
           one(1).extract[String],
           one(2).extract[Int],
           one(3).extract[Long]))
-      Entry(
+      SizeEntry(
         (json \ "at").extract[Long],
         (json \ "bytes").extract[Long],
         largest,

@@ -7,33 +7,38 @@ import org.redisstate.core.copy.CopiedStore
 import org.redisstate.core.ids.{Keys, PartitionId}
 import org.redisstate.core.protocol.RunRegistry
 
-/** What a state has in Redis: the bytes of all that its manifests name, as `redis-state size` shows it. */
+/**
+ * Size of a state in Redis: all bytes that its manifests name, as `redis-state size` shows them.
+ */
 private[redisstate] object StateSize {
   private val PartitionsAtOnce = 64
   private val LargestMax = 3
 
-  /** In the entry of a manifest (docs/format.md, section 5). */
+  /** Position of the bytes in the entry of a manifest (docs/format.md, section 5). */
   private val BytesWord = 4
 
-  final case class Part(operator: Long, store: String, partition: Int, bytes: Long)
+  final case class PartitionSize(operator: Long, store: String, partition: Int, bytes: Long)
 
   /**
    * The bytes of a checkpoint, and its largest partitions.
    *
    * @throws org.redisstate.core.errors.FormatException if its registry is damaged
    */
-  def of(backend: RedisBackend, prefix: String, gen: String): (Long, Seq[Part]) = {
+  def of(backend: RedisBackend, prefix: String, gen: String): (Long, Seq[PartitionSize]) = {
     val registered = RegisteredStores.of(gen, new RunRegistry(backend, prefix, gen).fields())
     val sizes = registered.flatMap(partsOf(backend, prefix, gen, _))
     (sizes.map(_.bytes).sum, sizes.sortBy(-_.bytes).take(LargestMax).filter(_.bytes > 0))
   }
 
-  /** Of a store whose number of partitions is not listed, those that were written: each batch writes all. */
+  /**
+   * Returns the sizes of a store's partitions. Without a listed number, of those that were written:
+   * each batch writes all.
+   */
   private def partsOf(
       backend: RedisBackend,
       prefix: String,
       gen: String,
-      store: CopiedStore): Seq[Part] = {
+      store: CopiedStore): Seq[PartitionSize] = {
     val numbers =
       if (store.partitions > 0) Iterator.range(0, store.partitions) else Iterator.from(0)
     val manifests = numbers.grouped(PartitionsAtOnce).flatMap { some =>
@@ -48,7 +53,7 @@ private[redisstate] object StateSize {
     val counted =
       if (store.partitions > 0) manifests else manifests.takeWhile(_._2.nonEmpty)
     counted.map { case (number, manifest) =>
-      Part(store.operator, store.name, number, bytesOf(manifest))
+      PartitionSize(store.operator, store.name, number, bytesOf(manifest))
     }.toSeq
   }
 
@@ -57,7 +62,7 @@ private[redisstate] object StateSize {
       entry.split(" ", BytesWord + 2).lift(BytesWord).flatMap(_.toLongOption).getOrElse(0L)
   }.sum
 
-  /** A field that is not there is an empty text. */
+  /** Returns the texts of a reply's fields; empty for a missing field. */
   def fields(reply: Any): Seq[String] = reply match {
     case all: Seq[_] => all.map {
         case bytes: Array[Byte] => new String(bytes, UTF_8)

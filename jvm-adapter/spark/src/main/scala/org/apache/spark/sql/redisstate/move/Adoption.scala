@@ -7,6 +7,20 @@ import org.apache.hadoop.fs.Path
 
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.classic.SparkSession
+import org.apache.spark.sql.redisstate.move.checkpoint.{
+  MoveConf,
+  NextBatch,
+  QueryCheckpoint,
+  RedisTarget,
+  StateCatalog
+}
+import org.apache.spark.sql.redisstate.move.engine.{
+  MoveWatcher,
+  Named,
+  Providers,
+  StateEngine,
+  StateSide
+}
 
 import org.redisstate.core.errors.{InternalException, RedisStateException, UnavailableException}
 

@@ -14,14 +14,35 @@ import org.json4s.jackson.JsonMethods.{compact, parse, render}
 import org.apache.spark.sql.classic.{Dataset, SparkSession}
 import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager
 import org.apache.spark.sql.execution.streaming.state.{StateStore, StateStoreConf, StateStoreId}
-import org.apache.spark.sql.redisstate.checkpoint.QueryLogs
+import org.apache.spark.sql.redisstate.checkpoint.{QueryLogs, TextFile}
+import org.apache.spark.sql.redisstate.move.bootstrap.{Bootstrap, StateRows}
+import org.apache.spark.sql.redisstate.move.checkpoint.{
+  CheckpointFiles,
+  MoveConf,
+  QueryCheckpoint,
+  RedisTarget,
+  StateCatalog,
+  StoreSchema
+}
+import org.apache.spark.sql.redisstate.move.engine.{
+  MoveWatcher,
+  MovedStore,
+  Named,
+  Providers,
+  RowRouting,
+  StateEngine,
+  StateSide,
+  StoreSpec,
+  TargetSink
+}
+import org.apache.spark.sql.redisstate.move.rescale.Rescale
 
 import org.redisstate.core.errors.ConfigException
 
 /**
- * Makes a new checkpoint from one of another provider. Nothing of the old one is changed. The new one becomes a checkpoint in the last
- * step, when its `metadata` file, which nobody can read until then, is replaced; whatever happens before leaves a folder that no
- * query starts from, and that the same move goes on with.
+ * Makes a new checkpoint from one of another provider, which stays unchanged. The new one becomes a
+ * checkpoint in the last step, which replaces its unreadable `metadata` file; a failure before that
+ * leaves a folder that no query starts from, and that the same move continues.
  *
  * @param to a folder that does not exist, or one that this same move was interrupted in
  * @param provider class of the target
@@ -47,7 +68,7 @@ final class CheckpointMove(
       targetConf: java.util.Map[String, String]) =
     this(session, from, to, provider, targetConf, None, None)
 
-  /** To the provider that the checkpoint has, with another number of partitions. */
+  /** Moves to the provider that the checkpoint has, with another number of partitions. */
   def this(
       session: SparkSession,
       from: String,
@@ -64,7 +85,7 @@ final class CheckpointMove(
       None)
 
   /**
-   * With rows that become the state of an operator.
+   * Moves with rows that become the state of an operator.
    *
    * @param operator below 0 for the one that there is
    */
@@ -94,16 +115,16 @@ final class CheckpointMove(
   private val engine = new StateEngine(session, hadoopConf)
   private val counters = new MoveCounters
 
-  /** The store that gets the given rows, once the checkpoint was read. */
+  /** Store that gets the given rows, once the checkpoint was read. */
   private var filled: Option[Bootstrap] = None
 
-  /** Of this call: of two into one folder only the one that began last may finish. */
+  /** Id of this call: of two calls into one folder only the one that began last may finish. */
   private val own = UUID.randomUUID().toString
 
-  /** What is done so far; for any thread. */
+  /** Progress of the move; for any thread. */
   def progress: MoveCounters = counters
 
-  /** Looks at everything and reads the source; nothing is changed. */
+  /** Checks everything and reads the source; changes nothing. */
   def dryRun(): MoveReport = Named.errors {
     val (checkpoint, stores) = checked()
     val side = sourceOf(checkpoint)
@@ -146,20 +167,20 @@ final class CheckpointMove(
       checkpoint: QueryCheckpoint,
       stores: Seq[StoreSpec],
       there: StateSide): Seq[MovedStore] = {
-    def move(some: Seq[StoreSpec], routing: Option[Routing]) =
+    def move(some: Seq[StoreSpec], routing: Option[RowRouting]) =
       engine.move(some, sourceOf(checkpoint), there, routing, counters)
     rescaleOf(checkpoint, stores).fold(move(others(stores), None)) { rescale =>
       move(rescale.single, None) ++ move(rescale.spread, Some(rescale.routing))
     } ++ filled.map(_.write(there, counters))
   }
 
-  /** Those whose rows are the ones that they have. */
+  /** Returns the stores that keep their rows. */
   private def others(stores: Seq[StoreSpec]): Seq[StoreSpec] = filled.fold(stores)(_.others)
 
   private def rescaleOf(checkpoint: QueryCheckpoint, stores: Seq[StoreSpec]): Option[Rescale] =
     partitions.map(Rescale(checkpoint, stores, _))
 
-  /** With the partitions that are there. */
+  /** Returns the stores with their present partitions. */
   private def partitioned(checkpoint: QueryCheckpoint, stores: Seq[StoreSpec]): Seq[StoreSpec] =
     rescaleOf(checkpoint, stores).fold(stores)(_.stores)
 
@@ -176,9 +197,9 @@ final class CheckpointMove(
 
   private def checkTarget(checkpoint: QueryCheckpoint): Unit =
     if (files.exists(target) && files.list(target).nonEmpty) {
-      QueryCheckpoint.textOf(new Path(target, Record), hadoopConf) match {
+      TextFile.read(new Path(target, Record), hadoopConf) match {
         case Some(text) if isOf(text, checkpoint) =>
-          val metadata = QueryCheckpoint.textOf(new Path(target, Metadata), hadoopConf)
+          val metadata = TextFile.read(new Path(target, Metadata), hadoopConf)
           if (metadata.exists(_ != NotYet))
             throw refused("that move was finished. Start the query with the new folder")
         case Some(_) => throw refused(
@@ -188,12 +209,12 @@ final class CheckpointMove(
       }
     }
 
-  /** Whether a move ended in its first steps, before it wrote what it is of. */
+  /** Returns whether a move ended in its first steps, before it wrote its record. */
   private def hasOnlyBegun: Boolean = {
     val (metadata, others) =
       list(target).filterNot(isTemporary).partition(_.getName == Metadata)
     others.isEmpty &&
-    metadata.forall(QueryCheckpoint.textOf(_, hadoopConf).contains(NotYet))
+    metadata.forall(TextFile.read(_, hadoopConf).contains(NotYet))
   }
 
   private def refused(why: String) = new ConfigException(
@@ -219,7 +240,7 @@ final class CheckpointMove(
       more: Map[String, String]): StateStoreConf =
     MoveConf.of(session.sessionState.conf, checkpoint, provider, more)
 
-  /** From here on the folder is one that no query starts from. */
+  /** Makes the folder one that no query starts from. */
   private def begin(checkpoint: QueryCheckpoint): Unit = {
     // All rows may have been read since the first look, and another call may have finished.
     checkTarget(checkpoint)
@@ -236,7 +257,7 @@ final class CheckpointMove(
     removeScratch()
   }
 
-  /** What moves into one folder have to agree on. */
+  /** Record that all moves into one folder have to agree on. */
   private def record(checkpoint: QueryCheckpoint): JObject =
     ("from" -> checkpoint.folder.toString) ~ ("batch" -> checkpoint.batch) ~
       ("to" -> provider) ~ ("partitions" -> partitions) ~ ("given" -> filled.map(_.record))
@@ -247,7 +268,7 @@ final class CheckpointMove(
   private def fieldsOf(text: String): Option[JValue] = Try(parse(text): JValue).toOption
 
   private def checkOwn(): Unit =
-    if (!QueryCheckpoint.textOf(new Path(target, Record), hadoopConf).flatMap(fieldsOf)
+    if (!TextFile.read(new Path(target, Record), hadoopConf).flatMap(fieldsOf)
         .exists(_ \ "id" == JString(own))) {
       throw stopped(
         "another call of the same move began in the new folder meanwhile. Let that one end, " +
@@ -265,11 +286,14 @@ final class CheckpointMove(
   private def stopped(why: String) = new ConfigException(
     s"move the state of $source to $target: $why. The old folder is as it was, and no query starts from the new one.")
 
-  /** What tasks of an executor that was killed have left. */
+  /** Removes the scratch folders of tasks whose executor was killed. */
   private def removeScratch(): Unit =
     list(target).filter(TargetSink.isScratch).foreach(files.delete)
 
-  /** All but the state and Spark's logs; of the operators what describes their stores. */
+  /**
+   * Copies all files but the state and Spark's logs; of the operators those that describe their
+   * stores.
+   */
   private def copyFiles(checkpoint: QueryCheckpoint, stores: Seq[StoreSpec]): Unit = {
     list(source).filterNot(path => Skipped(path.getName) || TargetSink.isScratch(path)).foreach {
       path =>
@@ -316,12 +340,12 @@ final class CheckpointMove(
     checkOwn()
     write(
       new Path(target, Metadata),
-      QueryCheckpoint.textOf(new Path(source, Metadata), hadoopConf).get)
+      TextFile.read(new Path(source, Metadata), hadoopConf).get)
     files.delete(new Path(target, Record))
   }
 
   private def copyIfThere(name: String): Unit =
-    QueryCheckpoint.textOf(new Path(source, name), hadoopConf).foreach(write(
+    TextFile.read(new Path(source, name), hadoopConf).foreach(write(
       new Path(target, name),
       _))
 
@@ -351,7 +375,7 @@ private[redisstate] object CheckpointMove {
   private val Skipped = Set("state", QueryLogs.Offsets, QueryLogs.Commits, Metadata, Record)
   private val OfOperators = Set("_metadata", "_stateSchema")
 
-  /** A file that a killed call was writing, or that Hadoop wrote beside it. */
+  /** Returns whether a killed call was writing a file, or Hadoop wrote it beside one. */
   private def isTemporary(path: Path): Boolean =
     CheckpointFiles.isAside(path) || path.getName.startsWith(".") &&
       (path.getName.endsWith(".tmp") || path.getName.endsWith(".crc"))

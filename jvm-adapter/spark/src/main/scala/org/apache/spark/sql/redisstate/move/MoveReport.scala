@@ -5,7 +5,10 @@ import java.util.concurrent.atomic.{AtomicInteger, AtomicLong}
 import org.json4s.JsonDSL._
 import org.json4s.jackson.JsonMethods.{compact, render}
 
-/** What a move has done, or would do: then no store has partitions. */
+import org.apache.spark.sql.redisstate.move.checkpoint.QueryCheckpoint
+import org.apache.spark.sql.redisstate.move.engine.{MoveWatcher, MovedStore, StateDigest, StoreSpec}
+
+/** Result of a move, or of a dry run, whose stores have no partitions. */
 final case class MoveReport(
     batch: Long,
     from: String,
@@ -13,7 +16,7 @@ final case class MoveReport(
     withIds: Boolean,
     stores: Seq[MovedStore]) {
 
-  /** For the command line, which prints it. */
+  /** JSON for the command line, which prints it. */
   def json: String = compact(render(
     ("batch" -> batch) ~ ("from" -> from) ~ ("to" -> to) ~ ("withIds" -> withIds) ~
       ("stores" -> stores.map { moved =>
@@ -33,7 +36,7 @@ object MoveReport {
     MoveReport(checkpoint.batch, checkpoint.provider, to, checkpoint.hasIds, stores)
 }
 
-/** How far a move has come, by partitions that are done; for any thread. */
+/** Progress of a move in finished partitions; for any thread. */
 final class MoveCounters extends MoveWatcher {
   private val expected, done = new AtomicInteger
   private val moved = new AtomicLong

@@ -48,7 +48,7 @@ private[redisstate] final class BatchConfirmation(
     extends Logging {
   import BatchConfirmation._
 
-  /** The newest batch that the run has logged, and the newest that was confirmed. */
+  /** Newest batch that the run has logged, and newest confirmed batch. */
   @volatile private var logged = -1L
   @volatile private var confirmed = -1L
   private val thread = new ScheduledThreadPoolExecutor(
@@ -119,7 +119,10 @@ private[redisstate] final class BatchConfirmation(
     }
   }
 
-  /** Whether the run has opened it; another run may hold the partition, or have opened more. */
+  /**
+   * Opens a version for the run; @return whether the run has opened it: another run may hold the
+   * partition, or have opened more
+   */
   private def open(client: PartitionClient, version: Long, uid: Option[String]): Boolean =
     try client.open(runId.toString, Some(version), uid, uid.map(Pin(version, _)).toSeq).held
     catch {
@@ -137,8 +140,8 @@ private[redisstate] final class BatchConfirmation(
   }
 
   /**
-   * Of checkpoint format 2 the attempts that Spark has logged, by operator and partition, of all stores of the operator; None in format 1,
-   * where a version has one attempt.
+   * Returns the attempts that Spark has logged, by operator and partition, of all stores of the
+   * operator; None in format 1, where a version has one attempt.
    */
   private def loggedUids(batch: Long): Option[Map[Long, Seq[Seq[String]]]] = {
     implicit val formats: DefaultFormats.type = DefaultFormats
@@ -150,7 +153,7 @@ private[redisstate] final class BatchConfirmation(
 
 private[redisstate] object BatchConfirmation {
 
-  /** So long after a batch its successor has begun, where there is one at once. */
+  /** Time after a batch in which a successor that follows at once has begun. */
   private val QuietMs = 1000L
   private val FinishMaxMs = 10000L
   private val BeforeSpark = ShutdownHookManager.SPARK_CONTEXT_SHUTDOWN_PRIORITY + 1

@@ -10,7 +10,7 @@ import org.redisstate.core.errors.ConfigException
 /** Types of keys whose equality is not that of their bytes, by which a state store goes. */
 private[redisstate] object KeyTypes {
 
-  /** By name, since some are not in every Spark minor. */
+  /** Processors by class name, since some do not exist in every Spark minor. */
   private val Processors =
     Set("TransformWithState", "TransformWithStateInPandas", "TransformWithStateInPySpark")
 
@@ -30,14 +30,17 @@ private[redisstate] object KeyTypes {
         "state would have a row for each form of a text. Nothing was changed. Group by a text whose bytes are alike where the values are " +
         "equal, such as collate(lower(...), 'UTF8_BINARY'), or by cast(... as string), as a checkpoint that is there does.")
 
-  /** Of Scala's processors the columns are named, of Python's they are the first ones of the input. */
+  /**
+   * Returns the grouping columns: Scala's processors name them, Python's take the first ones of the
+   * input.
+   */
   private def keys(processor: LogicalPlan): Seq[Attribute] =
     processor.productElementNames.zip(processor.productIterator).collect {
       case ("groupingAttributes", columns: Seq[_]) => columns.collect { case one: Attribute => one }
       case ("groupingAttributesLen", count: Int) => processor.children.head.output.take(count)
     }.flatten.toSeq
 
-  /** The innermost type that is not compared by its bytes, and where it stands. */
+  /** Returns the innermost type that is not compared by its bytes, with its path. */
   private def part(path: String, dataType: DataType): Option[(String, DataType)] = dataType match {
     case struct: StructType =>
       struct.flatMap(one => part(s"$path.${one.name}", one.dataType)).headOption

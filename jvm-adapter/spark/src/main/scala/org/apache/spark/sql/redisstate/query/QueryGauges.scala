@@ -12,18 +12,20 @@ import org.apache.spark.metrics.MetricsSystem
 import org.apache.spark.metrics.source.Source
 import org.apache.spark.sql.streaming.StreamingQueryProgress
 
+import org.redisstate.core.concurrent.GuardedBy
+
 /**
  * The figures of the last batch of each query with state in Redis, in the driver's metrics system:
  * Spark's sinks and its Prometheus endpoint have them as `redisState.<query>.<figure>`.
  */
 private[redisstate] object QueryGauges {
 
-  /** What names may have in every sink. */
+  /** Characters that some sinks do not accept in names. */
   private val Unfit = "[^A-Za-z0-9_-]".r
   private val Ours = "redisState"
   private val OfPython = "redis_state."
 
-  private var shown: Option[(MetricsSystem, ShownQueries)] = None
+  @GuardedBy("this") private var shown: Option[(MetricsSystem, ShownQueries)] = None
 
   /** Shows what a batch counted; its progress has the figures of Python's stores by now. */
   def show(progress: StreamingQueryProgress): Unit = {
@@ -38,7 +40,10 @@ private[redisstate] object QueryGauges {
     shown.foreach { case (_, queries) => queries.remove(run) }
   }
 
-  /** Those of this context: nobody tells how the queries of one that was stopped have ended. */
+  /**
+   * Returns the queries of this context: no event reports how the queries of a stopped context
+   * ended.
+   */
   private def here(): Option[ShownQueries] =
     Option(SparkEnv.get).map(_.metricsSystem).map { system =>
       shown.collect { case (known, queries) if known eq system => queries }.getOrElse {
@@ -88,19 +93,19 @@ private final class ShownQueries extends Source {
   override val sourceName: String = "redisState"
   override val metricRegistry: MetricRegistry = new MetricRegistry
 
-  private final class Figure(@volatile var value: Long) extends Gauge[Long] {
+  private final class FigureGauge(@volatile var value: Long) extends Gauge[Long] {
     override def getValue: Long = value
   }
 
   private final class Shown(val id: UUID, val run: UUID) {
-    val figures: mutable.Map[String, Figure] = mutable.Map.empty
+    val figures: mutable.Map[String, FigureGauge] = mutable.Map.empty
   }
 
-  private val queries = mutable.Map.empty[String, Shown]
+  @GuardedBy("QueryGauges") private val queries = mutable.Map.empty[String, Shown]
 
   /**
-   * A query that was started again takes the name over from its run before; of two queries with one
-   * name the later one has the beginning of its id behind it.
+   * Shows the gauges of a run. A restarted query takes the name over from its earlier run; of two
+   * queries with one name the later one gets the beginning of its id as a suffix.
    */
   def show(name: String, id: UUID, run: UUID, found: Map[String, Long]): Unit = {
     val own = queries.collectFirst { case (known, shown) if shown.run == run => known }.getOrElse(
@@ -111,7 +116,7 @@ private final class ShownQueries extends Source {
       figures.get(figure) match {
         case Some(known) => known.value = value
         case None =>
-          val made = new Figure(value)
+          val made = new FigureGauge(value)
           figures.put(figure, made)
           metricRegistry.register(s"$own.$figure", made)
       }

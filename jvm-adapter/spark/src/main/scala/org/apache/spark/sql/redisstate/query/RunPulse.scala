@@ -33,7 +33,7 @@ private[redisstate] final class RunPulse(
       thread
   }
 
-  /** With its own connections, so that it knows what it has said already. */
+  /** Quota with its own connections, so that it knows what it has logged already. */
   private val quota = Option.when(conf.quota.isSet)(ExecutorRegistry.quota(
     conf.connection,
     ExecutorRegistry.acquire(conf.connection),
@@ -83,7 +83,7 @@ private[redisstate] object RunPulse {
 
   def stop(runId: UUID): Unit = Option(running.remove(runId)).foreach(_.stop())
 
-  /** What the threads do each minute; the number of runs that live. */
+  /** Beats for all living runs, every minute; returns their number. */
   def beatAll(): Int = {
     running.values.asScala.toSeq.foreach(_.beat())
     running.size

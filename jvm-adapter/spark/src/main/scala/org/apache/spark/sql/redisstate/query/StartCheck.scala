@@ -15,7 +15,7 @@ private[redisstate] object StartCheck {
   /** Nobody listens at a wrong address, however long one asks. */
   private[redisstate] val LimitMs = 10000L
 
-  /** Where another server takes over there is one, after a while. */
+  /** Limit of a start where another server may take over, which takes a while. */
   private val FailOverLimitMs = 30000L
 
   /** @throws RedisStateException what is wrong, and what to do */
@@ -45,7 +45,10 @@ private[redisstate] final class StartRefused(ours: RedisStateException)
 private[redisstate] object StartRefused {
   private val QueryThread = "stream execution thread"
 
-  /** Whether the query can be ended from here: Spark tells its listeners of a start on the query's own thread. */
+  /**
+   * Returns whether the query can be ended from here: Spark calls its listeners on the query's own
+   * thread.
+   */
   def isPossible: Boolean = Thread.currentThread().getName.startsWith(QueryThread)
 
   /** Spark throws it on after it has noted it; the thread is at its end then, and nobody else need hear of it. */

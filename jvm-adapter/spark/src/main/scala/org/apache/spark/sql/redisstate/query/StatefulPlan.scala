@@ -3,12 +3,12 @@ package org.apache.spark.sql.redisstate.query
 import org.apache.spark.sql.catalyst.plans.logical.{Join, LogicalPlan}
 
 /**
- * Whether a query will keep state. If that cannot be told, the first task that writes decides on
+ * Checks whether a query will keep state. If that is unknown, the first task that writes decides on
  * the gen.
  */
 private[redisstate] object StatefulPlan {
 
-  /** By name, since some are not in every Spark minor. */
+  /** Operators by class name, since some do not exist in every Spark minor. */
   private val Operators = Set(
     "Aggregate",
     "Deduplicate",

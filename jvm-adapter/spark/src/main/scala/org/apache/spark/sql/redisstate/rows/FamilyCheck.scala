@@ -13,7 +13,7 @@ private[redisstate] final class FamilyCheck(val family: Family) {
   private val avro = RowEncoding.isAvro(family)
   private val namesKey = FamilyLayout.namesKey(family.kind, keySchema)
 
-  /** The columns of the two rows that a split key is made of. */
+  /** Columns of the two rows that make up a split key. */
   private val (first, second): (StructType, StructType) = family.kind match {
     case FamilyKind.Prefix =>
       val (prefix, rest) = keySchema.fields.splitAt(family.params.head)
@@ -28,7 +28,10 @@ private[redisstate] final class FamilyCheck(val family: Family) {
   private val (firstRow, secondRow) = (new RowCheck(first), new RowCheck(second))
   private val valueRow = new RowCheck(valueSchema)
 
-  /** What is wrong with an encoded key, or null. Where its columns are not known, they are looked at when the query declares the family. */
+  /**
+   * Returns the fault of an encoded key, or null. A key with unknown columns is checked when the
+   * query declares the family.
+   */
   def key(bytes: Array[Byte], offset: Int, length: Int): String = family.kind match {
     case _ if !namesKey => null
     case FamilyKind.Plain => row(bytes, offset, length, firstRow)
@@ -38,7 +41,7 @@ private[redisstate] final class FamilyCheck(val family: Family) {
     case FamilyKind.Prefix | FamilyKind.Range => split(bytes, offset, length)
   }
 
-  /** What is wrong with a value, or with one element of a list, or null. */
+  /** Returns the fault of a value, or of one element of a list; else null. */
   def value(bytes: Array[Byte], offset: Int, length: Int): String =
     row(bytes, offset, length, valueRow)
 

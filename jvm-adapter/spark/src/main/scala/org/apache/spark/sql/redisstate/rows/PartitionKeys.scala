@@ -7,14 +7,18 @@ import org.apache.spark.sql.types.StructType
 import org.redisstate.core.errors.ConfigException
 
 /**
- * By which columns of its state keys Spark spreads the rows of an operator over partitions. Spark has the same since 4.2, for the offline
- * repartition of RocksDB's state: `StatePartitionKeyExtractorFactory`.
+ * Columns of a state key by which Spark spreads the rows of an operator over partitions. Spark has
+ * the same since 4.2, for the offline repartition of RocksDB's state:
+ * `StatePartitionKeyExtractorFactory`.
  *
  * @param columns none where all rows are in partition 0: an aggregation without a key, a limit
  */
 private[redisstate] final case class PartitionKeys(columns: Seq[Expression]) {
 
-  /** For one thread. A key may have more columns behind those of its schema: join state format 4 leaves the event time out. */
+  /**
+   * Returns a function for one thread. A key may have more columns behind those of its schema: join
+   * state format 4 leaves the event time out.
+   */
   def of(partitions: Int): UnsafeRow => Int =
     if (columns.isEmpty) _ => 0
     else {
@@ -31,7 +35,7 @@ private[redisstate] object PartitionKeys {
   private val DefaultFamily = "default"
   private val MapState = "MapState"
 
-  /** The whole key is what the operator groups by. */
+  /** Operators that group by the whole key. */
   private val ByKey = Set(
     "stateStoreSave",
     "dedupe",
@@ -50,10 +54,10 @@ private[redisstate] object PartitionKeys {
   private val Timers = Seq("$procTimers", "$eventTimers")
   private val ByTime = "_timestampToKey"
 
-  /** Whether an operator is a `transformWithState`, whose families are state variables. */
+  /** Returns whether an operator is a `transformWithState`, whose families are state variables. */
   def isProcessor(operator: String): Boolean = Processors(operator)
 
-  /** Whether an operator has one partition whatever the number is. */
+  /** Returns whether an operator always has one partition. */
   def isSingle(operator: String, keySchema: StructType): Boolean =
     operator == "globalLimit" || (operator == "stateStoreSave" && keySchema.isEmpty)
 

@@ -26,7 +26,7 @@ private[redisstate] final class RowCheck(schema: StructType) {
   private val unused = schema.fields.map(field => unusedBits(field.dataType))
 
   /**
-   * What is wrong with a row, or null.
+   * Returns the fault of a row, or null.
    *
    * @param offset of the version byte in front of it
    * @param length with the version byte
@@ -45,14 +45,17 @@ private[redisstate] final class RowCheck(schema: StructType) {
     }
   }
 
-  /** Whether a column points out of its row; Spark's check adds offset and size as Ints, which may come out negative. */
+  /**
+   * Returns whether a column points out of its row; Spark's check adds offset and size as Ints,
+   * which may come out negative.
+   */
   private def leaves(row: UnsafeRow, column: Int): Boolean =
     varies(column) && {
       val (at, size) = UnsafeRowUtils.getOffsetAndSize(row, column)
       at.toLong + size > row.getSizeInBytes
     }
 
-  /** Whether a row of enough bytes is sound beyond doubt. */
+  /** Returns whether a row with enough bytes is certainly sound. */
   private[rows] def isSound(bytes: Array[Byte], offset: Int, length: Int): Boolean = {
     var sound = IsLittleEndian
     val base = Platform.BYTE_ARRAY_OFFSET.toLong + offset
@@ -78,7 +81,7 @@ private[redisstate] final class RowCheck(schema: StructType) {
 private[redisstate] object RowCheck {
   private val IsLittleEndian = ByteOrder.nativeOrder == ByteOrder.LITTLE_ENDIAN
 
-  /** What can be said of a row without its schema; as `fault`. */
+  /** Returns the fault that a row shows without its schema; see `fault`. */
   def headFault(bytes: Array[Byte], offset: Int, length: Int): String = {
     val rowBytes = length - RowCodec.VersionBytes
     if (rowBytes < 0 || rowBytes % 8 != 0 || bytes(offset) != RowCodec.RowVersion)
@@ -86,14 +89,17 @@ private[redisstate] object RowCheck {
     else null
   }
 
-  /** The size that a null of this type names, so that Spark can write a value there; -1 where it has no place. */
+  /**
+   * Size that a null of this type states, so that Spark can write a value there; -1 where it has no
+   * place.
+   */
   private def keptBytes(of: DataType): Int = of match {
     case decimal: DecimalType if decimal.precision > Decimal.MAX_LONG_DIGITS => 0
     case other if UnsafeRowUtils.avoidSetNullAt(other) => 16
     case _ => -1
   }
 
-  /** Those of a column's eight bytes that a value of this type leaves zero. */
+  /** Bits of a column's eight bytes that a value of this type leaves zero. */
   private def unusedBits(of: DataType): Long = of match {
     case BooleanType => ~1L
     case ByteType => ~0xffL

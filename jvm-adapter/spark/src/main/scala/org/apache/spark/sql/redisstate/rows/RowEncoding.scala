@@ -15,13 +15,13 @@ import org.apache.spark.sql.types.{DataType, StructType}
 import org.redisstate.core.errors.FormatException
 import org.redisstate.core.format.Family
 
-/** How the columns of rows become bytes: Spark's conf `spark.sql.streaming.stateStore.encodingFormat`. */
+/** Encoding of rows' columns: Spark's conf `spark.sql.streaming.stateStore.encodingFormat`. */
 private[redisstate] sealed trait RowEncoding {
 
   /** The text of a schema in the description of a family (docs/format.md, section 4.5). */
   def describe(schema: StructType, family: String, isKey: Boolean): String
 
-  /** None where rows are stored as they are. */
+  /** Returns the encoder; None where rows are stored as they are. */
   def encoder(
       spec: KeyStateEncoderSpec,
       valueSchema: StructType,
@@ -35,7 +35,7 @@ private[redisstate] object RowEncoding {
   case object Plain extends RowEncoding {
     private val texts = new ConcurrentHashMap[StructType, String]
 
-    /** Each batch declares its families again. */
+    /** Returns the cached text of a schema: each batch declares its families again. */
     override def describe(schema: StructType, family: String, isKey: Boolean): String = {
       if (texts.size >= TextsMax) texts.clear()
       texts.computeIfAbsent(schema, _.json)
@@ -66,11 +66,11 @@ private[redisstate] object RowEncoding {
       Some(new AvroStateEncoder(spec, valueSchema, schemas, family))
   }
 
-  /** What `init` of a provider is told. */
+  /** Returns the encoding that the settings of a provider select. */
   def of(conf: StateStoreConf, schemas: Option[StateSchemaProvider]): RowEncoding =
     if (conf.stateStoreEncodingFormat == StateStoreEncoding.Avro.toString) Avro(schemas) else Plain
 
-  /** That of a family as a version describes it. */
+  /** Returns the encoding of a family as a version describes it. */
   def of(family: Family): RowEncoding =
     if (!isAvro(family)) Plain
     else {
@@ -95,7 +95,7 @@ private[redisstate] object RowEncoding {
 }
 
 /**
- * The schemas of a family's keys or values that are Avro.
+ * Avro schemas of a family's keys or values.
  *
  * @param written by schema id, those that rows may have been written with
  */

@@ -32,7 +32,7 @@ private[redisstate] final class StateRowValidator(
     }
   }
 
-  /** For versions with these families. */
+  /** Validator for versions with these families. */
   private final class OfFamilies(val families: Seq[Family]) extends RowValidator {
     private val others = families
       .filter(f => f.id != 0 || RowEncoding.isAvro(f))
@@ -68,7 +68,7 @@ private[redisstate] final class StateRowValidator(
     }
   }
 
-  /** For a row of the default family. */
+  /** Checks a row of the default family. */
   override def check(
       bytes: Array[Byte],
       keyOffset: Int,

@@ -2,7 +2,7 @@ package org.apache.spark.sql.redisstate.stores
 
 import org.apache.spark.sql.execution.streaming.state.StateStoreProvider
 
-/** A provider whose versions are read and written as a whole: what moves state asks for that. */
+/** A provider that can read and write whole versions, for moves of state. */
 private[redisstate] trait MovesState extends StateStoreProvider {
 
   /** A version, for one pass over its rows. */

@@ -60,7 +60,7 @@ private[redisstate] final class RedisFill(
       pin
     } catch { case e: Throwable => throw StoreErrors.cannotCommit(id, e) }
 
-  /** Gives up what was not committed. */
+  /** Drops uncommitted rows. */
   def close(): Unit = session.abort()
 }
 

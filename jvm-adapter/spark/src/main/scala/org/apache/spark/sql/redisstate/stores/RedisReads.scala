@@ -10,8 +10,8 @@ import org.redisstate.core.format.FamilyKind
 import org.redisstate.core.local.{RowIterator, Slice}
 
 /**
- * What stores for reading and for writing share: conversion of rows to stored bytes and back. Calls
- * are checked as Spark's RocksDB provider does.
+ * Conversion of rows to stored bytes and back, shared by stores for reading and for writing. Checks
+ * calls as Spark's RocksDB provider does.
  */
 private[redisstate] trait RedisReads extends ReadStateStore with ReadStoreShim {
   import RedisReads._
@@ -27,7 +27,7 @@ private[redisstate] trait RedisReads extends ReadStateStore with ReadStoreShim {
       to: Option[Array[Byte]]): RowIterator
   protected def checkReadable(): Unit
 
-  /** Whether a scan gives the rows of one prefix one after the other. */
+  /** Returns whether a scan returns the rows of one prefix consecutively. */
   protected def groupsPrefixes: Boolean
 
   private val slice = new Slice
@@ -104,12 +104,15 @@ private[redisstate] trait RedisReads extends ReadStateStore with ReadStoreShim {
 
   override def allColumnFamilyNames: Set[String] = codecs.names
 
-  /** What only Redis knows is asked for while the batch runs; the error that a user reads is ours to its end. */
+  /**
+   * Runs a request to Redis during the batch, and rethrows our errors in a form that users read to
+   * the end.
+   */
   protected def asked[A](work: => A): A =
     try work
     catch { case e: RedisStateException => throw cannotUse(e) }
 
-  /** Told of what a task fails with. */
+  /** Callback for errors that a task fails with. */
   protected def failed: RedisStateException => Unit
 
   private def cannotUse(e: RedisStateException): Throwable = {
@@ -139,7 +142,7 @@ private[redisstate] trait RedisReads extends ReadStateStore with ReadStoreShim {
     else scan(family.id)
   }
 
-  /** In the order of the encoded keys. */
+  /** Returns rows in the order of the encoded keys. */
   private def prefixRows(codec: RowCodec, prefixKey: UnsafeRow): RowIterator = {
     require(codec.supportsPrefixScan, "Prefix scan requires setting prefix key!")
     if (codec.family.kind.ordered) {
@@ -173,13 +176,13 @@ private[redisstate] trait RedisReads extends ReadStateStore with ReadStoreShim {
 private[redisstate] object RedisReads {
   private val TimestampBytes = 8
 
-  /** Whether two encoded keys differ in nothing but the timestamp at their end. */
+  /** Returns whether two encoded keys differ only in the timestamp at their end. */
   private def sameKey(a: Array[Byte], b: Array[Byte]): Boolean = {
     val rest = a.length - TimestampBytes
     a.length == b.length && java.util.Arrays.equals(a, 0, rest, b, 0, rest)
   }
 
-  /** Those of some rows with `from` ≤ encoded key < `to`. */
+  /** Rows with `from` ≤ encoded key < `to` of other rows. */
   private final class Bounded(rows: RowIterator, from: Array[Byte], to: Array[Byte])
       extends RowIterator {
     override def next(key: Slice, value: Slice): Boolean = {

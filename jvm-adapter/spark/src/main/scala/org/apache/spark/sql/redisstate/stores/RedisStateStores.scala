@@ -51,7 +51,7 @@ private[redisstate] final class RedisReadStateStore(
       .map(_ => (codec.decodeKey(key), codec.decodeList(value)))
   }
 
-  /** A family that this version does not have is an empty one. */
+  /** Registers a family; a family that this version lacks is empty. */
   override def registerColFamily(
       colFamilyName: String,
       keySchema: StructType,
@@ -74,24 +74,24 @@ private[redisstate] final class RedisReadStateStore(
   override def toString: String = s"RedisReadStateStore[$id, version=$version]"
 }
 
-/** What a store that is written needs of its provider. */
+/** Services of the provider that a store for writing needs. */
 private[redisstate] trait StoreHost {
 
-  /** Told of the new version before `commit` returns. */
+  /** Reports the new version before `commit` returns. */
   def committed(pin: Pin): Unit
 
-  /** Whether Spark tells versions apart by unique ids. */
+  /** Returns whether Spark identifies versions by unique ids. */
   def withIds: Boolean
 
   /** The unique id of the version below, as Spark asked for it: it compares the two as text. */
   def baseId(pin: Pin): String
   def metrics(session: WriteSession): StateStoreMetrics
 
-  /** Told of what a task fails with. */
+  /** Reports an error that a task fails with. */
   def failed(e: RedisStateException): Unit
 }
 
-/** The store that an operator writes. */
+/** Store that an operator writes. */
 private[redisstate] class RedisStateStore(
     val id: StateStoreId,
     session: WriteSession,
@@ -103,13 +103,13 @@ private[redisstate] class RedisStateStore(
 
   override protected val failed: RedisStateException => Unit = host.failed
 
-  @volatile private var phase: Phase = Updating
+  @volatile private var phase: Phase = InUpdate
   private var committed: Option[Pin] = None
   private var lastMetrics: Option[StateStoreMetrics] = None
   codecs.learn(session.allFamilies)
 
   Option(TaskContext.get()).foreach { task =>
-    task.addTaskCompletionListener[Unit](_ => if (phase == Updating) abort())
+    task.addTaskCompletionListener[Unit](_ => if (phase == InUpdate) abort())
     // It may have failed while the store was loaded, by what another thread does for it.
     failureOf(task).foreach { failure =>
       abort()
@@ -235,10 +235,10 @@ private[redisstate] class RedisStateStore(
 
   override def commit(): Long =
     try {
-      if (phase != Updating) throw outOfOrder(s"Cannot commit after $phase")
+      if (phase != InUpdate) throw outOfOrder(s"Cannot commit after $phase")
       val pin = session.commit()
       committed = Some(pin)
-      phase = Committed
+      phase = AfterCommit
       host.committed(pin)
       lastMetrics = Some(currentMetrics())
       codecs.giveBack()
@@ -251,14 +251,14 @@ private[redisstate] class RedisStateStore(
     }
 
   override def abort(): Unit =
-    if (phase == Updating) {
-      phase = Aborted
+    if (phase == InUpdate) {
+      phase = AfterAbort
       session.abort()
     }
 
   override def release(): Unit = abort()
 
-  override def hasCommitted: Boolean = phase == Committed
+  override def hasCommitted: Boolean = phase == AfterCommit
 
   override def metrics: StateStoreMetrics = lastMetrics.getOrElse(currentMetrics())
 
@@ -284,21 +284,23 @@ private[redisstate] class RedisStateStore(
     session.rangeScan(family, from, to)
   override protected def groupsPrefixes: Boolean = false
   override protected def checkReadable(): Unit =
-    if (phase == Aborted) throw outOfOrder(s"Cannot read after $phase")
+    if (phase == AfterAbort) throw outOfOrder(s"Cannot read after $phase")
 
   override def toString: String = s"RedisStateStore[$id, version=$version]"
 
   private def currentMetrics(): StateStoreMetrics = host.metrics(session)
 
   private def checkUpdating(): Unit =
-    if (phase != Updating) throw outOfOrder(s"Cannot update after $phase")
+    if (phase != InUpdate) throw outOfOrder(s"Cannot update after $phase")
 
   private def outOfOrder(message: String) = StateStoreErrors.stateStoreOperationOutOfOrder(message)
 }
 
 private[redisstate] object RedisStateStore {
 
-  /** What a task has failed with already: it tells a new listener at once. */
+  /**
+   * Returns the error that a task has failed with already: the task calls a new listener at once.
+   */
   private def failureOf(task: TaskContext): Option[Throwable] = {
     var failure = Option.empty[Throwable]
     if (task.isFailed()) task.addTaskFailureListener((_, found) => failure = Some(found))
@@ -306,7 +308,7 @@ private[redisstate] object RedisStateStore {
   }
 
   private sealed trait Phase
-  private case object Updating extends Phase { override def toString = "UPDATING" }
-  private case object Committed extends Phase { override def toString = "COMMITTED" }
-  private case object Aborted extends Phase { override def toString = "ABORTED" }
+  private case object InUpdate extends Phase { override def toString = "UPDATING" }
+  private case object AfterCommit extends Phase { override def toString = "COMMITTED" }
+  private case object AfterAbort extends Phase { override def toString = "ABORTED" }
 }

@@ -11,7 +11,9 @@ import org.redisstate.core.errors.RedisStateException
 import org.redisstate.core.local.Slice
 import org.redisstate.core.store.{Change, ChangeIterator, OpenVersion}
 
-/** What Spark's state reader asks a provider beyond versions: `snapshotStartBatchId` and `readChangeFeed`. */
+/**
+ * Requests of Spark's state reader beyond versions: `snapshotStartBatchId` and `readChangeFeed`.
+ */
 private[redisstate] trait VersionReplay extends StateStoreProvider {
 
   /** Opens a version, named by its id where Spark gave one. */
@@ -39,7 +41,7 @@ private[redisstate] trait VersionReplay extends StateStoreProvider {
     new ChangeFeed(start to end, name, v => changesOf(name, v, idOf(v)))
   }
 
-  /** None where a version has no such family yet. */
+  /** Returns the changes of a family; None where a version does not have it yet. */
   private def changesOf(
       family: String,
       version: Long,

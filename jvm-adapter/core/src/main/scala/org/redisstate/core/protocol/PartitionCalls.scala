@@ -1,0 +1,44 @@
+package org.redisstate.core.protocol
+
+import java.nio.charset.StandardCharsets.UTF_8
+import java.util.concurrent.atomic.AtomicLong
+
+import org.redisstate.core.backend.{Command, RedisBackend, Script}
+import org.redisstate.core.ids.{Keys, PartitionId}
+
+/** Calls to the server for one partition, counted. Thread-safe. */
+private[protocol] final class PartitionCalls(backend: RedisBackend, val id: PartitionId) {
+  val meta: String = Keys.meta(id)
+  val roundTrips: AtomicLong = new AtomicLong
+  val bytesSent: AtomicLong = new AtomicLong
+  val bytesRead: AtomicLong = new AtomicLong
+
+  def script(what: String, script: Script, args: Seq[String]): Seq[AnyRef] =
+    this.script(what, script, Nil, args.map(Command.bytes))
+
+  /** @param idents of the segments whose keys follow that of the manifest */
+  def script(
+      what: String,
+      script: Script,
+      idents: Seq[String],
+      args: Seq[Array[Byte]]): Seq[AnyRef] = {
+    roundTrips.incrementAndGet()
+    bytesSent.addAndGet(args.iterator.map(_.length.toLong).sum)
+    backend.script(what, script, meta +: idents.map(Keys.segment(id, _)), args)
+  }
+
+  def commands(what: String, commands: Seq[Command]): Seq[AnyRef] = {
+    roundTrips.incrementAndGet()
+    backend.call(what, commands)
+  }
+}
+
+private[protocol] object PartitionCalls {
+
+  /** Returns the parts of a script's reply as text. */
+  def words(reply: AnyRef): Seq[String] = reply match {
+    case items: Seq[_] =>
+      items.map { case b: Array[Byte] => new String(b, UTF_8); case x => String.valueOf(x) }
+    case other => Seq(String.valueOf(other))
+  }
+}

@@ -1,0 +1,152 @@
+package org.redisstate.core.store
+
+import java.util.{Collections, WeakHashMap}
+
+import scala.jdk.CollectionConverters._
+
+import org.redisstate.core.concurrent.GuardedBy
+import org.redisstate.core.ids.Pin
+import org.redisstate.core.local.{Base, Content}
+import org.redisstate.core.store.resources.{Evictable, MemoryBudget}
+
+/**
+ * The newest versions of one partition in executor memory, and the bytes that the memory budget
+ * counts for them and for write sets in progress. Thread-safe.
+ */
+private[store] final class VersionCache(budget: MemoryBudget) extends Evictable with AutoCloseable {
+  import VersionCache._
+
+  @GuardedBy("this") @volatile private var closed = false
+
+  /** Newest first: the version committed or opened last, and the one before it. */
+  @GuardedBy("this") @volatile private var cached: List[LocalVersion] = Nil
+
+  /** Bytes that the budget knows of. */
+  @GuardedBy("countLock") private var counted, countedSessions = 0L
+  private val countLock = new Object
+
+  /** Write sets in progress; one that is neither committed nor aborted counts until it is collected. */
+  private val sessions =
+    Collections.synchronizedSet(Collections.newSetFromMap(new WeakHashMap[
+      HeldRows,
+      java.lang.Boolean]))
+  budget.register(this)
+
+  def isClosed: Boolean = closed
+
+  /** Returns the cached versions, newest first. */
+  def versions: List[LocalVersion] = cached
+
+  /** Returns the cached version at a pin. */
+  def find(pin: Pin): Option[LocalVersion] = cached.find(_.pin == pin)
+
+  /** Bytes of the cached versions. */
+  def localBytes: Long = {
+    val versions = cached.flatMap(_.here)
+    versions.map(_.base).distinct.map(_.memoryBytes).sum + versions.flatMap(_.layers).distinct.map(
+      _.memoryBytes).sum
+  }
+
+  /** Makes a version the newest one; drops the oldest. */
+  def remember(version: LocalVersion): Unit = synchronized {
+    if (!closed) {
+      val before = bases(cached)
+      cached = (version :: cached.filter(_.pin != version.pin)).take(VersionsCached)
+      countOnly(before)
+    }
+  }
+
+  /** Makes the version after `base` the newest one, with the history that `base` has by now. */
+  def rememberAfter(base: LocalVersion)(next: History => LocalVersion): Unit =
+    synchronized(remember(next(base.history)))
+
+  /** Replaces a content by an equal one, also in newer versions that are built on it. */
+  def share(version: LocalVersion, old: Content, now: Content): Unit = synchronized {
+    val before = bases(cached)
+    version.replace(old, now)
+    for (newer <- cached; content <- newer.here) {
+      val above = content.layers.length - old.layers.length
+      if ((newer ne version) && (content.base eq old.base) && above >= 0 && (content.layers.drop(
+          above) eq old.layers)) {
+        newer.replace(content, now.over(content.layers.take(above)))
+      }
+    }
+    countOnly(before)
+  }
+
+  /** Drops the deltas up to a new snapshot from the histories of its version and of newer ones. */
+  def forgetDeltas(snapshot: LocalVersion, bytes: Long): Unit = synchronized {
+    (snapshot :: cached).distinct.filter(_.pin.version >= snapshot.pin.version).foreach { v =>
+      v.history = v.history.since(snapshot.pin.version, bytes)
+    }
+  }
+
+  /** Counts a write set in progress, which cannot make way, so that others do. */
+  def grown(session: HeldRows): Unit = {
+    sessions.add(session)
+    recount()
+    budget.check()
+  }
+
+  /** Stops counting a write set. */
+  def ended(session: HeldRows): Unit = if (sessions.remove(session)) recount()
+
+  /** Reports to the budget what this partition holds now. */
+  def recount(): Unit = countLock.synchronized {
+    val inSessions = sessionBytes
+    val now = (if (closed) 0L else localBytes) + inSessions
+    budget.adjust(now - counted, inSessions - countedSessions)
+    counted = now
+    countedSessions = inSessions
+  }
+
+  private def sessionBytes: Long =
+    if (sessions.isEmpty) 0L
+    else sessions.synchronized(sessions.asScala.iterator.map(_.heldBytes).sum)
+
+  private[store] override def shrink(bytes: Long, everything: Boolean): Long =
+    free(bytes)((base, wanted) => base.compress(wanted, everything))
+
+  private[store] override def drop(bytes: Long): Long = free(bytes)(_.drop(_))
+
+  private[store] override def forget(): Long = {
+    val before = localBytes
+    cached.reverse.foreach(_.forget())
+    recount()
+    before - localBytes
+  }
+
+  private def free(bytes: Long)(how: (Base, Long) => Long): Long = {
+    val freed = bases(cached).foldLeft(0L)((sum, base) => sum + how(base, bytes - sum))
+    recount()
+    freed
+  }
+
+  /** Drops all versions; `remember` does nothing from now on. */
+  override def close(): Unit = {
+    // Who is about to cache a version has done so, or sees that it is too late.
+    synchronized {
+      closed = true
+      // A task may still read them, and nobody counts what it reads.
+      bases(cached).foreach(_.counted(false))
+      cached = Nil
+    }
+    budget.unregister(this)
+    recount()
+  }
+
+  private def bases(versions: List[LocalVersion]): List[Base] =
+    versions.flatMap(_.here).map(_.base).distinct
+
+  /** Stops counting bases that are not cached any more, even if a task still reads them. */
+  private def countOnly(before: List[Base]): Unit = {
+    val now = bases(cached)
+    now.foreach(_.counted(true))
+    before.filterNot(now.contains).foreach(_.counted(false))
+    recount()
+  }
+}
+
+private object VersionCache {
+  private val VersionsCached = 2
+}

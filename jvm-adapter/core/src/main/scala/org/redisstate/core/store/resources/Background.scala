@@ -1,0 +1,72 @@
+package org.redisstate.core.store.resources
+
+import java.util.concurrent.{
+  ExecutionException,
+  ExecutorService,
+  Executors,
+  FutureTask,
+  ThreadFactory
+}
+import java.util.concurrent.atomic.AtomicLong
+
+import org.slf4j.LoggerFactory
+
+/** Daemon threads of one executor process, shared by all stores. */
+private[store] object Background {
+  private val log = LoggerFactory.getLogger(getClass)
+
+  private[store] val HelpersMax = 2
+
+  /** Number of results that are made ahead of their use. */
+  private val AheadMax = 2 * HelpersMax
+
+  /** Read-ahead and compaction: nothing waits for it, a failure only costs speed. */
+  private val helpers = pool("redis-state-background", HelpersMax)
+
+  def helping(what: => String)(work: => Unit): Unit = {
+    helpers.submit(new Runnable {
+      override def run(): Unit =
+        try work
+        catch {
+          case e: Exception =>
+            log.warn(s"$what failed; the next user of the data does it itself", e)
+        }
+    })
+    ()
+  }
+
+  /**
+   * Results of `work` for 0 until `count`, in order. The caller works itself; helpers that have
+   * nothing else to do work a little ahead of it, so that few results wait to be used.
+   */
+  def sharing[A](what: => String, count: Int)(work: Int => A): Iterator[A] = {
+    val tasks = Vector.tabulate(count)(i => new FutureTask[A](() => work(i)))
+    def ahead(i: Int): Unit = if (i < count) helping(what)(tasks(i).run())
+    (1 to AheadMax).foreach(ahead)
+    tasks.indices.iterator.map { i =>
+      val task = tasks(i)
+      task.run()
+      ahead(i + 1 + AheadMax)
+      try task.get()
+      catch {
+        case e: ExecutionException =>
+          tasks.foreach(_.cancel(false))
+          throw e.getCause
+      }
+    }
+  }
+
+  private def pool(name: String, threads: Int): ExecutorService = {
+    val count = new AtomicLong
+    Executors.newFixedThreadPool(
+      threads,
+      new ThreadFactory {
+        override def newThread(work: Runnable): Thread = {
+          val thread = new Thread(work, s"$name-${count.incrementAndGet()}")
+          thread.setDaemon(true)
+          thread
+        }
+      }
+    )
+  }
+}

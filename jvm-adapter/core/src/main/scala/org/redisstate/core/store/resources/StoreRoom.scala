@@ -1,0 +1,27 @@
+package org.redisstate.core.store.resources
+
+import org.redisstate.core.local.Room
+
+/**
+ * Share of a store in the memory budget.
+ *
+ * @param recount lets the store count what came, before its grant ends
+ */
+private[store] final class StoreRoom(
+    budget: MemoryBudget,
+    counters: StoreCounters,
+    recount: () => Unit)
+    extends Room {
+  override def take(bytes: Long): Unit = budget.take(bytes)
+  override def offer(bytes: Long): Boolean = budget.offer(bytes)
+
+  override def give(bytes: Long): Unit = {
+    recount()
+    budget.give(bytes)
+  }
+
+  override def readAgain(blocks: Int): Unit = {
+    counters.bucketsReloaded.addAndGet(blocks.toLong)
+    ()
+  }
+}

@@ -1,0 +1,226 @@
+package org.apache.spark.sql.redisstate.checkpoint
+
+import org.apache.hadoop.conf.Configuration
+import org.json4s.JsonDSL._
+import org.json4s.jackson.JsonMethods.{compact, render}
+
+import org.apache.spark.TaskContext
+import org.apache.spark.internal.Logging
+import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager
+import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
+import org.apache.spark.sql.execution.streaming.state._
+import org.apache.spark.sql.redisstate.conf.RedisStateConf
+import org.apache.spark.sql.redisstate.executor.{ExecutorRegistry, Metrics}
+import org.apache.spark.sql.redisstate.rows.{EncoderPool, FamilyLayout, StateRowValidator}
+
+import org.redisstate.core.backend.{Clock, RedisBackend}
+import org.redisstate.core.concurrent.GuardedBy
+import org.redisstate.core.errors.FencedException
+import org.redisstate.core.ids.{PartitionId, RegisteredRun}
+import org.redisstate.core.protocol._
+import org.redisstate.core.store.PartitionVersions
+import org.redisstate.core.store.resources.StoreCounters
+
+/** Settings that `init` gave a provider. */
+private[redisstate] final case class StorePlan(
+    id: StateStoreId,
+    storeConf: StateStoreConf,
+    hadoopConf: Configuration,
+    runId: String,
+    conf: RedisStateConf,
+    layout: FamilyLayout,
+    encoders: EncoderPool)
+
+/** Connection of a provider to the state of its partition, made by the first open. */
+private[redisstate] final case class StoreLink(
+    instance: ExecutorRegistry.Instance,
+    store: PartitionVersions,
+    metrics: Metrics,
+    entry: QueryEntry)
+
+/**
+ * Steps by which a partition joins its query. `connect` resolves the gen of the checkpoint; `run`,
+ * before the first write, confirms that gen and registers the run in Redis. Thread-safe.
+ *
+ * @param gen that `connect` resolved
+ * @param mine the proposed gen where no marker existed then; else None
+ */
+private[redisstate] final class QueryEntry private (
+    plan: StorePlan,
+    marker: MarkerFile,
+    identity: CheckpointIdentity,
+    gen: String,
+    mine: Option[String],
+    origin: QueryEntry.Origin,
+    instance: ExecutorRegistry.Instance)
+    extends Logging {
+  private val id = plan.id
+  @GuardedBy("this") @volatile private var registered: Option[RegisteredRun] = None
+  @volatile private var misled = false
+
+  /**
+   * Returns whether the checkpoint has another gen by now, so that the provider has to connect
+   * again.
+   */
+  def isMisled: Boolean = misled
+
+  /**
+   * Returns the registered run; registers it at the first call.
+   *
+   * @throws FencedException if the checkpoint has another gen by now
+   */
+  def run(): RegisteredRun = registered.getOrElse(synchronized {
+    registered.getOrElse {
+      confirm()
+      val run = enter()
+      registered = Some(run)
+      run
+    }
+  })
+
+  /**
+   * Confirms the gen before the first write of this run: nothing was written under another gen, so
+   * the next attempt may open the right one.
+   */
+  private def confirm(): Unit =
+    try identity.confirm(gen, mine, plan.conf.adoptMovedCheckpoint)
+    catch {
+      case e: FencedException =>
+        misled = true
+        throw e
+    }
+
+  /** Registers the run, if it is not yet, and lists the operator and the checkpoint for readers. */
+  private def enter(): RegisteredRun = {
+    val registry = instance.registry
+    instance.quota.foreach(_.check(s"write $id"))
+    // Spark's state reader finds the partitions of an operator by their folders.
+    val folder = id.storeCheckpointLocation()
+    CheckpointFileManager.create(folder, plan.hadoopConf).mkdirs(folder)
+    val (known, moved) = registry.entering(plan.runId, id.operatorId, id.storeName)
+    moved.foreach { to =>
+      misled = true
+      throw new FencedException(
+        s"write $id: its checkpoint has another number of partitions since, as gen $to, and this task has opened the partitions of " +
+          "before. Either its run is over, or its file system still shows older marker files. Nothing was written. When Spark runs " +
+          "the task again, it looks at the files anew.")
+    }
+    val run = known.getOrElse(
+      registry.register(
+        plan.runId,
+        byDriver = false,
+        above = 0,
+        Map(
+          "path" -> marker.pathHash,
+          "id" -> origin.queryId,
+          "created" -> System.currentTimeMillis().toString)))
+    registry.noteMarker()
+    if (id.partitionId == StateStore.PARTITION_ID_TO_CHECK_SCHEMA) {
+      val now = registry.nowMs
+      val created = registry.field("created").flatMap(_.toLongOption).getOrElse(now)
+      val listing = ("path" -> marker.pathHash) ~ ("id" -> origin.queryId) ~
+        ("name" -> registry.field("name").getOrElse("")) ~ ("created" -> created) ~ ("seen" -> now)
+      registry.confirm(compact(render(listing)), instance.keepMs)
+    }
+    OperatorListing(registry, id, plan.layout.family, plan.hadoopConf).put(origin.partitions)
+    // An earlier run may have kept its state otherwise; its instance counts no more.
+    instance.client.renew()
+    logInfo(s"Run ${run.id} (epoch ${run.epoch}) writes $id")
+    run
+  }
+}
+
+private[redisstate] object QueryEntry {
+
+  /** An ephemeral checkpoint outlives its last heartbeat by an hour. */
+  val EphemeralKeepMs: Long = 3600000L
+
+  private final case class Origin(queryId: String, partitions: Int)
+
+  /**
+   * Connects a partition to the gen that its checkpoint has, or that this run proposes.
+   *
+   * @param version that the caller opens; above 0 a marker has to exist
+   * @param clock for the wait for a marker
+   */
+  def connect(plan: StorePlan, version: Long, clock: Clock): StoreLink = {
+    val conf = plan.conf
+    val markerFile = new MarkerFile(plan.id.checkpointRootLocation, plan.hadoopConf, clock)
+    val marker = markerFile.open(version, conf.adoptMovedCheckpoint)
+    val backend = ExecutorRegistry.acquire(conf.connection)
+    try connect(plan, backend, markerFile, marker)
+    catch {
+      case e: Throwable =>
+        ExecutorRegistry.release(conf.connection)
+        throw e
+    }
+  }
+
+  private def connect(
+      plan: StorePlan,
+      backend: RedisBackend,
+      markerFile: MarkerFile,
+      marker: Option[Marker]): StoreLink = {
+    val conf = plan.conf
+    val identity = new CheckpointIdentity(markerFile, new GenClaims(backend, conf.keyPrefix))
+    val own = CheckpointIdentity.genOf(plan.runId)
+    val gen = marker.fold(identity.proposed(own))(_.gen)
+    val registry = new RunRegistry(backend, conf.keyPrefix, gen)
+    val client = clientOf(plan, backend, gen, registry)
+    val counters = new StoreCounters
+    val quota = Option.when(conf.quota.isSet)(
+      ExecutorRegistry.quota(conf.connection, backend, conf.keyPrefix, gen, conf.quota))
+    val instance =
+      new ExecutorRegistry.Instance(client, registry, plan.runId, keepMs(plan), counters, quota)
+    val mine = Option.when(marker.isEmpty)(own)
+    val entry = new QueryEntry(plan, markerFile, identity, gen, mine, taskOrigin(), instance)
+    val store = new PartitionVersions(
+      client,
+      plan.runId,
+      () => entry.run(),
+      plan.layout.family,
+      new StateRowValidator(
+        plan.layout.keySchema,
+        plan.layout.valueSchema,
+        plan.layout.spec.isInstanceOf[NoPrefixKeyStateEncoderSpec],
+        plan.storeConf),
+      ExecutorRegistry.memoryBudget(conf.localMemoryBytes),
+      // Only who writes serves the partition: Spark's state reader opens it too, and a late task of an ended run is fenced.
+      () => ExecutorRegistry.register(conf.connection, instance),
+      counters
+    )
+    StoreLink(instance, store, new Metrics(store), entry)
+  }
+
+  private def clientOf(
+      plan: StorePlan,
+      backend: RedisBackend,
+      gen: String,
+      registry: RunRegistry): PartitionClient = {
+    val id = plan.id
+    val format =
+      if (plan.storeConf.enableStateStoreCheckpointIds) CheckpointFormat.V2
+      else CheckpointFormat.V1
+    new PartitionClient(
+      backend,
+      PartitionId(plan.conf.keyPrefix, gen, id.operatorId, id.partitionId, id.storeName),
+      ProtocolSettings(plan.conf.versionsToRetain, keepMs(plan), format, plan.conf.signer()),
+      registry,
+      Some(new CommittedBatches(id.checkpointRootLocation, plan.hadoopConf))
+    )
+  }
+
+  private def keepMs(plan: StorePlan): Long =
+    if (plan.conf.ephemeral || MarkerFile.isTemporary(plan.id.checkpointRootLocation))
+      EphemeralKeepMs
+    else 0L
+
+  /**
+   * Returns the origin of the task that opens: a Python worker's requests are served by a thread
+   * without one.
+   */
+  private def taskOrigin(): Origin = Option(TaskContext.get()).fold(Origin("", 0))(context =>
+    Origin(
+      Option(context.getLocalProperty(StreamExecution.QUERY_ID_KEY)).getOrElse(""),
+      context.numPartitions()))
+}
