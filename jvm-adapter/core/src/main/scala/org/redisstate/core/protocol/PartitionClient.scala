@@ -237,8 +237,8 @@ final class PartitionClient(
       plan.base.toString,
       plan.carrier) ++ fields
     words(calls.script(what, Script.Retain, args)) match {
-      case Seq("OK", segments, bytes) =>
-        Some((Stored.number(what, segments), Stored.number(what, bytes)))
+      case Seq("OK", dropped, bytes) =>
+        Some((Stored.number(what, dropped), Stored.number(what, bytes)))
       case Seq("STALE") | Seq("EMPTY") => None
       case reply => throw refusal(what, reply, 0)
     }
