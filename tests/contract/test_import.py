@@ -244,7 +244,7 @@ def test_export_of_an_older_timeline_is_refused(
     imported(redis_server, folder, checkpoint=folder_at(str(checkpoint)))
 
 
-def test_newer_logged_batches_are_rewound_by_the_import(
+def test_newest_batch_of_the_lost_state_is_reset_by_the_import(
     planted: Planted, redis_server: RedisServer, raw: Any, reader: Reader, folder: Path
 ) -> None:
     """Also if the first attempt at the import ended when all partitions were there."""

@@ -63,7 +63,7 @@ def test_each_process_has_its_own_run_id() -> None:
 
 
 @pytest.mark.parametrize("given", ["run-1", "a.b", "x" * 51, "x" * 64])
-def test_run_is_shown_by_its_given_id(given: str) -> None:
+def test_own_run_is_matched_by_its_given_id(given: str) -> None:
     mine, others = own_run(given), in_child(lambda: own_run(given))
     assert is_uid(mine)
     assert mine != others

@@ -89,7 +89,7 @@ def test_unreadable_table_hides_no_other(redis_server: RedisServer) -> None:
         assert reader.sql("show tables").column("name").to_pylist() == ["good", "semistructured"]
 
 
-def test_table_outside_the_catalogue_is_found_in_capitals(
+def test_table_outside_the_catalogue_is_matched_in_capitals(
     redis_server: RedisServer,
 ) -> None:
     client = redis_server.client()

@@ -49,7 +49,7 @@ def test_options_of_a_file_system_are_read(
     assert "missing.json" in capsys.readouterr().err
 
 
-def test_source_server_differs_from_the_target_server(
+def test_source_server_is_not_taken_from_the_target_url(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     state = tmp_path / "old" / "state"

@@ -153,13 +153,13 @@ def test_sessions_are_bounded() -> None:
     assert not sessions.knows(first)
 
 
-def test_login_without_a_token_is_refused() -> None:
+def test_session_without_a_token_cannot_be_opened() -> None:
     sessions = Sessions(None)
     assert not sessions.needed
     assert sessions.open("") is None
 
 
-def test_failed_login_does_not_log_the_input(
+def test_failed_request_does_not_quote_the_input(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     key = "a key that somebody typed"
