@@ -23,14 +23,14 @@ def test_set_and_get_bytes(client: redis.Redis) -> None:
     assert client.get(b"smoke:\x00key") == b"\xff\x00value"
 
 
-def test_transaction_applies_as_one(client: redis.Redis) -> None:
+def test_transaction_applies_atomically(client: redis.Redis) -> None:
     with client.pipeline(transaction=True) as pipeline:
         pipeline.hset("smoke:hash", "field", "1")
         pipeline.hincrby("smoke:hash", "field", 2)
         assert pipeline.execute() == [1, 3]
 
 
-def test_script_inside_a_transaction(client: redis.Redis) -> None:
+def test_script_runs_inside_a_transaction(client: redis.Redis) -> None:
     script = "redis.call('SET', KEYS[1], ARGV[1]); return redis.call('GET', KEYS[1])"
     with client.pipeline(transaction=True) as pipeline:
         pipeline.eval(script, 1, "smoke:script", "in")
@@ -38,6 +38,6 @@ def test_script_inside_a_transaction(client: redis.Redis) -> None:
         assert pipeline.execute() == [b"in", b"in"]
 
 
-def test_version_is_supported(client: redis.Redis) -> None:
+def test_server_version_is_supported(client: redis.Redis) -> None:
     version = client.info("server")["redis_version"]
     assert tuple(map(int, version.split(".")[:2])) >= (6, 2)

@@ -37,7 +37,7 @@ def spark(redis_container: RedisContainer, tmp_path: Path) -> Iterator[SparkSess
     session.stop()
 
 
-def test_aggregation_goes_on_after_a_restart(
+def test_aggregation_continues_after_a_restart(
     spark: SparkSession, redis_container: RedisContainer, tmp_path: Path
 ) -> None:
     folder = tmp_path / "input"

@@ -26,7 +26,7 @@ def container(request: pytest.FixtureRequest) -> Iterator[RedisContainer]:
         yield container
 
 
-def test_versions_snapshots_and_fences(container: RedisContainer) -> None:
+def test_store_commits_snapshots_and_fences_in_a_container(container: RedisContainer) -> None:
     options = config.parse({"url": container.url, "versionsToRetain": 4})
     expected: dict[int, int] = {}
     with new_providers(container.url) as new:

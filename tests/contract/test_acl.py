@@ -166,7 +166,7 @@ WORK: dict[Role, Callable[[Config], None]] = {
 
 
 @pytest.mark.parametrize("role", Role)
-def test_everything_works_with_the_rights_of_its_role(server: RedisServer, role: Role) -> None:
+def test_each_role_works_with_its_printed_rights(server: RedisServer, role: Role) -> None:
     allow(server, *rights(server, Role.JOB))
     with server.client() as client:
         client.config_set("appendfsync", "always")
@@ -297,7 +297,7 @@ def test_tenants_cannot_touch_each_other(server: RedisServer, key_prefix: str | 
         assert caught.value.kind is Kind.PERMISSION
 
 
-def test_the_command_prints_what_the_server_takes(
+def test_printed_acl_command_is_accepted_by_the_server(
     redis_server: RedisServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "password"
@@ -313,7 +313,7 @@ def test_the_command_prints_what_the_server_takes(
 
 
 @pytest.mark.parametrize("version", ["5.0", "6.0.9", "seven", ""])
-def test_a_version_that_is_none_or_too_old_is_refused(
+def test_malformed_or_old_server_version_is_refused(
     version: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["acl", "--version", version]) == 1

@@ -38,7 +38,7 @@ def flights(redis_server: RedisServer) -> str:
 
 
 @pytest.mark.parametrize(("front", "face"), FACES)
-def test_both_faces_have_the_same_names(front: type, face: type) -> None:
+def test_async_and_sync_readers_have_the_same_names(front: type, face: type) -> None:
     names = {name for name in dir(front) if not name.startswith("_")}
     # What the constructor of the one sets is a property of the other.
     assert names == {name for name in dir(face) if not name.startswith("_")} - {"info"}
@@ -49,7 +49,7 @@ def test_both_faces_have_the_same_names(front: type, face: type) -> None:
             assert streams or inspect.iscoroutinefunction(awaited), name
 
 
-def test_an_export_is_that_of_the_reader(flights: str, tmp_path: Path) -> None:
+def test_async_export_equals_sync_export(flights: str, tmp_path: Path) -> None:
     told: list[str] = []
 
     async def export() -> Any:
@@ -65,7 +65,7 @@ def test_an_export_is_that_of_the_reader(flights: str, tmp_path: Path) -> None:
     assert told
 
 
-def test_answers_are_those_of_the_reader(flights: str) -> None:
+def test_async_answers_equal_sync_answers(flights: str) -> None:
     async def read() -> dict[str, Any]:
         async with await aio.connect(flights, deadline="5s") as connected:
             query = await connected.query("flights")
@@ -96,7 +96,7 @@ def test_answers_are_those_of_the_reader(flights: str) -> None:
     assert (found["places"], found["names"]) == ((1, "flights", 1), ["flights"])
 
 
-def test_errors_are_those_of_the_reader(flights: str) -> None:
+def test_async_errors_equal_sync_errors(flights: str) -> None:
     async def read() -> None:
         with pytest.raises(ConfigError):
             await aio.connect(flights, threads=0)
@@ -108,9 +108,7 @@ def test_errors_are_those_of_the_reader(flights: str) -> None:
     asyncio.run(read())
 
 
-def test_the_loop_goes_on_while_the_server_stands_still(
-    flights: str, redis_server: RedisServer
-) -> None:
+def test_event_loop_runs_while_the_server_hangs(flights: str, redis_server: RedisServer) -> None:
     async def read() -> None:
         async with await aio.connect(flights, deadline="30s", threads=2) as connected:
             state = (await connected.query("flights")).operator(0)
@@ -138,9 +136,7 @@ def test_the_loop_goes_on_while_the_server_stands_still(
     asyncio.run(read())
 
 
-def test_who_waits_when_the_reader_is_closed_is_told(
-    flights: str, redis_server: RedisServer
-) -> None:
+def test_closing_the_reader_fails_pending_calls(flights: str, redis_server: RedisServer) -> None:
     async def read() -> None:
         connected = await aio.connect(flights, deadline="30s", threads=1)
         state = (await connected.query("flights")).operator(0)
@@ -174,7 +170,7 @@ async def _all(rows: Any) -> list[Any]:
     return [row async for row in rows]
 
 
-def test_a_forked_process_is_told(flights: str) -> None:
+def test_reader_in_a_forked_process_raises_usage(flights: str) -> None:
     async def read() -> aio.Reader:
         connected = await aio.connect(flights)
         await connected.queries()
@@ -198,7 +194,7 @@ class Told(threading.Event):
         return super().wait(timeout)
 
 
-def test_a_feed_gives_each_batch_when_it_comes(flights: str, redis_server: RedisServer) -> None:
+def test_async_feed_yields_each_batch_on_arrival(flights: str, redis_server: RedisServer) -> None:
     planted = Planted(redis_server.client())
     key, value = {"carrier": "new"}, {"count": 1, "total": 0.5}
 

@@ -42,7 +42,7 @@ def _refusal(url: str, **options: Any) -> RedisStateError:
     return caught.value
 
 
-def test_bytes_in_bytes_out_and_no_greeting_beside_the_command(redis_server: RedisServer) -> None:
+def test_replies_are_bytes_and_only_the_command_is_sent(redis_server: RedisServer) -> None:
     with redis_server.client() as raw:
         raw.config_resetstat()
     with _client(redis_server.url) as client:
@@ -54,7 +54,9 @@ def test_bytes_in_bytes_out_and_no_greeting_beside_the_command(redis_server: Red
     assert counted == {"cmdstat_config", "cmdstat_set", "cmdstat_get"}
 
 
-def test_a_wrong_password(start_redis: Callable[..., RedisServer]) -> None:
+def test_wrong_or_missing_password_raises_permission(
+    start_redis: Callable[..., RedisServer],
+) -> None:
     server = start_redis(password="right-secret")
     assert _ping(server.url, password="right-secret") == [True]
     for options in ({"password": "wrong-secret"}, {}):
@@ -63,7 +65,7 @@ def test_a_wrong_password(start_redis: Callable[..., RedisServer]) -> None:
         assert error.kind is Kind.PERMISSION
 
 
-def test_a_user_without_a_right_is_told_which(start_redis: Callable[..., RedisServer]) -> None:
+def test_missing_right_is_named(start_redis: Callable[..., RedisServer]) -> None:
     server = start_redis()
     with server.client() as raw:
         raw.execute_command("ACL", "SETUSER", "dash", "on", ">right-secret", "~*", "+get")
@@ -72,27 +74,29 @@ def test_a_user_without_a_right_is_told_which(start_redis: Callable[..., RedisSe
     assert "ping" in str(error)
 
 
-def test_a_database_that_the_server_has_not(redis_server: RedisServer) -> None:
+def test_missing_database_raises_config(redis_server: RedisServer) -> None:
     error = _refusal(redis_server.url.removesuffix("/0") + "/99")
     assert isinstance(error, ConfigError)
     assert "database" in str(error).lower()
 
 
-def test_tls_to_a_plain_port(redis_server: RedisServer) -> None:
+def test_tls_to_a_plain_port_advises_a_redis_url(redis_server: RedisServer) -> None:
     url = redis_server.url.replace("redis://", "rediss://")
     error = _refusal(url, socket_timeout="200ms", deadline="1000ms")
     assert isinstance(error, UnavailableError)
     assert "use a redis:// URL" in str(error)
 
 
-def test_plain_to_a_tls_port(start_redis: Callable[..., RedisServer]) -> None:
+def test_plain_to_a_tls_port_advises_a_rediss_url(start_redis: Callable[..., RedisServer]) -> None:
     server = start_redis(tls=True)
     error = _refusal(server.url.replace("rediss://", "redis://"))
     assert isinstance(error, UnavailableError)
     assert "rediss://" in str(error)
 
 
-def test_tls(start_redis: Callable[..., RedisServer]) -> None:
+def test_tls_connects_with_the_authority_and_fails_without_it(
+    start_redis: Callable[..., RedisServer],
+) -> None:
     server = start_redis(tls=True)
     assert server.certificates is not None
     assert _ping(server.url, tls_ca_file=str(server.certificates.authority)) == [True]
@@ -101,13 +105,13 @@ def test_tls(start_redis: Callable[..., RedisServer]) -> None:
     assert "certificate" in str(error)
 
 
-def test_a_file_of_certificates_that_is_missing(redis_server: RedisServer) -> None:
+def test_missing_certificate_file_raises_config(redis_server: RedisServer) -> None:
     url = redis_server.url.replace("redis://", "rediss://")
     error = _refusal(url, tls_ca_file="missing.pem")
     assert isinstance(error, ConfigError)
 
 
-def test_nobody_listens() -> None:
+def test_connection_refused_raises_unavailable_at_the_deadline() -> None:
     clock = ManualClock()
     error = _refusal(f"redis://127.0.0.1:{free_port()}", clock=clock, deadline="60s")
     assert isinstance(error, UnavailableError)
@@ -117,14 +121,14 @@ def test_nobody_listens() -> None:
     assert clock.slept_s[0] <= 0.05
 
 
-def test_a_server_that_is_full(redis_server: RedisServer) -> None:
+def test_full_server_raises_full(redis_server: RedisServer) -> None:
     with redis_server.client() as raw:
         raw.config_set("maxmemory", 1)
         with _client(redis_server.url) as client, pytest.raises(FullError):
             client.call("writing", [("SET", "a", "b")])
 
 
-def test_a_server_that_comes_back(redis_server: RedisServer) -> None:
+def test_restarted_server_is_reconnected(redis_server: RedisServer) -> None:
     class Reviver(ManualClock):
         def sleep_s(self, seconds: float) -> None:
             super().sleep_s(seconds)
@@ -137,7 +141,7 @@ def test_a_server_that_comes_back(redis_server: RedisServer) -> None:
         assert client.call("greeting", [("PING",)]) == [True]
 
 
-def test_scripts_are_made_known_in_the_same_round_trip(redis_server: RedisServer) -> None:
+def test_unknown_scripts_are_loaded_in_the_same_round_trip(redis_server: RedisServer) -> None:
     keys = ["{x:0}:m", "{x:1}:m"]
     commands = script("open").many([(key, ("", "opened", "")) for key in keys])
     with _client(redis_server.url) as client:
@@ -148,7 +152,7 @@ def test_scripts_are_made_known_in_the_same_round_trip(redis_server: RedisServer
         assert client.round_trips == 2
 
 
-def test_a_server_that_hangs_up_is_asked_again() -> None:
+def test_closed_connection_is_retried() -> None:
     """The connection is lost after the command was sent; a repetition gets the answer."""
     listener = socket.create_server(("127.0.0.1", 0))
     answers = [b"", b"+PONG\r\n"]
@@ -167,7 +171,7 @@ def test_a_server_that_hangs_up_is_asked_again() -> None:
     assert not server.is_alive()
 
 
-def test_a_password_that_is_rotated(
+def test_rotated_password_is_read_from_its_file(
     start_redis: Callable[..., RedisServer], tmp_path: Path
 ) -> None:
     server = start_redis(password="first-secret")
@@ -184,7 +188,7 @@ def test_a_password_that_is_rotated(
         assert client.call("greeting the server", [("PING",)]) == [True]
 
 
-def test_a_connection_that_is_in_use_outlives_the_others(redis_server: RedisServer) -> None:
+def test_busy_connection_outlives_idle_ones(redis_server: RedisServer) -> None:
     replies: list[Any] = []
     with _client(redis_server.url) as client, redis_server.client() as other:
 
@@ -202,7 +206,7 @@ def test_a_connection_that_is_in_use_outlives_the_others(redis_server: RedisServ
         assert client.round_trips == 1
 
 
-def test_no_reply_is_taken_for_another_after_an_interrupt(
+def test_interrupt_between_replies_mixes_up_no_replies(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between two replies of a pipeline, while the second one is still to come."""
@@ -225,7 +229,7 @@ def test_no_reply_is_taken_for_another_after_an_interrupt(
         assert client.call("reading", [("GET", "name")]) == [b"value"]
 
 
-def test_a_process_that_was_stopped_for_longer_than_the_deadline_tries_once_more(
+def test_process_suspended_past_the_deadline_retries_once(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = ManualClock()

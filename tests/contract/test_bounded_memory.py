@@ -128,7 +128,7 @@ def read_all(store: FamilyStore, prefix: bytes) -> dict[bytes, bytes]:
     return {key[len(prefix) :]: data for key, data in store.rows(low, high)}
 
 
-def test_every_way_to_read_and_write_is_right_and_within_the_room(partitions: Partitions) -> None:
+def test_all_reads_and_writes_are_right_within_the_memory_bound(partitions: Partitions) -> None:
     models = [Rows(seed) for seed in range(2)]
     for number, model in enumerate(models):
         fill(partitions, number, model)
@@ -170,7 +170,7 @@ def test_every_way_to_read_and_write_is_right_and_within_the_room(partitions: Pa
         store.abort()
 
 
-def test_keys_in_order_are_read_in_few_round_trips(partitions: Partitions) -> None:
+def test_ordered_keys_are_read_in_few_round_trips(partitions: Partitions) -> None:
     rows = Rows(3)
     fill(partitions, 0, rows)
     provider, store = partitions.open(0)
@@ -185,7 +185,7 @@ def test_keys_in_order_are_read_in_few_round_trips(partitions: Partitions) -> No
     store.abort()
 
 
-def test_changes_that_take_much_room_are_folded_into_a_snapshot(partitions: Partitions) -> None:
+def test_large_changes_are_folded_into_a_snapshot(partitions: Partitions) -> None:
     rows = Rows(4)
     fill(partitions, 0, rows)
     for _ in range(3):
@@ -202,7 +202,7 @@ def test_changes_that_take_much_room_are_folded_into_a_snapshot(partitions: Part
     store.abort()
 
 
-def test_a_processor_runs_over_more_state_than_fits(partitions: Partitions) -> None:
+def test_processor_runs_over_more_state_than_fits_in_memory(partitions: Partitions) -> None:
     from redis_state.testing.rows import arrow_schema
     from tests.contract.processors import OUTPUT, Variables
 
@@ -231,7 +231,7 @@ def test_a_processor_runs_over_more_state_than_fits(partitions: Partitions) -> N
     store.abort()
 
 
-def test_threads_that_read_one_version_find_what_others_let_go(partitions: Partitions) -> None:
+def test_threads_reload_blocks_that_other_threads_evicted(partitions: Partitions) -> None:
     rows = Rows(5)
     fill(partitions, 0, rows)
     provider, store = partitions.open(0)
@@ -250,7 +250,7 @@ def test_threads_that_read_one_version_find_what_others_let_go(partitions: Parti
     store.abort()
 
 
-def test_threads_of_one_task_make_room_at_once(partitions: Partitions) -> None:
+def test_threads_of_one_task_evict_concurrently(partitions: Partitions) -> None:
     provider, store = partitions.open(0)
     partitions.close(0, provider, store)
     worker, threads, size = partitions.worker, 4, 50

@@ -101,7 +101,7 @@ def versions_of(planted: Planted, dice: random.Random) -> list[Rows]:
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize(("kind", "params"), KINDS)
-def test_every_kind_of_key_and_delta(
+def test_feed_reads_every_kind_of_key_and_delta(
     shared_redis_server: RedisServer, seed: int, kind: str, params: tuple[int, ...]
 ) -> None:
     dice = random.Random(seed)
@@ -157,7 +157,7 @@ def check_changes(state: OperatorState, shown: Sequence[Any], *, start: int = 0)
         assert rows == shown[batch.number + 1]
 
 
-def test_the_whole_state_comes_first_if_asked_for(planted: Planted, state: OperatorState) -> None:
+def test_since_start_yields_the_whole_state_first(planted: Planted, state: OperatorState) -> None:
     planted.commit(1, [(UA, ONE), (AA, ONE)])
     planted.commit(2, [(UA, TWO)])
     planted.commit(3, [(AA, None)], confirmed=False)
@@ -173,7 +173,7 @@ def test_the_whole_state_comes_first_if_asked_for(planted: Planted, state: Opera
     assert "token" in repr(batch)
 
 
-def test_it_begins_before_the_first_batch(planted: Planted, state: OperatorState) -> None:
+def test_feed_starts_before_the_first_batch(planted: Planted, state: OperatorState) -> None:
     (first,) = state.changes(since="start")
     assert (first.number, first.whole, list(first)) == (-1, True, [])
     planted.commit(1, [(UA, ONE)])
@@ -181,7 +181,7 @@ def test_it_begins_before_the_first_batch(planted: Planted, state: OperatorState
     assert (batch.number, rows_of(batch)) == (0, [("UA", 1)])
 
 
-def test_a_batch_comes_when_all_partitions_have_confirmed_it(
+def test_batch_is_yielded_when_all_partitions_confirmed_it(
     planted: Planted, redis_server: RedisServer
 ) -> None:
     planted.commit(1, [(UA, ONE)])
@@ -199,7 +199,7 @@ def test_a_batch_comes_when_all_partitions_have_confirmed_it(
     assert (len(clock.slept_s), set(clock.slept_s)) == (4, {0.5})
 
 
-def test_what_a_follower_sends(planted: Planted, redis_server: RedisServer) -> None:
+def test_follower_sends_few_commands(planted: Planted, redis_server: RedisServer) -> None:
     """A command an interval while nothing happens, and three a partition for a batch."""
     planted.partitions = 8
     planted.register()
@@ -225,7 +225,7 @@ def test_what_a_follower_sends(planted: Planted, redis_server: RedisServer) -> N
     assert seen[2:] == [{"hmget": 1}, {"hmget": 1}, {"hmget": 17, "hgetall": 9}]
 
 
-def test_a_follower_is_stopped_by_an_event(planted: Planted, state: OperatorState) -> None:
+def test_event_stops_a_follower(planted: Planted, state: OperatorState) -> None:
     planted.commit(1, [(UA, ONE)])
     stop = threading.Event()
     feed = state.changes(since=-1, follow=True, interval_s=3600, stop=stop)
@@ -238,7 +238,7 @@ def test_a_follower_is_stopped_by_an_event(planted: Planted, state: OperatorStat
     assert ended == [None]
 
 
-def test_a_closed_feed_is_over(planted: Planted, state: OperatorState) -> None:
+def test_closed_feed_yields_nothing(planted: Planted, state: OperatorState) -> None:
     planted.commit(1, [(UA, ONE)])
     planted.commit(2, [(UA, TWO)])
     feed: Any = state.changes(since=-1, follow=True)
@@ -248,13 +248,13 @@ def test_a_closed_feed_is_over(planted: Planted, state: OperatorState) -> None:
 
 
 @pytest.mark.parametrize("since", ["", "start2", "rs1-", "rs1-AAAA", "é", 1.5, True, -2])
-def test_what_is_no_token_is_refused(state: OperatorState, since: Any) -> None:
+def test_malformed_token_raises_config(state: OperatorState, since: Any) -> None:
     with pytest.raises(ConfigError):
         state.changes(since=since)
 
 
 @pytest.mark.parametrize("interval_s", [0, -1, 1e9, "1s", float("nan")])
-def test_what_is_no_interval_is_refused(state: OperatorState, interval_s: Any) -> None:
+def test_malformed_interval_raises_config(state: OperatorState, interval_s: Any) -> None:
     with pytest.raises(ConfigError, match="interval"):
         state.changes(follow=True, interval_s=interval_s)
 
@@ -287,7 +287,7 @@ def rewind(planted: Planted, version: int, *, partitions: Sequence[int]) -> None
 
 
 @pytest.mark.parametrize("partitions", [[0], [3], [0, 1, 2, 3]])
-def test_a_query_that_went_back_behind_the_token(
+def test_rewind_behind_the_token_raises_state_lost(
     planted: Planted, state: OperatorState, partitions: list[int]
 ) -> None:
     for version in (1, 2, 3):
@@ -300,7 +300,7 @@ def test_a_query_that_went_back_behind_the_token(
     assert list(state.changes(since=tokens[0])) == []
 
 
-def test_a_query_that_went_back_and_caught_up(planted: Planted, state: OperatorState) -> None:
+def test_rewound_query_yields_the_living_attempts(planted: Planted, state: OperatorState) -> None:
     """In format 2 the abandoned attempts are still there; the living ones count."""
     for version in (1, 2, 3):
         planted.commit(version, [(UA, {"count": version, "total": 0.0})])
@@ -326,7 +326,7 @@ def test_a_query_that_went_back_and_caught_up(planted: Planted, state: OperatorS
         list(batch)
 
 
-def test_a_rewind_between_two_looks_is_not_mixed_in(
+def test_rewind_between_two_polls_mixes_no_timelines(
     planted: Planted, redis_server: RedisServer
 ) -> None:
     """One partition was looked at before a rewind, the others behind it: all are read again."""
@@ -353,7 +353,9 @@ def test_a_rewind_between_two_looks_is_not_mixed_in(
     assert len(looks) == 4
 
 
-def test_deltas_that_retention_dropped(planted: Planted, state: OperatorState) -> None:
+def test_dropped_deltas_raise_and_name_the_next_step(
+    planted: Planted, state: OperatorState
+) -> None:
     for version in range(1, 6):
         planted.commit(version, [(UA, {"count": version, "total": 0.0})])
     tokens = [batch.token for batch in state.changes(since=-1)]
@@ -380,7 +382,9 @@ def test_deltas_that_retention_dropped(planted: Planted, state: OperatorState) -
     assert [one.batch for one in state.history(UA, limit=2)] == [4, 3]
 
 
-def test_a_destroyed_delta_is_no_empty_batch(planted: Planted, state: OperatorState) -> None:
+def test_destroyed_delta_is_not_read_as_an_empty_batch(
+    planted: Planted, state: OperatorState
+) -> None:
     for version in (1, 2):
         planted.commit(version, [(UA, {"count": version, "total": 0.0})])
     number = planted.partition(UA)
@@ -395,7 +399,9 @@ def test_a_destroyed_delta_is_no_empty_batch(planted: Planted, state: OperatorSt
         state.history(UA)
 
 
-def test_batches_that_are_not_there(planted: Planted, state: OperatorState) -> None:
+def test_missing_batches_and_malformed_arguments_are_refused(
+    planted: Planted, state: OperatorState
+) -> None:
     planted.commit(1, [(UA, ONE)])
     for read in (lambda: list(state.diff(0, 7)), lambda: list(state.changes(since=7))):
         with pytest.raises(StateError, match="no batch 7; the newest that is confirmed is 0"):
@@ -409,7 +415,7 @@ def test_batches_that_are_not_there(planted: Planted, state: OperatorState) -> N
     assert list(state.diff(0, 0)) == []
 
 
-def test_names_that_are_not_there(planted: Planted, reader: Reader) -> None:
+def test_unknown_operator_or_family_raises_not_found(planted: Planted, reader: Reader) -> None:
     planted.commit(1, [(UA, ONE)])
     query = reader.query(planted.name)
     for state in (query.operator(family="none"), query.operator(9)):
@@ -423,7 +429,7 @@ def test_names_that_are_not_there(planted: Planted, reader: Reader) -> None:
                 read()
 
 
-def test_more_partitions_than_the_token_knows(planted: Planted, state: OperatorState) -> None:
+def test_added_partitions_invalidate_the_token(planted: Planted, state: OperatorState) -> None:
     planted.commit(1, [(UA, ONE)])
     (first,) = state.changes(since="start")
     planted.partitions = 5
@@ -433,7 +439,7 @@ def test_more_partitions_than_the_token_knows(planted: Planted, state: OperatorS
         list(state.changes(since=first.token))
 
 
-def test_partitions_that_do_not_move_together(planted: Planted, state: OperatorState) -> None:
+def test_partitions_of_different_batches_raise(planted: Planted, state: OperatorState) -> None:
     for version in (1, 2, 3):
         for number in range(planted.partitions):
             if number or version == 1:
@@ -443,7 +449,7 @@ def test_partitions_that_do_not_move_together(planted: Planted, state: OperatorS
         list(state.changes(since="start"))
 
 
-def test_more_versions_than_are_looked_at_in_one_go(planted: Planted, state: OperatorState) -> None:
+def test_many_versions_are_read_in_several_rounds(planted: Planted, state: OperatorState) -> None:
     planted.partitions = 1
     planted.register()
     for version in range(1, 151):
@@ -456,7 +462,7 @@ def test_more_versions_than_are_looked_at_in_one_go(planted: Planted, state: Ope
     assert (key, before["count"], after["count"]) == (UA, 150, 4)
 
 
-def test_a_query_that_goes_back_while_a_reader_catches_up(
+def test_rewind_during_catch_up_ends_the_feed_at_the_new_batch(
     planted: Planted, state: OperatorState
 ) -> None:
     planted.partitions = 1
@@ -469,7 +475,7 @@ def test_a_query_that_goes_back_while_a_reader_catches_up(
     assert [batch.number for batch in feed] == list(range(1, 100))
 
 
-def test_large_deltas_come_in_pieces(planted: Planted, state: OperatorState) -> None:
+def test_large_deltas_are_read_in_pieces(planted: Planted, state: OperatorState) -> None:
     dice = random.Random(3)
     many = [({"carrier": dice.randbytes(600).hex()}, ONE) for _ in range(4000)]
     planted.partitions = 1
@@ -481,7 +487,7 @@ def test_large_deltas_come_in_pieces(planted: Planted, state: OperatorState) -> 
     assert len(list(state.diff(0, 1))) == 2000
 
 
-def test_looking_changes_nothing(planted: Planted, state: OperatorState) -> None:
+def test_reading_changes_leaves_redis_unchanged(planted: Planted, state: OperatorState) -> None:
     planted.commit(1, [(UA, ONE), (AA, TWO)])
     planted.commit(2, [(UA, TWO)])
     before = {key: planted.client.dump(key) for key in planted.client.keys("*")}

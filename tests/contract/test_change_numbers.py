@@ -38,7 +38,7 @@ def state(redis_server: RedisServer, planted: Planted) -> Iterator[OperatorState
         ('1 0 4 run "key k: string; a processor with an initial state"', 2),
     ],
 )
-def test_batches_have_the_numbers_of_the_query(
+def test_batches_are_numbered_as_in_the_query(
     planted: Planted, state: OperatorState, began: str, ahead: int
 ) -> None:
     planted.client.hset(keys.query(GEN), "batch:0:default", began)
@@ -74,7 +74,9 @@ def test_batches_have_the_numbers_of_the_query(
         list(state.changes(since=whole.token))
 
 
-def test_dropped_behind_the_initial_state(planted: Planted, state: OperatorState) -> None:
+def test_dropped_deltas_after_an_initial_state_name_the_next_step(
+    planted: Planted, state: OperatorState
+) -> None:
     began = '1 0 4 run "key k: string; a processor with an initial state"'
     planted.client.hset(keys.query(GEN), "batch:0:default", began)
     for version in (1, 2, 3):
@@ -87,7 +89,7 @@ def test_dropped_behind_the_initial_state(planted: Planted, state: OperatorState
     assert [one.number for one in state.changes(since=0)] == [1]
 
 
-def test_a_list_of_partitions_that_a_union_made_too_long(
+def test_surplus_partitions_of_a_union_do_not_block_the_feed(
     redis_server: RedisServer, planted: Planted
 ) -> None:
     def commit(version: int, value: dict[str, Any]) -> None:
@@ -114,7 +116,7 @@ def test_a_list_of_partitions_that_a_union_made_too_long(
         list(state.changes(since=whole.token))
 
 
-def test_a_key_has_the_history_of_the_partition_that_has_it(
+def test_history_is_read_from_the_partition_that_holds_the_key(
     planted: Planted, state: OperatorState
 ) -> None:
     """The key was removed from its most likely partition, and lives in another one."""

@@ -104,7 +104,9 @@ def applied(rows: list[Row], known: dict[str, int]) -> None:
             known[key["carrier"]] = value["count"]
 
 
-def test_the_whole_state_and_then_what_changes(redis_server: RedisServer, planted: Planted) -> None:
+def test_stream_yields_the_whole_state_then_changes(
+    redis_server: RedisServer, planted: Planted
+) -> None:
     stream = Driven(redis_server, since="start")
     kind = "batch:bigint,change:string,key:struct<carrier:string>,value:struct<count:bigint,"
     assert stream.source.schema().simpleString() == f"struct<{kind}total:double>>"
@@ -124,7 +126,7 @@ def test_the_whole_state_and_then_what_changes(redis_server: RedisServer, plante
 
 @pytest.mark.parametrize("plain", [False, True])
 @pytest.mark.parametrize("seed", range(3))
-def test_replayed_it_is_the_state_over_restarts_and_repeated_batches(
+def test_replayed_stream_equals_the_state_over_restarts(
     redis_server: RedisServer, seed: int, plain: bool
 ) -> None:
     dice = random.Random(seed)
@@ -170,7 +172,7 @@ def test_replayed_it_is_the_state_over_restarts_and_repeated_batches(
 
 
 @pytest.mark.parametrize("plain", [False, True])
-def test_the_first_batch_begins_where_it_began_at_first(
+def test_restarted_first_batch_keeps_its_start(
     redis_server: RedisServer, planted: Planted, plain: bool
 ) -> None:
     stream = Driven(redis_server, plain=plain, since="latest")
@@ -201,7 +203,7 @@ def test_an_empty_first_batch_keeps_where_the_stream_began(
     assert [row[0] for row in stream.read(json.loads(stream.log[-1]), end)] == [2]
 
 
-def test_a_limit_of_batches(redis_server: RedisServer, planted: Planted) -> None:
+def test_batch_limit_splits_the_stream(redis_server: RedisServer, planted: Planted) -> None:
     stream = Driven(redis_server, since="0", maxBatchesPerTrigger="2")
     for version in range(3, 8):
         planted.commit(version, [({"carrier": "c1"}, {"count": version, "total": 0})])
@@ -237,7 +239,7 @@ def test_a_stream_that_waits_sends_one_command(redis_server: RedisServer, plante
     assert [row[2] for row in stream.batch()] == [{"carrier": "c9"}]
 
 
-def test_a_token_of_changes_is_a_beginning(redis_server: RedisServer, planted: Planted) -> None:
+def test_token_of_changes_is_a_valid_start(redis_server: RedisServer, planted: Planted) -> None:
     import redis_state
 
     with redis_state.connect(redis_server.url) as reader:
@@ -247,7 +249,7 @@ def test_a_token_of_changes_is_a_beginning(redis_server: RedisServer, planted: P
     assert [row[0] for row in stream.batch()] == [2]
 
 
-def test_where_it_cannot_go_on_the_error_says_how_to_start_again(
+def test_stream_that_cannot_continue_raises_with_the_restart_steps(
     redis_server: RedisServer, planted: Planted
 ) -> None:
     stream = Driven(redis_server, since="latest")
@@ -317,7 +319,9 @@ def test_columns_can_be_chosen(redis_server: RedisServer, planted: Planted) -> N
         of("key integer")
 
 
-def test_ranges_that_were_removed(redis_server: RedisServer, planted: Planted) -> None:
+def test_removed_ranges_are_streamed_as_removals(
+    redis_server: RedisServer, planted: Planted
+) -> None:
     stream = Driven(redis_server, since="start")
     known: dict[str, int] = {}
     applied(stream.batch(), known)
@@ -327,7 +331,7 @@ def test_ranges_that_were_removed(redis_server: RedisServer, planted: Planted) -
     assert known == {}
 
 
-def test_a_store_of_python(redis_server: RedisServer) -> None:
+def test_python_store_is_streamed(redis_server: RedisServer) -> None:
     id_ = StateStoreProviderId(StateStoreId("orders", 0, 0), "run")
     provider = StateStoreProvider(id_, config=redis_server.url)
     version = 0
@@ -353,7 +357,7 @@ def test_a_store_of_python(redis_server: RedisServer) -> None:
         ({"since": "rs1-x"}, "not a token"),
     ],
 )
-def test_what_is_wrong_with_an_option_is_said(
+def test_wrong_option_is_named(
     redis_server: RedisServer,
     planted: Planted,  # noqa: ARG001  # makes the state
     options: dict[str, str],
@@ -363,13 +367,13 @@ def test_what_is_wrong_with_an_option_is_said(
         Driven(redis_server, plain=False, **options).start()
 
 
-def test_a_table_has_no_beginning(redis_server: RedisServer, planted: Planted) -> None:  # noqa: ARG001  # makes the state
+def test_since_on_a_batch_read_is_refused(redis_server: RedisServer, planted: Planted) -> None:  # noqa: ARG001  # makes the state
     made = DefaultSource({"url": redis_server.url, "query": "flights", "since": "start"})
     with pytest.raises(ConfigError, match=r"spark\.readStream"):
         made.reader(made.schema())
 
 
-def test_limits_need_a_newer_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_limit_on_an_older_spark_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(change_stream, "has_limits", lambda: False)
     options = {"since": "start", "maxbatchespertrigger": "3"}
     with pytest.raises(ConfigError, match=r"Spark 4\.2"):

@@ -150,7 +150,7 @@ def test_changes_replayed_give_each_state(
 
 
 @pytest.mark.parametrize("kind", [SINGLE, LISTS, FAMILIES])
-def test_following_while_a_program_writes_and_maintains(
+def test_follower_reads_each_batch_during_writes_and_maintenance(
     new_program: NewProgram, reader: Reader, kind: str
 ) -> None:
     program = new_program(kind, 5, retained=20)
@@ -190,7 +190,7 @@ def test_following_while_a_program_writes_and_maintains(
 
 
 @pytest.mark.parametrize("kind", [SINGLE, LISTS, FAMILIES])
-def test_every_token_goes_on_where_its_batch_ended(
+def test_each_token_continues_after_its_batch(
     new_program: NewProgram, reader: Reader, kind: str
 ) -> None:
     chance = random.Random(7)
@@ -216,7 +216,7 @@ def test_every_token_goes_on_where_its_batch_ended(
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("kind", [SINGLE, LISTS, FAMILIES])
-def test_differences_and_histories(
+def test_diff_and_history_equal_the_model(
     new_program: NewProgram, reader: Reader, kind: str, seed: int
 ) -> None:
     chance = random.Random(seed)

@@ -92,7 +92,7 @@ def registered(server: RedisServer, raw: redis.Redis, run_id: str) -> Registered
 
 
 @JUMPS
-def test_published_state_stays_and_the_job_goes_on(
+def test_clock_jump_keeps_published_state_and_the_job_running(
     new: New, raw: redis.Redis, jump_ms: int
 ) -> None:
     writer, slow = new(), new()
@@ -110,7 +110,7 @@ def test_published_state_stays_and_the_job_goes_on(
 
 
 @JUMPS
-def test_a_reader_under_way_goes_on_when_what_it_reads_was_dropped(
+def test_open_reader_survives_a_clock_jump_after_a_drop(
     new: New, raw: redis.Redis, redis_server: RedisServer, jump_ms: int
 ) -> None:
     options = config.parse({"url": redis_server.url, "versionsToRetain": 2})
@@ -150,7 +150,7 @@ class JumpsBeforePublishing(Client):
 
 
 @JUMPS
-def test_what_was_staged_may_expire_and_is_staged_again(
+def test_staged_rows_that_expired_are_staged_again(
     new: New, raw: redis.Redis, redis_server: RedisServer, jump_ms: int
 ) -> None:
     rows = rows_of(1, count=20_000)
@@ -161,7 +161,7 @@ def test_what_was_staged_may_expire_and_is_staged_again(
 
 
 @JUMPS
-def test_a_later_run_is_the_newer_one(
+def test_later_run_is_newer_despite_a_clock_jump(
     new: New, raw: redis.Redis, redis_server: RedisServer, jump_ms: int
 ) -> None:
     commit(new(), 0, rows_of(1))
@@ -179,7 +179,7 @@ def test_a_later_run_is_the_newer_one(
 
 
 @JUMPS
-def test_an_instance_is_shown_too_short_or_too_long_and_nothing_depends_on_it(
+def test_clock_jump_only_changes_how_long_an_instance_is_listed(
     new: New, raw: redis.Redis, redis_server: RedisServer, jump_ms: int
 ) -> None:
     commit(new(), 0, rows_of(1))
@@ -203,7 +203,7 @@ def test_an_instance_is_shown_too_short_or_too_long_and_nothing_depends_on_it(
     commit(new(), 1, rows_of(2))
 
 
-def test_an_ephemeral_checkpoint_is_lost_by_an_hour_and_named(
+def test_ephemeral_checkpoint_lost_to_a_clock_jump_is_named(
     new: New, raw: redis.Redis, redis_server: RedisServer
 ) -> None:
     """Its keys are promised an hour without a sign of life."""

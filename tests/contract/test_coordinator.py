@@ -89,7 +89,9 @@ def key_of(gen: str, partition: int = 0) -> str:
 
 
 @pytest.mark.usefixtures("gen")
-def test_a_report_is_found_by_every_process(start: Callable[[], Process], gen: str) -> None:
+def test_reported_instance_is_found_by_every_process(
+    start: Callable[[], Process], gen: str
+) -> None:
     one, two = start(), start()
     one.ref.report_active_instance(provider(), "host-a", "1")
     assert two.ref.get_location(provider()) is None
@@ -106,7 +108,7 @@ def test_a_report_is_found_by_every_process(start: Callable[[], Process], gen: s
     assert two.coordinator.instances(gen) == two.coordinator.instances(NAME)
 
 
-def test_an_instance_that_is_not_renewed_expires(
+def test_unrenewed_instance_expires(
     start: Callable[[], Process], raw: redis.Redis, gen: str
 ) -> None:
     process = start()
@@ -136,7 +138,7 @@ def test_all_instances_are_renewed_in_one_pipeline_each_third_of_the_ttl(
     assert process.beat_after(0.01) == 1
 
 
-def test_an_instance_that_expired_in_a_pause_comes_back(
+def test_expired_instance_is_registered_again_after_a_pause(
     start: Callable[[], Process],
     raw: redis.Redis,
     gen: str,
@@ -154,7 +156,7 @@ def test_an_instance_that_expired_in_a_pause_comes_back(
     assert lost == []
 
 
-def test_the_newer_instance_wins_and_the_older_one_is_told_once(
+def test_newer_instance_wins_and_the_older_one_unloads_once(
     start: Callable[[], Process], raw: redis.Redis, gen: str
 ) -> None:
     old, new = start(), start()
@@ -174,9 +176,7 @@ def test_the_newer_instance_wins_and_the_older_one_is_told_once(
     assert raw.get(key_of(gen)) == Instance("b", "2", RUN).encode()
 
 
-def test_an_instance_of_the_jvm_wins_too(
-    start: Callable[[], Process], raw: redis.Redis, gen: str
-) -> None:
+def test_newer_jvm_instance_wins(start: Callable[[], Process], raw: redis.Redis, gen: str) -> None:
     process = start()
     lost: list[Instance | None] = []
     process.ref.report_active_instance(provider(), "a", "1", on_lost=lost.append)
@@ -209,7 +209,7 @@ def test_a_newer_run_in_the_same_process_unloads_the_older(start: Callable[[], P
 
 
 @pytest.mark.usefixtures("gen")
-def test_a_callback_that_fails_does_not_stop_the_others(start: Callable[[], Process]) -> None:
+def test_failing_callback_does_not_stop_the_others(start: Callable[[], Process]) -> None:
     process, other = start(), start()
     lost: list[Instance | None] = []
 
@@ -249,7 +249,7 @@ def test_a_run_is_deactivated_in_every_process(
 
 
 @pytest.mark.usefixtures("gen")
-def test_deactivation_does_not_touch_who_came_meanwhile(
+def test_deactivation_keeps_a_concurrent_newer_instance(
     start: Callable[[], Process], raw: redis.Redis, gen: str
 ) -> None:
     raw.set(key_of(gen), Instance("a", "1", RUN).encode(), px=60_000)
@@ -268,7 +268,7 @@ def test_deactivation_does_not_touch_who_came_meanwhile(
 
 
 @pytest.mark.usefixtures("gen")
-def test_a_withdrawn_instance_is_gone_at_once(start: Callable[[], Process]) -> None:
+def test_withdrawn_instance_is_removed_at_once(start: Callable[[], Process]) -> None:
     one, two = start(), start()
     one.ref.report_active_instance(provider(0), "a", "1")
     one.ref.report_active_instance(provider(1), "a", "1")
@@ -290,7 +290,7 @@ def test_an_ephemeral_checkpoint_is_renewed_with_its_instance(
     assert raw.pttl(meta) > 5_000
 
 
-def test_a_checkpoint_that_nobody_knows(start: Callable[[], Process]) -> None:
+def test_unknown_checkpoint_has_no_instances(start: Callable[[], Process]) -> None:
     process = start()
     process.ref.report_active_instance(provider(), "h", "1")
     process.coordinator.heartbeat.tick()
@@ -302,7 +302,9 @@ def test_a_checkpoint_that_nobody_knows(start: Callable[[], Process]) -> None:
         process.coordinator.instances(NAME)
 
 
-def test_a_report_waits_for_its_checkpoint(start: Callable[[], Process], raw: redis.Redis) -> None:
+def test_report_waits_until_its_checkpoint_exists(
+    start: Callable[[], Process], raw: redis.Redis
+) -> None:
     one, two = start(), start()
     one.ref.report_active_instance(provider(), "h", "1")
     one.ref.report_active_instance(provider(1), "h", "1")
@@ -318,7 +320,7 @@ def test_a_report_waits_for_its_checkpoint(start: Callable[[], Process], raw: re
     assert two.ref.get_location(provider(1)) is None
 
 
-def test_a_partition_that_no_store_has_opened_is_listed_and_deactivated(
+def test_unopened_partition_is_listed_and_deactivated(
     start: Callable[[], Process], raw: redis.Redis, gen: str
 ) -> None:
     one, two = start(), start()
@@ -356,7 +358,7 @@ def test_a_provider_of_another_checkpoint_is_refused(start: Callable[[], Process
 
 
 @pytest.mark.usefixtures("gen")
-def test_each_operation_is_told_at_debug_level(
+def test_each_operation_is_logged_at_debug_level(
     start: Callable[[], Process], caplog: pytest.LogCaptureFixture
 ) -> None:
     process = start()
@@ -371,7 +373,7 @@ def test_each_operation_is_told_at_debug_level(
 
 
 @pytest.mark.usefixtures("gen")
-def test_nothing_walks_over_the_keys_of_the_server(
+def test_coordinator_never_scans_the_keyspace(
     start: Callable[[], Process], raw: redis.Redis
 ) -> None:
     process = start()

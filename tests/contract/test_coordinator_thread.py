@@ -117,7 +117,7 @@ class HangingClient:
         return [[b"OK"]] * len(commands)
 
 
-def test_a_server_that_hangs_blocks_nobody(caplog: pytest.LogCaptureFixture) -> None:
+def test_hanging_server_blocks_no_caller(caplog: pytest.LogCaptureFixture) -> None:
     client = HangingClient()
     heartbeat = Heartbeat(client, queue_max=4)  # type: ignore[arg-type]
     store = StoreId("0" * 32, 0)
@@ -149,7 +149,7 @@ class StumblingClient:
         return [[b"OK"]] * len(commands)
 
 
-def test_the_thread_outlives_an_unforeseen_error(caplog: pytest.LogCaptureFixture) -> None:
+def test_heartbeat_thread_survives_an_unexpected_error(caplog: pytest.LogCaptureFixture) -> None:
     client = StumblingClient()
     heartbeat = Heartbeat(client, ttl_ms=TTL_MS)  # type: ignore[arg-type]
     id_ = PartitionId(StoreId("0" * 32, 0), 0)
@@ -160,7 +160,7 @@ def test_the_thread_outlives_an_unforeseen_error(caplog: pytest.LogCaptureFixtur
     assert caplog.text.count("a heartbeat failed") == 1
 
 
-def test_exit_does_not_wait_for_a_server_that_hangs(
+def test_process_exit_does_not_wait_for_a_hanging_server(
     start_redis: Callable[..., RedisServer],
 ) -> None:
     server = start_redis()

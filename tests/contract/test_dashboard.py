@@ -83,7 +83,7 @@ def names(answer: Answer) -> list[str]:
     return [row[0] for row in table[1:]]
 
 
-def test_all_queries_stand_on_one_page(scene: Scene) -> None:
+def test_index_page_lists_all_queries(scene: Scene) -> None:
     answer = scene.board.get("/")
     assert answer.status == 200
     (table,) = answer.page.tables.values()
@@ -97,7 +97,7 @@ def test_all_queries_stand_on_one_page(scene: Scene) -> None:
     assert scene.url in answer.text
 
 
-def test_order_and_search(scene: Scene) -> None:
+def test_index_page_sorts_and_searches(scene: Scene) -> None:
     board = scene.board
     assert names(board.get("/?sort=-rows"))[0] == "orders"
     assert names(board.get("/?sort=rows"))[-1] == "orders"
@@ -116,7 +116,7 @@ def test_order_and_search(scene: Scene) -> None:
     assert 'http-equiv="refresh"' not in board.get("/").body
 
 
-def test_a_page_for_each_query(scene: Scene) -> None:
+def test_each_query_has_a_page(scene: Scene) -> None:
     answer = scene.board.get(f"/query/{scene.orders}")
     assert answer.status == 200
     tables = answer.page.tables
@@ -133,7 +133,7 @@ def test_a_page_for_each_query(scene: Scene) -> None:
     assert headings.count("h1") == 1
 
 
-def test_lines_appear_with_the_second_look(scene: Scene) -> None:
+def test_charts_appear_after_the_second_poll(scene: Scene) -> None:
     path = f"/query/{scene.orders}"
     wait_until(lambda: scene.board.get(path).body.count("<svg") == 4, "four lines")
     for tag, attributes in scene.board.get(path).page.elements:
@@ -141,7 +141,7 @@ def test_lines_appear_with_the_second_look(scene: Scene) -> None:
         assert "style" not in attributes
 
 
-def test_a_key_of_spark(scene: Scene) -> None:
+def test_spark_key_is_looked_up(scene: Scene) -> None:
     form = scene.board.get(f"/query/{GEN}/key")
     assert form.status == 200
     assert "carrier string" in form.text
@@ -162,7 +162,7 @@ def test_a_key_of_spark(scene: Scene) -> None:
     assert scene.look_up(GEN, column0="UA", operator="7").status == 404
 
 
-def test_a_key_of_python(scene: Scene) -> None:
+def test_python_key_is_looked_up(scene: Scene) -> None:
     found = scene.look_up(scene.orders, column0=SECRET)
     assert found.status == 200
     assert '{ "n": 41 }' in found.text
@@ -175,7 +175,7 @@ def test_a_key_of_python(scene: Scene) -> None:
     assert len(long.body) < 80_000
 
 
-def test_a_key_of_a_processor(redis_server: RedisServer, tmp_path: Path) -> None:
+def test_processor_key_is_looked_up(redis_server: RedisServer, tmp_path: Path) -> None:
     at = datetime(2024, 1, 1, 12, tzinfo=timezone.utc)
     with ProcessorTest(
         Variables(), key="user", input=INPUT, schema=OUTPUT, time_mode="EventTime",
@@ -200,7 +200,7 @@ def test_a_key_of_a_processor(redis_server: RedisServer, tmp_path: Path) -> None
             assert "Choose a family" in board.post(path, {"column.0": "ann"}).text
 
 
-def test_no_key_or_value_is_kept_anywhere(scene: Scene) -> None:
+def test_looked_up_keys_and_values_are_not_stored(scene: Scene) -> None:
     answer = scene.look_up(scene.orders, column0=SECRET)
     assert answer.headers["Cache-Control"] == "no-store"
     forms = [attributes for tag, attributes in answer.page.elements if tag == "form"]
@@ -225,7 +225,7 @@ def test_no_key_or_value_is_kept_anywhere(scene: Scene) -> None:
         ("/query/..%2f..%2fetc/key", 404),
     ],
 )
-def test_every_answer_binds_the_browser(scene: Scene, path: str, status: int) -> None:
+def test_every_response_has_security_headers(scene: Scene, path: str, status: int) -> None:
     answer = scene.board.get(path)
     assert answer.status == status
     policy = answer.headers["Content-Security-Policy"]
@@ -241,7 +241,7 @@ def test_every_answer_binds_the_browser(scene: Scene, path: str, status: int) ->
         assert not re.search(r"(src|href)=\"(https?:)?//", answer.body)
 
 
-def test_only_names_of_this_machine_are_answered(scene: Scene) -> None:
+def test_foreign_host_names_are_refused(scene: Scene) -> None:
     board = scene.board
     for name in ("localhost", "127.0.0.1", "[::1]", "LOCALHOST"):
         assert board.get("/", Host=f"{name}:{board.port}").status == 200
@@ -251,7 +251,7 @@ def test_only_names_of_this_machine_are_answered(scene: Scene) -> None:
         assert "orders" not in refused.body
 
 
-def test_only_forms_of_its_own_are_answered(scene: Scene) -> None:
+def test_foreign_forms_are_refused(scene: Scene) -> None:
     board, path = scene.board, f"/query/{scene.orders}/key"
     fields = {"column.0": SECRET}
     assert board.post(path, fields, Origin="https://attacker.example").status == 403
@@ -264,7 +264,7 @@ def test_only_forms_of_its_own_are_answered(scene: Scene) -> None:
     assert board.send("POST", path, body=b"column.0=x", headers=form).status == 403
 
 
-def test_what_is_no_form_is_refused(scene: Scene) -> None:
+def test_malformed_form_is_refused(scene: Scene) -> None:
     board, path = scene.board, f"/query/{scene.orders}/key"
     own = {"Origin": board.origin}
     form = {**own, "Content-Type": "application/x-www-form-urlencoded"}
@@ -278,7 +278,7 @@ def test_what_is_no_form_is_refused(scene: Scene) -> None:
     assert board.send("HEAD", "/", headers={}).body == ""
 
 
-def test_a_query_that_is_purged_while_it_is_looked_at(
+def test_page_of_a_purged_query_becomes_404(
     redis_server: RedisServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_query(redis_server.url, "short lived")
@@ -296,7 +296,7 @@ def test_a_query_that_is_purged_while_it_is_looked_at(
         assert board.post(f"{path}/key", {"column.0": "ann"}).status == 404
 
 
-def test_a_server_that_goes_and_comes_back(start_redis: StartRedis, tmp_path: Path) -> None:
+def test_dashboard_recovers_after_a_server_restart(start_redis: StartRedis, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     server = start_redis(folder=tmp_path / "data")
     write_query(server.url, "orders")
@@ -317,7 +317,7 @@ def test_a_server_that_goes_and_comes_back(start_redis: StartRedis, tmp_path: Pa
         assert board.post(key, {"column.0": "ann"}).status == 200
 
 
-def test_a_server_that_was_never_there(tmp_path: Path, redis_server: RedisServer) -> None:
+def test_unreachable_server_is_shown_with_503(tmp_path: Path, redis_server: RedisServer) -> None:
     url = redis_server.url
     redis_server.stop()
     with Dashboard(url, "--deadline", "1s", log=tmp_path / "log") as board:
@@ -326,7 +326,7 @@ def test_a_server_that_was_never_there(tmp_path: Path, redis_server: RedisServer
         assert board.get(f"/query/{'0' * 32}").status == 503
 
 
-def test_a_right_that_is_missing(
+def test_missing_right_is_shown(
     redis_server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_query(redis_server.url, "orders", rows=lambda _, version: {"ann": {"n": version}})
@@ -347,7 +347,7 @@ def test_a_right_that_is_missing(
         assert '{ "n": 2 }' in board.post(f"/query/{gen}/key", {"column.0": "ann"}).text
 
 
-def test_a_token_opens_the_pages(redis_server: RedisServer, tmp_path: Path) -> None:
+def test_token_grants_access(redis_server: RedisServer, tmp_path: Path) -> None:
     write_query(redis_server.url, "orders")
     token = tmp_path / "token"
     token.write_text("0123456789abcdef0123456789\n")
@@ -381,7 +381,7 @@ def test_a_token_opens_the_pages(redis_server: RedisServer, tmp_path: Path) -> N
     assert "0123456789" not in (tmp_path / "log").read_text()
 
 
-def test_by_https(start_redis: StartRedis, tmp_path: Path) -> None:
+def test_dashboard_serves_https(start_redis: StartRedis, tmp_path: Path) -> None:
     server = start_redis(tls=True)
     made = server.certificates
     assert made is not None
@@ -399,7 +399,7 @@ def test_by_https(start_redis: StartRedis, tmp_path: Path) -> None:
         assert board.stop() == 0
 
 
-def test_without_a_query_until_an_interrupt(
+def test_empty_dashboard_runs_until_an_interrupt(
     start_redis: StartRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = start_redis(password="canary-password")
@@ -428,7 +428,7 @@ def test_without_a_query_until_an_interrupt(
         (("--port", "{port}"), "Address already in use"),
     ],
 )
-def test_what_cannot_start_says_why(
+def test_failed_start_names_the_reason(
     arguments: tuple[str, ...],
     message: str,
     redis_server: RedisServer,
@@ -442,7 +442,7 @@ def test_what_cannot_start_says_why(
     assert message in capsys.readouterr().err
 
 
-def test_the_packages_are_named_when_they_are_missing(
+def test_missing_packages_are_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in list(sys.modules):
@@ -453,7 +453,7 @@ def test_the_packages_are_named_when_they_are_missing(
     assert "`pip install 'redis-state[dashboard]'`" in capsys.readouterr().err
 
 
-def test_other_commands_do_not_load_them() -> None:
+def test_other_commands_do_not_import_dashboard_packages() -> None:
     code = (
         "import sys, redis_state.cli.main as m; m.build_parser(); "
         "print({'uvicorn', 'starlette', 'jinja2', 'pygal'} & set(sys.modules))"

@@ -112,7 +112,7 @@ def tab_to(page: Page, text: str) -> None:
     raise AssertionError(f"the tab key does not reach '{text}'")
 
 
-def test_nothing_comes_from_elsewhere_and_nothing_fails(scene: Scene) -> None:
+def test_pages_load_without_foreign_requests_or_errors(scene: Scene) -> None:
     for path in scene.pages[:-1]:
         page, trace = opened(scene, path)
         assert trace.complaints == []
@@ -121,7 +121,7 @@ def test_nothing_comes_from_elsewhere_and_nothing_fails(scene: Scene) -> None:
         page.context.close()
 
 
-def test_from_the_list_to_a_key_by_keyboard(scene: Scene) -> None:
+def test_key_is_reached_from_the_list_by_keyboard(scene: Scene) -> None:
     page, trace = opened(scene, "/")
     page.keyboard.press("Tab")
     assert focused(page) == "Skip to the content"
@@ -171,7 +171,7 @@ def test_the_heat_map_shows_the_largest_partition(scene: Scene, scheme: Scheme) 
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_text_stands_out(scene: Scene, scheme: Scheme) -> None:
+def test_every_text_has_enough_contrast(scene: Scene, scheme: Scheme) -> None:
     grounds = set()
     for path in scene.pages:
         page, _ = opened(scene, path, scheme=scheme)
@@ -183,14 +183,14 @@ def test_every_text_stands_out(scene: Scene, scheme: Scheme) -> None:
     assert grounds == {"rgb(16, 21, 29)" if scheme == "dark" else "rgb(246, 247, 249)"}
 
 
-def test_a_small_screen_does_not_scroll_sideways(scene: Scene) -> None:
+def test_small_screen_needs_no_horizontal_scroll(scene: Scene) -> None:
     for path in scene.pages:
         page, _ = opened(scene, path, width=360)
         assert page.evaluate("document.documentElement.scrollWidth") <= 360
         page.context.close()
 
 
-def test_lines_are_drawn(scene: Scene) -> None:
+def test_charts_are_drawn(scene: Scene) -> None:
     page, trace = opened(scene, f"/query/{scene.orders}?refresh=5")
     lines = page.get_by_role("img")
     expect(lines).to_have_count(4, timeout=30_000)  # the page loads itself again
@@ -200,7 +200,7 @@ def test_lines_are_drawn(scene: Scene) -> None:
     page.context.close()
 
 
-def test_logging_in_and_out(
+def test_login_and_logout_work(
     browser: Browser, redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("token")

@@ -21,7 +21,7 @@ from tests.support.waiting import wait_until
 StartRedis = Callable[..., RedisServer]
 
 
-def test_connections_that_say_nothing_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_connections_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A silent one, one that stops within its head, and one that stops within its second head."""
     monkeypatch.setattr(server, "HEAD_S", 0.5)
     board = server._DashboardServer(
@@ -48,9 +48,7 @@ async def _answers(_scope: Any, _receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": b""})
 
 
-def test_look_ups_that_wait_leave_the_other_pages_alone(
-    start_redis: StartRedis, tmp_path: Path
-) -> None:
+def test_pending_look_ups_do_not_block_other_pages(start_redis: StartRedis, tmp_path: Path) -> None:
     server = start_redis()
     write_query(server.url, "orders")
     with Dashboard(server.url, "--deadline", "5s", log=tmp_path / "log") as board:

@@ -76,7 +76,7 @@ def test_rows_and_columns_of_the_state(redis_server: RedisServer, planted: Plant
     )
 
 
-def test_a_plan_reads_one_version_whatever_comes_after(
+def test_plan_reads_one_version_despite_later_commits(
     redis_server: RedisServer, planted: Planted
 ) -> None:
     plan = reader(source(redis_server), "count long")
@@ -92,7 +92,7 @@ def test_a_plan_reads_one_version_whatever_comes_after(
 
 
 @pytest.mark.usefixtures("planted")
-def test_keys_that_are_named_are_read_by_one_task(redis_server: RedisServer) -> None:
+def test_named_keys_are_read_by_one_task(redis_server: RedisServer) -> None:
     for given, wanted in (
         ('["c1"]', [("c1", 100)]),
         ('[{"carrier": "c1"}, "c2", "none", "c1"]', [("c1", 100), ("c2", 2)]),
@@ -115,14 +115,14 @@ def test_keys_that_are_named_are_read_by_one_task(redis_server: RedisServer) -> 
         source(redis_server, keys="[]", since="start").streamReader(struct("batch long"))
 
 
-def test_a_reader_takes_no_filters(redis_server: RedisServer, planted: Planted) -> None:
+def test_reader_pushes_no_filters(redis_server: RedisServer, planted: Planted) -> None:
     """Up to Spark 4.3, what one use of a DataFrame has planned is kept for the others."""
     assert len(rows(reader(source(redis_server)))) == 50
     assert type(reader(source(redis_server))).pushFilters is DataSourceReader.pushFilters
     assert planted.partitions == 4
 
 
-def test_a_key_of_several_types(redis_server: RedisServer) -> None:
+def test_key_with_several_types_is_read(redis_server: RedisServer) -> None:
     kinds = schema(at="timestamp", n="integer")
     planted = Planted(redis_server.client(), family(kinds, schema(v="string")), partitions=2)
     planted.register()
@@ -149,7 +149,7 @@ def test_a_key_of_several_types(redis_server: RedisServer) -> None:
         (0.5, "double", "long"),
     ],
 )
-def test_a_column_is_never_cast_to_other_values(
+def test_lossy_column_cast_is_refused(
     redis_server: RedisServer, value: Any, given: str, asked: str
 ) -> None:
     planted = Planted(redis_server.client(), family(schema(k="string"), schema(v=given)))
@@ -165,7 +165,7 @@ def test_a_column_is_never_cast_to_other_values(
      (5, "long", "byte"), (5, "long", "double"), (True, "boolean", "integer"),
      (5, "long", "string")],
 )  # fmt: skip
-def test_a_column_is_cast_where_its_values_fit(
+def test_lossless_column_cast_is_applied(
     redis_server: RedisServer, value: Any, given: str, asked: str
 ) -> None:
     planted = Planted(redis_server.client(), family(schema(k="string"), schema(v=given)))
@@ -175,7 +175,7 @@ def test_a_column_is_cast_where_its_values_fit(
     assert str(found) == str(value) or found == value
 
 
-def test_a_store_of_python(redis_server: RedisServer) -> None:
+def test_python_store_is_read(redis_server: RedisServer) -> None:
     id_ = StateStoreProviderId(StateStoreId("orders", 0, 0), "run")
     provider = StateStoreProvider(id_, config=redis_server.url)
     store = provider.get_store(0)
@@ -191,7 +191,7 @@ def test_a_store_of_python(redis_server: RedisServer) -> None:
         rows(reader(made, "value date"))
 
 
-def test_no_rows_and_no_partitions(redis_server: RedisServer) -> None:
+def test_empty_state_has_no_rows_and_no_partitions(redis_server: RedisServer) -> None:
     planted = Planted(redis_server.client())
     planted.register()
     planted.commit(1, [])
@@ -239,7 +239,7 @@ def test_passwords_come_from_a_file_or_the_environment(
         ({"url": "http://x"}, ConfigError, "url"),
     ],
 )
-def test_what_is_wrong_with_an_option_is_said(
+def test_wrong_option_is_named(
     redis_server: RedisServer,
     planted: Planted,  # noqa: ARG001  # makes the state
     options: dict[str, str],
@@ -250,7 +250,7 @@ def test_what_is_wrong_with_an_option_is_said(
         source(redis_server, **options).schema()
 
 
-def test_columns_that_are_not_there_are_named(redis_server: RedisServer, planted: Planted) -> None:
+def test_missing_columns_are_named(redis_server: RedisServer, planted: Planted) -> None:
     with pytest.raises(UsageError, match=r"no column 'carier'.*carrier, count, total"):
         rows(reader(source(redis_server), "carier string"))
     with pytest.raises(UsageError, match="'carrier' is of type string, and int64"):

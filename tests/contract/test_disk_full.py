@@ -74,7 +74,7 @@ def has_written(server: RedisServer) -> bool:
 
 
 @pytest.mark.parametrize("room", [0, 60], ids=["nothing", "half a command"])
-def test_an_append_only_file_without_room(
+def test_full_disk_of_the_append_only_file_raises_full_and_recovers(
     start_redis: Start,
     providers: Callable[..., StateStoreProvider],
     tmp_path: Path,
@@ -103,7 +103,7 @@ def test_an_append_only_file_without_room(
     commit(providers(server), 3)
 
 
-def test_a_snapshot_file_without_room(
+def test_full_disk_of_the_snapshot_file_raises_full_and_recovers(
     start_redis: Start, providers: Callable[..., StateStoreProvider], tmp_path: Path
 ) -> None:
     server = start_redis(options={"dir": str(tmp_path), "save": "3600 1"})
@@ -129,7 +129,7 @@ def test_a_snapshot_file_without_room(
     check(providers(server), 2)
 
 
-def test_a_server_that_ends_because_each_commit_has_to_be_on_disk(
+def test_server_exit_under_appendfsync_always_retries_the_commit(
     start_redis: Start, providers: Callable[..., StateStoreProvider], tmp_path: Path
 ) -> None:
     """With `appendfsync always` it cannot take its answer back, and ends instead."""

@@ -48,7 +48,7 @@ def lose(planted: Planted, version: int) -> None:
 
 
 @pytest.mark.usefixtures("planted")
-def test_a_healthy_checkpoint(
+def test_healthy_checkpoint_passes(
     redis_server: RedisServer, checkpoint: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run("doctor", redis_server, checkpoint) == 0
@@ -57,7 +57,7 @@ def test_a_healthy_checkpoint(
     assert "Batch 4 is the newest of the commit log, and all partitions serve it." in told
 
 
-def test_a_lost_version_names_the_way_back(
+def test_lost_version_advises_a_rewind(
     redis_server: RedisServer,
     checkpoint: Path,
     planted: Planted,
@@ -71,7 +71,7 @@ def test_a_lost_version_names_the_way_back(
     assert f"redis-state rewind --checkpoint {checkpoint} --to-batch 2" in told
 
 
-def test_a_rewind_is_told_first_and_moves_what_is_newer(
+def test_rewind_prints_its_plan_and_moves_newer_files(
     redis_server: RedisServer,
     checkpoint: Path,
     planted: Planted,
@@ -95,7 +95,7 @@ def test_a_rewind_is_told_first_and_moves_what_is_newer(
     ("batch", "said"),
     [("4", "The newest that all of them serve is batch 2"), ("9", "they have 0 to 4")],
 )
-def test_a_batch_that_cannot_be_served_is_refused(
+def test_rewind_to_a_missing_batch_is_refused(
     redis_server: RedisServer,
     checkpoint: Path,
     planted: Planted,
@@ -110,7 +110,7 @@ def test_a_batch_that_cannot_be_served_is_refused(
     assert sorted(checkpoint.rglob("*")) == before
 
 
-def test_nothing_left(
+def test_lost_state_reports_that_no_batch_is_served(
     redis_server: RedisServer,
     checkpoint: Path,
     planted: Planted,
@@ -133,7 +133,7 @@ def test_nothing_left(
     assert "3. Otherwise the state is gone: start the query with a new checkpoint." in told
 
 
-def test_a_damaged_manifest_and_a_folder_that_is_no_checkpoint(
+def test_damaged_manifest_and_foreign_folder_are_reported(
     redis_server: RedisServer,
     checkpoint: Path,
     planted: Planted,
@@ -148,7 +148,7 @@ def test_a_damaged_manifest_and_a_folder_that_is_no_checkpoint(
 
 
 @pytest.mark.parametrize("command", [["doctor"], ["rewind", "--to-batch", "2"], ["restore"]])
-def test_a_missing_folder_is_told_from_one_without_a_marker(
+def test_missing_folder_and_missing_marker_have_different_errors(
     redis_server: RedisServer,
     checkpoint: Path,
     command: list[str],
@@ -170,7 +170,7 @@ def test_a_missing_folder_is_told_from_one_without_a_marker(
 
 
 @pytest.mark.usefixtures("planted")
-def test_the_option_that_is_advised_is_there(
+def test_advised_gen_option_works(
     redis_server: RedisServer, checkpoint: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (checkpoint / "state" / "_redis_state").unlink()
@@ -211,7 +211,7 @@ def test_an_older_checkpoint_of_the_same_folder_is_named(
 
 
 @pytest.mark.usefixtures("planted")
-def test_who_looks_at_the_older_one_is_told_which_took_its_place(
+def test_replaced_checkpoint_names_its_successor(
     redis_server: RedisServer, raw: redis.Redis, capsys: pytest.CaptureFixture[str]
 ) -> None:
     own = json.loads(raw.hget(keys.checkpoints(), GEN) or "")
@@ -225,7 +225,7 @@ def test_who_looks_at_the_older_one_is_told_which_took_its_place(
 
 
 @pytest.mark.usefixtures("planted")
-def test_the_partitions_are_found_without_the_hash_of_the_query(
+def test_partitions_are_found_without_the_query_hash(
     redis_server: RedisServer,
     raw: redis.Redis,
     checkpoint: Path,
@@ -239,7 +239,7 @@ def test_the_partitions_are_found_without_the_hash_of_the_query(
 
 
 @pytest.mark.usefixtures("planted")
-def test_the_oldest_batch_of_the_logs_is_refused(
+def test_rewind_to_the_oldest_logged_batch_is_refused(
     redis_server: RedisServer, checkpoint: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Spark reads the plan of the batch before it, too, when it starts."""

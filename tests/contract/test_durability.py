@@ -113,7 +113,7 @@ def latest_in(server: RedisServer, id_: PartitionId) -> bytes | None:
     return found
 
 
-def test_a_commit_is_with_the_replicas_when_it_returns(start_redis: Start) -> None:
+def test_commit_returns_after_replicas_have_it(start_redis: Start) -> None:
     master, *replicas = followed(start_redis, 2)
     wanted = patient(master.url, "replicas:2")
     for version in range(3):
@@ -122,7 +122,7 @@ def test_a_commit_is_with_the_replicas_when_it_returns(start_redis: Start) -> No
         assert [latest_in(one, id_) for one in replicas] == [b"%d" % (version + 1)] * 2
 
 
-def test_a_replica_that_stands_still(start_redis: Start) -> None:
+def test_hanging_replica_raises_not_durable(start_redis: Start) -> None:
     master, _, still = followed(start_redis, 2)
     assert commit_one(patient(master.url, "replicas:2"), 0, 0) == 1
     still.pause()
@@ -158,7 +158,7 @@ class LosesAnswers(ServerTransport):
         return replies
 
 
-def test_what_is_there_already_is_waited_for_too(start_redis: Start, program: str | None) -> None:
+def test_retried_commit_waits_for_replicas_too(start_redis: Start, program: str | None) -> None:
     master, replica = followed(start_redis, 1, program=program)
     assert commit_one(patient(master.url, "replicas:1"), 0, 0) == 1
     replica.pause()
@@ -182,7 +182,7 @@ def test_what_is_there_already_is_waited_for_too(start_redis: Start, program: st
     assert commit_one(patient(master.url, "replicas:1"), 1, 1) == 2
 
 
-def test_a_refused_commit_is_told_at_once(start_redis: Start) -> None:
+def test_refused_commit_fails_without_waiting_for_replicas(start_redis: Start) -> None:
     master, replica = followed(start_redis, 1)
     wanted = patient(master.url, "replicas:1")
     assert commit_one(wanted, 0, 0) == 1
@@ -199,7 +199,7 @@ def test_a_refused_commit_is_told_at_once(start_redis: Start) -> None:
     late.close()
 
 
-def test_on_disk_with_a_server_that_can_be_asked(start_redis: Start, tmp_path: Path) -> None:
+def test_unsynced_append_only_file_raises_not_durable(start_redis: Start, tmp_path: Path) -> None:
     server = start_redis(folder=tmp_path, program=newer_program())
     wanted = patient(server.url, "aof")
     assert commit_one(wanted, 0, 0) == 1
@@ -220,7 +220,9 @@ def test_on_disk_with_a_server_that_can_be_asked(start_redis: Start, tmp_path: P
         commit_one(wanted, 2, 2)
 
 
-def test_on_the_disks_of_replicas(start_redis: Start, tmp_path: Path) -> None:
+def test_replicas_without_append_only_file_raise_not_durable(
+    start_redis: Start, tmp_path: Path
+) -> None:
     program = newer_program()
     master, replica = followed(start_redis, 1, folder=tmp_path, program=program)
     with pytest.raises(CommitOutcomeUnknownError, match="0 of 1 replicas have it on disk"):
@@ -251,7 +253,7 @@ def older(start_redis: Start, tmp_path: Path) -> RedisServer:
     raise AssertionError("Redis 6.2 is older")
 
 
-def test_on_disk_with_an_older_server(older: RedisServer) -> None:
+def test_durability_aof_on_an_older_server_needs_appendfsync_always(older: RedisServer) -> None:
     wanted = patient(older.url, "aof")
     with pytest.raises(ConfigError) as caught:
         commit_one(wanted, 0, 0)
@@ -279,7 +281,7 @@ def sentinels() -> Iterator[SentinelSet]:
         yield started
 
 
-def test_an_acknowledged_commit_survives_its_server(sentinels: SentinelSet) -> None:
+def test_acknowledged_commit_survives_its_server(sentinels: SentinelSet) -> None:
     wanted = patient(sentinels.url, "replicas:1")
     for version in range(50):
         commit_one(wanted, version, version)
@@ -300,7 +302,7 @@ def cut_off(server: RedisServer) -> None:
                 client.client_kill_filter(_id=one["id"])
 
 
-def test_a_master_that_was_cut_off_is_left() -> None:
+def test_isolated_master_is_abandoned() -> None:
     with SentinelSet(replicas=2) as sentinels:
         id_ = StateStoreProviderId(StateStoreId(NAME, 0, 0), "run")
         provider = StateStoreProvider(id_, config=patient(sentinels.url, "replicas:1"))
@@ -316,7 +318,7 @@ def test_a_master_that_was_cut_off_is_left() -> None:
         assert value_of(sentinels.url, 2) == 1
 
 
-def test_in_a_cluster_the_replicas_of_the_slot_count() -> None:
+def test_durability_in_a_cluster_counts_the_replicas_of_the_slot() -> None:
     with RedisCluster(masters=2, replicas=1) as cluster:
         wanted = patient(cluster.url, "replicas:1")
         assert commit_one(wanted, 0, 0) == 1
@@ -339,7 +341,7 @@ def test_in_a_cluster_the_replicas_of_the_slot_count() -> None:
         named.resume()
 
 
-def test_what_may_cost_state_is_said_at_the_start(
+def test_risky_settings_are_warned_about_at_startup(
     start_redis: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     master, _ = followed(start_redis, 1)

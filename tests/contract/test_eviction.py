@@ -105,9 +105,7 @@ def commit_until_refused(job: Job) -> RedisStateError | None:
 
 
 @pytest.mark.parametrize("policy", ["noeviction", *VOLATILE])
-def test_state_stays_where_only_passing_keys_are_evicted(
-    redis_server: RedisServer, policy: str
-) -> None:
+def test_volatile_eviction_keeps_all_state(redis_server: RedisServer, policy: str) -> None:
     with closing(Job(redis_server)) as job, redis_server.client() as direct:
         for _ in range(BATCHES_BEFORE):
             job.commit_twice()
@@ -125,7 +123,7 @@ def test_state_stays_where_only_passing_keys_are_evicted(
 
 
 @pytest.mark.parametrize("policy", ALL_KEYS)
-def test_state_that_is_evicted_is_named_as_lost(redis_server: RedisServer, policy: str) -> None:
+def test_evicted_state_raises_state_lost(redis_server: RedisServer, policy: str) -> None:
     with closing(Job(redis_server)) as job, redis_server.client() as direct:
         for _ in range(BATCHES_BEFORE):
             job.commit()
@@ -143,7 +141,7 @@ def test_state_that_is_evicted_is_named_as_lost(redis_server: RedisServer, polic
 
 
 @pytest.mark.parametrize("policy", ALL_KEYS)
-def test_the_next_run_is_refused_there(start_redis: Start, policy: str) -> None:
+def test_next_run_on_an_evicting_server_is_refused(start_redis: Start, policy: str) -> None:
     server = start_redis(options={"maxmemory-policy": policy})
     client = Client(config.parse({"url": server.url}))
     with closing(client), pytest.raises(ConfigError, match=policy):

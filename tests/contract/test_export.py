@@ -42,7 +42,7 @@ __all__ = ["folder", "planted", "raw"]
 
 
 @pytest.mark.usefixtures("planted")
-def test_an_export_is_queried_and_comes_back(
+def test_exported_files_are_queryable_and_importable(
     redis_server: RedisServer,
     raw: Any,
     reader: Reader,
@@ -87,7 +87,7 @@ def test_an_export_is_queried_and_comes_back(
 
 
 @pytest.mark.usefixtures("planted")
-def test_every_version_makes_a_round_trip(redis_server: RedisServer) -> None:
+def test_each_version_survives_export_and_import(redis_server: RedisServer) -> None:
     for batch in range(VERSIONS):
         assert check_round_trip(redis_server.url, "flights", at=batch).batch == batch
 
@@ -103,7 +103,9 @@ KINDS: list[Family] = [
 
 
 @pytest.mark.parametrize("layout", KINDS, ids=["prefix", "range", "ts-postfix", "odd names"])
-def test_every_kind_of_key(redis_server: RedisServer, layout: Family) -> None:
+def test_each_kind_of_key_survives_export_and_import(
+    redis_server: RedisServer, layout: Family
+) -> None:
     planted = Planted(redis_server.client(), layout)
     planted.register()
     keys_of = json.loads(layout.key_schema)["fields"]
@@ -128,7 +130,7 @@ def test_every_kind_of_key(redis_server: RedisServer, layout: Family) -> None:
     check_round_trip(redis_server.url, "flights")
 
 
-def test_an_interrupted_export_goes_on(
+def test_interrupted_export_is_resumed(
     planted: Planted, redis_server: RedisServer, reader: Reader, folder: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(Stopped):
@@ -156,7 +158,7 @@ def test_an_interrupted_export_goes_on(
 
 
 @pytest.mark.usefixtures("planted")
-def test_of_two_exports_into_one_folder_the_later_one_ends(reader: Reader, folder: Path) -> None:
+def test_later_of_two_exports_into_one_folder_wins(reader: Reader, folder: Path) -> None:
     made: list[Export] = []
 
     def meanwhile(what: str, done: int, _total: int) -> None:
@@ -172,7 +174,7 @@ def test_of_two_exports_into_one_folder_the_later_one_ends(reader: Reader, folde
 
 @pytest.mark.usefixtures("planted")
 @pytest.mark.parametrize("sleeps", ["before the plan", "before it takes over", "as it checks"])
-def test_an_export_that_wakes_in_a_complete_folder_changes_nothing(
+def test_overtaken_export_leaves_a_complete_folder_unchanged(
     reader: Reader, folder: Path, monkeypatch: pytest.MonkeyPatch, sleeps: str
 ) -> None:
     """The other one completes the folder just before, or just after, a step of the first one."""
@@ -213,7 +215,9 @@ def test_an_export_that_wakes_in_a_complete_folder_changes_nothing(
     assert there == {file.path for file in made[0].files}
 
 
-def test_a_version_that_retention_passes(planted: Planted, reader: Reader, folder: Path) -> None:
+def test_export_fails_when_retention_drops_its_version(
+    planted: Planted, reader: Reader, folder: Path
+) -> None:
     def passed(what: str, done: int, _total: int) -> None:
         if what.startswith("exporting") and done == 1:
             for partition in range(planted.partitions):
@@ -228,7 +232,7 @@ def test_a_version_that_retention_passes(planted: Planted, reader: Reader, folde
         reader.export("flights", folder)
 
 
-def test_a_query_that_is_purged_meanwhile(
+def test_export_fails_when_its_query_is_purged(
     planted: Planted, redis_server: RedisServer, reader: Reader, folder: Path
 ) -> None:
     def purge(what: str, done: int, _total: int) -> None:
@@ -242,7 +246,9 @@ def test_a_query_that_is_purged_meanwhile(
     assert not (folder / "manifest.json").exists()
 
 
-def test_nothing_to_export(planted: Planted, reader: Reader, tmp_path: Path, raw: Any) -> None:
+def test_invalid_export_arguments_are_refused(
+    planted: Planted, reader: Reader, tmp_path: Path, raw: Any
+) -> None:
     with pytest.raises(ConfigError, match="no contents 'both'"):
         reader.export("flights", tmp_path / "x", contents="both")
     with pytest.raises(ConfigError, match="no driver of fsspec opens"):
@@ -279,7 +285,9 @@ def disk_of(size: int) -> Iterator[None]:
 
 @pytest.mark.usefixtures("planted")
 @pytest.mark.parametrize("size", [1 << 10, 3 << 10])
-def test_a_disk_that_takes_nothing_more(reader: Reader, folder: Path, size: int) -> None:
+def test_export_to_a_full_disk_fails_and_is_resumed(
+    reader: Reader, folder: Path, size: int
+) -> None:
     with disk_of(size), pytest.raises(ConfigError, match=r"File too large.*space there"):
         reader.export("flights", folder)
     assert not list(folder.rglob("*.tmp"))
@@ -287,7 +295,9 @@ def test_a_disk_that_takes_nothing_more(reader: Reader, folder: Path, size: int)
 
 
 @pytest.mark.usefixtures("planted")
-def test_any_file_system_of_fsspec(redis_server: RedisServer, raw: Any, reader: Reader) -> None:
+def test_export_writes_to_any_fsspec_file_system(
+    redis_server: RedisServer, raw: Any, reader: Reader
+) -> None:
     place = "memory://exports/flights"
     before = rows_of(reader)
     with pytest.raises(Stopped):
@@ -301,13 +311,13 @@ def test_any_file_system_of_fsspec(redis_server: RedisServer, raw: Any, reader: 
 
 
 @pytest.mark.usefixtures("planted")
-def test_a_local_folder_as_spark_writes_it(reader: Reader, folder: Path) -> None:
+def test_export_accepts_local_folders_in_sparks_spelling(reader: Reader, folder: Path) -> None:
     reader.export("flights", f"file:{folder}")
     assert (folder / "manifest.json").exists()
 
 
 @pytest.mark.usefixtures("planted")
-def test_what_a_driver_raises_is_told_without_its_text(
+def test_driver_error_is_reported_without_its_text(
     reader: Reader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class DriverError(Exception):
@@ -322,7 +332,7 @@ def test_what_a_driver_raises_is_told_without_its_text(
     assert "secret" not in str(caught.value)
 
 
-def test_one_version_while_the_store_commits(
+def test_export_reads_one_version_during_commits(
     redis_server: RedisServer, reader: Reader, tmp_path: Path
 ) -> None:
     bank = Bank(redis_server.url)

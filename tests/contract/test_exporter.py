@@ -76,9 +76,7 @@ def planted(redis_server: RedisServer) -> Planted:
     return found
 
 
-def test_a_scrape_tells_how_queries_stand_and_what_they_count(
-    redis_server: RedisServer, planted: Planted
-) -> None:
+def test_scrape_has_query_status_and_counters(redis_server: RedisServer, planted: Planted) -> None:
     with connect(redis_server.url) as reader, exporter(redis_server.url) as address:
         found = scrape(address)
         assert found["redis_state_up", ""] == 1
@@ -111,9 +109,7 @@ def test_a_scrape_tells_how_queries_stand_and_what_they_count(
         wait_until(lambda: scrape(address) == {("redis_state_up", ""): 0}, "Redis to be missed")
 
 
-def test_a_scrape_tells_of_copies_and_of_tasks_that_failed(
-    redis_server: RedisServer, planted: Planted
-) -> None:
+def test_scrape_has_copies_and_failed_tasks(redis_server: RedisServer, planted: Planted) -> None:
     query, totals = keys.query(GEN), keys.totals(GEN)
     planted.client.hincrby(totals, "lost:0:default", 5)
     with exporter(redis_server.url) as address:
@@ -141,7 +137,7 @@ def test_a_scrape_tells_of_copies_and_of_tasks_that_failed(
         wait_until(lambda: scrape(address)[name] == 4, "those that came after it")
 
 
-def test_a_scrape_reads_what_was_counted_once(redis_server: RedisServer, planted: Planted) -> None:
+def test_scrape_reads_each_counter_once(redis_server: RedisServer, planted: Planted) -> None:
     planted.client.hincrby(keys.totals(GEN), "lost:0:default", 5)
     with connect(redis_server.url) as reader:
         count(reader, planted, "1", commits=3)
@@ -155,7 +151,7 @@ def test_a_scrape_reads_what_was_counted_once(redis_server: RedisServer, planted
         assert reader.client.round_trips - before == 2 * of_status + 1
 
 
-def test_it_serves_by_tls(redis_server: RedisServer, tmp_path: Path) -> None:
+def test_exporter_serves_tls(redis_server: RedisServer, tmp_path: Path) -> None:
     made = make_certificates(tmp_path)
     files = ("--serve-cert-file", str(made.certificate), "--serve-key-file", str(made.key))
     with exporter(redis_server.url, *files) as address:
@@ -165,7 +161,7 @@ def test_it_serves_by_tls(redis_server: RedisServer, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tls", [False, True])
-def test_clients_that_say_nothing_keep_nobody_waiting(
+def test_silent_clients_block_no_scrape(
     redis_server: RedisServer, tmp_path: Path, tls: bool
 ) -> None:
     made = make_certificates(tmp_path)
@@ -180,7 +176,7 @@ def test_clients_that_say_nothing_keep_nobody_waiting(
         assert scrape(address, context)["redis_state_up", ""] == 1
 
 
-def test_an_odd_entry_is_a_problem_and_fails_no_scrape(
+def test_malformed_entry_is_a_problem_and_fails_no_scrape(
     redis_server: RedisServer, planted: Planted
 ) -> None:
     planted.client.hset(keys.meta(planted.id(0)), "t", "9" * 400)
@@ -210,7 +206,7 @@ def test_the_page_lists_every_metric() -> None:
     assert listed == {*METRICS, "redis_state_up"}
 
 
-def test_the_alert_rules_name_metrics_that_there_are_and_pages_that_tell_what_to_do() -> None:
+def test_alert_rules_name_existing_metrics_and_pages() -> None:
     headings = re.findall(r"^#+ (.+)$", OPERATIONS.read_text("utf-8"), re.MULTILINE)
     anchors = {re.sub(r"[^a-z0-9 -]", "", one.lower()).replace(" ", "-") for one in headings}
     rules = [
@@ -228,7 +224,7 @@ def test_the_alert_rules_name_metrics_that_there_are_and_pages_that_tell_what_to
 
 
 @pytest.mark.usefixtures("planted")
-def test_an_answer_after_a_long_silence_is_seen_soon(redis_server: RedisServer) -> None:
+def test_recovery_after_a_long_outage_is_seen_soon(redis_server: RedisServer) -> None:
     clock = ManualClock()
     with Reader(config.parse({"url": redis_server.url, "deadline": "60s"}), clock=clock) as reader:
         collector = QueryCollector(reader, clock=clock)

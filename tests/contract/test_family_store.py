@@ -109,7 +109,7 @@ def check_counts(store: FamilyStore, model: Model) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_any_changes_over_many_versions(
+def test_random_changes_over_many_versions_equal_the_model(
     new_provider: NewProvider, shared_redis_server: RedisServer, seed: int
 ) -> None:
     chance = random.Random(seed)
@@ -155,7 +155,7 @@ def _maintain(url: str, name: str) -> None:
         client.close()
 
 
-def test_a_table_alone_is_a_change(new_provider: NewProvider) -> None:
+def test_family_declarations_without_rows_are_committed(new_provider: NewProvider) -> None:
     provider = new_provider()
     store = provider.get_family_store(0)
     assert (declare(store, "a"), declare(store, "b")) == (b"\0\1", b"\0\2")
@@ -174,7 +174,7 @@ def test_a_table_alone_is_a_change(new_provider: NewProvider) -> None:
     store.commit()
 
 
-def test_a_store_without_families_goes_on(new_provider: NewProvider) -> None:
+def test_store_without_families_continues(new_provider: NewProvider) -> None:
     provider = new_provider()
     for version in range(6):
         store = provider.get_family_store(version)
@@ -190,7 +190,7 @@ def test_a_store_without_families_goes_on(new_provider: NewProvider) -> None:
     assert declare(store, "a") == b"\0\2"
 
 
-def test_what_was_dropped_does_not_come_back(new_provider: NewProvider) -> None:
+def test_dropped_family_stays_empty_when_declared_again(new_provider: NewProvider) -> None:
     provider = new_provider()
     store = provider.get_family_store(0)
     first, other = declare(store, "a", multi_value=True), declare(store, "b")
@@ -246,7 +246,7 @@ def test_only_new_elements_of_lists_are_sent(new_provider: NewProvider) -> None:
         cold.append(single + b"k", b"e")
 
 
-def test_segments_that_are_not_read_whole(new_provider: NewProvider) -> None:
+def test_segments_read_in_part_merge_as_whole_ones(new_provider: NewProvider) -> None:
     chance = random.Random(7)
     provider = new_provider()
     store = provider.get_family_store(0)
@@ -272,7 +272,7 @@ def test_segments_that_are_not_read_whole(new_provider: NewProvider) -> None:
     assert all_rows(new_provider().get_family_store(3)) == rows
 
 
-def test_the_same_version_again(new_provider: NewProvider) -> None:
+def test_repeated_version_replaces_the_first_attempt(new_provider: NewProvider) -> None:
     provider = new_provider()
     store = provider.get_family_store(0)
     prefix = declare(store, "a")
@@ -289,7 +289,7 @@ def test_the_same_version_again(new_provider: NewProvider) -> None:
         store.abort()
 
 
-def test_a_run_that_was_fenced_writes_nothing(new_provider: NewProvider) -> None:
+def test_fenced_run_writes_nothing(new_provider: NewProvider) -> None:
     old, new = new_provider(), new_provider(run="run-2")
     store = old.get_family_store(0)
     prefix = declare(store, "a")
@@ -307,7 +307,7 @@ def test_a_run_that_was_fenced_writes_nothing(new_provider: NewProvider) -> None
     assert list(new.get_family_store(2).families) == ["a"]
 
 
-def test_declarations_that_do_not_fit(new_provider: NewProvider) -> None:
+def test_conflicting_declarations_are_refused(new_provider: NewProvider) -> None:
     store = new_provider().get_family_store(0)
     declare(store, "a")
     for more in ({"multi_value": True}, {"internal": True}):
@@ -339,7 +339,7 @@ def test_declarations_that_do_not_fit(new_provider: NewProvider) -> None:
     assert declare(store, "a") == b"\0\1"
 
 
-def test_a_removal_of_what_was_never_there_writes_nothing(new_provider: NewProvider) -> None:
+def test_removal_of_a_missing_key_writes_nothing(new_provider: NewProvider) -> None:
     store = new_provider().get_family_store(0)
     prefix = declare(store, "a")
     store.remove(prefix + b"k")
@@ -348,7 +348,7 @@ def test_a_removal_of_what_was_never_there_writes_nothing(new_provider: NewProvi
     assert store.metrics.custom["rows_removed"] == 0
 
 
-def test_partitions_of_one_sort_are_not_opened_as_the_other(
+def test_plain_and_family_partitions_are_not_interchangeable(
     new_provider: NewProvider, shared_redis_server: RedisServer
 ) -> None:
     store = new_provider().get_family_store(0)
@@ -370,7 +370,7 @@ def test_partitions_of_one_sort_are_not_opened_as_the_other(
             new(families=True).get_family_store(1)
 
 
-def test_a_forked_process_has_no_store(new_provider: NewProvider) -> None:
+def test_store_in_a_forked_process_is_refused(new_provider: NewProvider) -> None:
     provider = new_provider()
     store = provider.get_family_store(0)
     prefix = declare(store, "a")
@@ -398,12 +398,12 @@ def test_a_forked_process_has_no_store(new_provider: NewProvider) -> None:
     store.commit()
 
 
-def test_a_version_that_was_lost_is_named(new_provider: NewProvider) -> None:
+def test_lost_version_is_named(new_provider: NewProvider) -> None:
     with pytest.raises(StateError):
         new_provider().get_family_store(3)
 
 
-def test_families_are_read_live_by_name(
+def test_family_is_read_live_by_its_name(
     new_provider: NewProvider, shared_redis_server: RedisServer
 ) -> None:
     names: list[str] = []

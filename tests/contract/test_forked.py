@@ -34,7 +34,7 @@ def new_provider(shared_redis_server: RedisServer) -> Iterator[NewProvider]:
         yield new
 
 
-def test_a_store_that_is_open_is_refused_in_the_child(new_provider: NewProvider) -> None:
+def test_open_store_is_refused_in_the_child(new_provider: NewProvider) -> None:
     provider = new_provider()
     first = provider.get_store(0)
     first.put_many({"a": 1, "b": 2})
@@ -74,7 +74,7 @@ def test_a_store_that_is_open_is_refused_in_the_child(new_provider: NewProvider)
     assert dict(new_provider().get_read_store(2).iterator()) == {"a": 2, "b": 2}
 
 
-def test_a_commit_is_there_already_only_if_its_rows_are(
+def test_repeated_commit_is_accepted_only_with_the_same_rows(
     shared_redis_server: RedisServer,
 ) -> None:
     client = Client(config.parse({"url": shared_redis_server.url}))
@@ -125,7 +125,7 @@ def test_no_socket_is_shared(shared_redis_server: RedisServer) -> None:
     client.close()
 
 
-def test_a_function_of_spark_that_forks_leaves_what_its_worker_has_read(
+def test_forking_function_keeps_the_workers_cached_state(
     new_provider: NewProvider,
 ) -> None:
     place = (
@@ -140,7 +140,7 @@ def test_a_function_of_spark_that_forks_leaves_what_its_worker_has_read(
         WORKER.warm.clear()
 
 
-def test_no_lock_of_the_parent_is_waited_for(shared_redis_server: RedisServer) -> None:
+def test_child_waits_for_no_lock_of_the_parent(shared_redis_server: RedisServer) -> None:
     url, name = shared_redis_server.url, uuid.uuid4().hex
     loaded = LoadedStores()
     id_ = StateStoreProviderId(StateStoreId(name, 0, 0), "run")

@@ -100,7 +100,7 @@ def test_a_query_starts_after_a_rewind(query: Query, to_batch: int) -> None:
     query.check(ENDS)
 
 
-def test_the_rewound_batches_count_as_they_are_run_again(query: Query) -> None:
+def test_rerun_batches_after_a_rewind_are_counted(query: Query) -> None:
     assert rewind(query, 3) == 0
 
     def again(batch: int) -> str:
@@ -111,7 +111,7 @@ def test_the_rewound_batches_count_as_they_are_run_again(query: Query) -> None:
 
 
 @pytest.mark.parametrize("versions", [1, 2, 3])
-def test_what_doctor_prints_for_lost_versions_is_carried_out(
+def test_doctor_steps_for_lost_versions_restore_the_query(
     query: Query, raw: redis.Redis, versions: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for store in query.stores[-1:]:
@@ -139,7 +139,7 @@ def test_logs_that_were_set_back_by_hand_are_followed(
     query.check(ENDS)
 
 
-def test_a_rewind_that_is_undone_is_followed_forward(
+def test_undone_rewind_is_followed_forward(
     query: Query, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert rewind(query, 2) == 0
@@ -153,7 +153,7 @@ def test_a_rewind_that_is_undone_is_followed_forward(
     query.check(ENDS)
 
 
-def test_a_rewind_that_was_cut_behind_the_stores_is_finished_by_the_same(
+def test_rewind_interrupted_after_the_stores_is_finished_by_a_repeat(
     query: Query, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from redis_state.recovery.rewind import Rewind
@@ -187,7 +187,7 @@ def test_a_dry_run_changes_nothing(
     assert query.committed == BATCHES - 1
 
 
-def test_the_store_of_a_query_that_spark_does_not_tell_is_named(
+def test_doctor_asks_for_the_store_of_an_unknown_query(
     one: Query, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """In foreachBatch over Spark Connect."""
@@ -223,7 +223,7 @@ def test_a_store_of_another_query_is_refused(
     other.close()
 
 
-def test_batches_without_a_query_of_spark_go_back_without_a_folder(
+def test_batches_without_a_spark_query_are_rewound_without_a_folder(
     one: Query, raw: redis.Redis, capsys: pytest.CaptureFixture[str]
 ) -> None:
     one.id = ""
@@ -243,7 +243,7 @@ def test_batches_without_a_query_of_spark_go_back_without_a_folder(
     one.check(ENDS)
 
 
-def test_a_store_of_a_query_does_not_go_back_without_its_logs(
+def test_store_of_a_query_is_not_rewound_without_its_logs(
     one: Query, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stores = [one.add(Processors), one.add(Batches)]
@@ -256,7 +256,7 @@ def test_a_store_of_a_query_does_not_go_back_without_its_logs(
     one.check(ENDS)
 
 
-def test_a_purged_store_is_called_back_by_what_doctor_prints(
+def test_doctor_steps_recall_a_purged_store(
     query: Query, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for store in query.stores:

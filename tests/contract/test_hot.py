@@ -40,7 +40,7 @@ def test_updates_of_confirmed_batches_are_counted_exactly(planted: Planted, read
     assert (last.first, last.last, last.keys[0].key["carrier"]) == (2, 2, "UA")
 
 
-def test_a_python_store_whose_oldest_batches_are_gone(
+def test_hot_keys_count_only_kept_batches_of_a_python_store(
     redis_server: RedisServer, reader: Reader
 ) -> None:
     id_ = StateStoreProviderId(StateStoreId("job", 0, 0), "run")
@@ -63,7 +63,7 @@ def test_a_python_store_whose_oldest_batches_are_gone(
     provider.close()
 
 
-def test_nothing_is_hot_where_nothing_was_written(planted: Planted, reader: Reader) -> None:
+def test_empty_state_has_no_hot_keys(planted: Planted, reader: Reader) -> None:
     planted.register()
     found = reader.query("flights").operator().hot()
     assert (found.batches, found.keys, found.updates) == (0, (), 0)
@@ -78,14 +78,14 @@ def test_wrong_arguments_are_refused(
         reader.query("flights").operator().hot(**wrong)  # type: ignore[arg-type]  # on purpose
 
 
-def test_a_family_that_is_not_there(planted: Planted, reader: Reader) -> None:
+def test_unknown_family_raises_not_found(planted: Planted, reader: Reader) -> None:
     planted.register()
     planted.commit(1, [(UA, ONE)])
     with pytest.raises(NotFoundError):
         reader.query("flights").operator(family="nothing").hot()
 
 
-def test_the_command(
+def test_hot_command_prints_hot_keys(
     planted: Planted, redis_server: RedisServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     planted.register()
@@ -99,7 +99,7 @@ def test_the_command(
     assert "66.67 %" in capsys.readouterr().out
 
 
-def test_the_bound_holds_where_there_are_more_keys_than_counters() -> None:
+def test_error_bound_holds_with_more_keys_than_counters() -> None:
     rng = random.Random(11)
     counted: Frequent[int] = Frequent(64)
     exact: Counter[int] = Counter()

@@ -45,7 +45,7 @@ from tests.support.redis_server import RedisServer
 __all__ = ["folder", "planted", "raw"]
 
 
-def test_hostile_files(
+def test_damaged_file_is_found_before_anything_is_sent(
     planted: Planted, redis_server: RedisServer, raw: Any, reader: Reader, folder: Path
 ) -> None:
     """Any changed byte of any file is found before anything is sent."""
@@ -87,7 +87,7 @@ HOSTILE: dict[str, Callable[[dict[str, Any]], object]] = {
 
 @pytest.mark.usefixtures("planted")
 @pytest.mark.parametrize("what", HOSTILE)
-def test_a_hostile_manifest(
+def test_hostile_manifest_raises_format(
     redis_server: RedisServer, raw: Any, reader: Reader, folder: Path, what: str
 ) -> None:
     reader.export("flights", folder)
@@ -101,7 +101,7 @@ def test_a_hostile_manifest(
 
 
 @pytest.mark.usefixtures("planted")
-def test_rows_that_are_not_those_of_the_digest(
+def test_wrong_digest_raises_and_publishes_nothing(
     redis_server: RedisServer, raw: Any, reader: Reader, folder: Path
 ) -> None:
     """Staged, but never visible."""
@@ -117,7 +117,7 @@ def test_rows_that_are_not_those_of_the_digest(
     assert not raw.exists(keys.query(GEN))
 
 
-def test_an_interrupted_import_goes_on(
+def test_interrupted_import_is_resumed(
     planted: Planted, redis_server: RedisServer, raw: Any, reader: Reader, folder: Path
 ) -> None:
     before = rows_of(reader)
@@ -136,7 +136,7 @@ def test_an_interrupted_import_goes_on(
 
 
 @pytest.mark.usefixtures("planted")
-def test_ctrl_c_leaves_what_can_be_gone_on_with(
+def test_export_and_import_resume_after_ctrl_c(
     redis_server: RedisServer, raw: Any, reader: Reader, folder: Path
 ) -> None:
     """Both commands, as processes that are interrupted again and again as they get on."""
@@ -176,7 +176,7 @@ def interrupt_again_and_again(words: list[str], done: Callable[[], int]) -> None
 
 
 @pytest.mark.usefixtures("planted")
-def test_two_imports_at_once(
+def test_concurrent_imports_restore_the_state_once(
     redis_server: RedisServer, raw: Any, reader: Reader, folder: Path
 ) -> None:
     before = rows_of(reader)
@@ -204,7 +204,7 @@ def test_two_imports_at_once(
     assert len(raw.keys("*:s:*")) == 4, "what the slower ones staged is gone"
 
 
-def test_what_redis_has_is_never_replaced(
+def test_import_never_replaces_existing_state(
     planted: Planted, redis_server: RedisServer, raw: Any, reader: Reader, folder: Path
 ) -> None:
     reader.export("flights", folder, at=1)
@@ -216,7 +216,7 @@ def test_what_redis_has_is_never_replaced(
 
 
 @pytest.mark.usefixtures("planted")
-def test_an_export_of_another_timeline(
+def test_export_of_an_older_timeline_is_refused(
     redis_server: RedisServer, raw: Any, reader: Reader, folder: Path, tmp_path: Path
 ) -> None:
     reader.export("flights", folder)
@@ -244,7 +244,7 @@ def test_an_export_of_another_timeline(
     imported(redis_server, folder, checkpoint=folder_at(str(checkpoint)))
 
 
-def test_a_newer_batch_of_the_lost_state_is_set_back(
+def test_newest_batch_of_the_lost_state_is_reset_by_the_import(
     planted: Planted, redis_server: RedisServer, raw: Any, reader: Reader, folder: Path
 ) -> None:
     """Also if the first attempt at the import ended when all partitions were there."""
@@ -264,7 +264,7 @@ def test_a_newer_batch_of_the_lost_state_is_set_back(
 
 
 @pytest.mark.usefixtures("planted")
-def test_too_little_memory(
+def test_import_without_enough_memory_raises_full(
     redis_server: RedisServer, raw: Any, reader: Reader, folder: Path
 ) -> None:
     reader.export("flights", folder)
@@ -278,7 +278,7 @@ def test_too_little_memory(
 
 
 @pytest.mark.usefixtures("planted")
-def test_the_rights_of_a_job_are_enough(
+def test_import_needs_only_the_rights_of_a_job(
     redis_server: RedisServer,
     raw: Any,
     reader: Reader,
@@ -302,7 +302,7 @@ def cart(server: RedisServer, name: str = "cart") -> StateStoreProvider:
     return StateStoreProvider(id_, config=server.url)
 
 
-def test_a_store_of_python_and_a_copy_of_it(
+def test_python_store_is_imported_under_its_name_and_as_a_copy(
     redis_server: RedisServer, raw: Any, reader: Reader, folder: Path
 ) -> None:
     with closing(cart(redis_server)) as provider:
@@ -333,7 +333,7 @@ def test_a_store_of_python_and_a_copy_of_it(
         assert provider.get_read_store(version).get(("user", 299)) == {"n": 299}
 
 
-def test_a_name_that_was_begun_anew(
+def test_name_in_use_again_is_refused(
     redis_server: RedisServer, raw: Any, reader: Reader, folder: Path
 ) -> None:
     for _ in range(2):
@@ -353,7 +353,7 @@ def test_a_name_that_was_begun_anew(
     imported(redis_server, folder, name="other")
 
 
-def test_a_copy_takes_no_name_of_another_store(
+def test_copy_with_the_name_of_another_store_is_refused(
     redis_server: RedisServer, raw: Any, reader: Reader, folder: Path
 ) -> None:
     for name, partitions in (("cart", 1), ("other", 2)):

@@ -84,7 +84,7 @@ def test_a_query_starts_after_an_import(
     query.check(ENDS)
 
 
-def test_an_import_that_was_interrupted_before_the_logs_is_done_again(
+def test_import_interrupted_before_the_logs_is_repeated(
     query: Query, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from redis_state.recovery.rewind import Rewind
@@ -105,7 +105,7 @@ def test_an_import_that_was_interrupted_before_the_logs_is_done_again(
     query.check(ENDS)
 
 
-def test_other_stores_of_the_query_go_back_with_its_logs(
+def test_other_stores_are_rewound_with_the_logs(
     redis_server: RedisServer,
     tmp_path: Path,
     raw: redis.Redis,
@@ -132,7 +132,7 @@ def test_other_stores_of_the_query_go_back_with_its_logs(
     query.close()
 
 
-def test_a_purged_registry_takes_no_import(
+def test_import_into_a_purged_registry_is_refused(
     redis_server: RedisServer,
     tmp_path: Path,
     raw: redis.Redis,

@@ -74,9 +74,7 @@ def _lazily() -> Iterator[None]:
 
 
 @seeds
-def test_what_threads_read_together_is_right_and_so_is_what_is_written_then(
-    client: Client, seeds: range
-) -> None:
+def test_interleaved_readers_read_and_write_right_rows(client: Client, seeds: range) -> None:
     for seed in seeds:
         random = Random(seed)
         threads = 2 + seed // 2 % 2
@@ -115,7 +113,7 @@ def _read(provider: StateStoreProvider, rows: dict[bytes, bytes], seed: int, at:
             assert dict(store.iterator()) == rows
 
 
-def test_a_key_is_found_whose_block_another_thread_reads_at_this_moment(client: Client) -> None:
+def test_key_of_a_block_in_flight_is_found(client: Client) -> None:
     class ReadMeanwhile(dict[bytes, bytes | None]):
         """All blocks are read by somebody else behind each look at those that were."""
 
@@ -138,9 +136,7 @@ def test_a_key_is_found_whose_block_another_thread_reads_at_this_moment(client: 
 
 
 @seeds
-def test_what_is_written_beside_maintenance_and_readers_is_read(
-    client: Client, seeds: range
-) -> None:
+def test_writes_during_maintenance_and_reads_are_kept(client: Client, seeds: range) -> None:
     for seed in seeds:
         name, rows = _filled(client, Random(seed), blocks=2)
         turns = Interleaving(seed, MODULES)
@@ -175,7 +171,7 @@ def _maintain(provider: StateStoreProvider) -> None:
 
 
 @seeds
-def test_loaded_stores_are_whole_whoever_loads_and_unloads_them(
+def test_concurrent_loads_and_unloads_keep_stores_whole(
     shared_redis_server: RedisServer, seeds: range
 ) -> None:
     for seed in seeds:
@@ -212,7 +208,7 @@ def _come_and_go(loaded: LoadedStores, ids: list[StateStoreProviderId], url: str
 
 
 @seeds
-def test_the_heartbeat_ends_with_what_was_said_last(client: Client, seeds: range) -> None:
+def test_heartbeat_keeps_the_latest_report(client: Client, seeds: range) -> None:
     for seed in seeds:
         gen = uuid.uuid4().hex
         ids = [PartitionId(StoreId(gen, 0), number) for number in range(3)]
@@ -243,9 +239,7 @@ def _beat(heartbeat: Heartbeat) -> None:
 
 
 @seeds
-def test_threads_that_python_itself_interleaves_read_and_write_right(
-    client: Client, seeds: range
-) -> None:
+def test_free_running_threads_read_and_write_right_rows(client: Client, seeds: range) -> None:
     """As often as the interpreter is able to change threads, with nothing in its way."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)

@@ -17,7 +17,7 @@ def new_provider(shared_redis_server: RedisServer) -> Iterator[NewProvider]:
         yield new
 
 
-def test_elements_are_added_behind_what_is_there(new_provider: NewProvider) -> None:
+def test_elements_are_appended_to_the_list(new_provider: NewProvider) -> None:
     provider = new_provider(lists=True)
     store = provider.get_list_store(0)
     store.put("a", [1, {"x": 2}])
@@ -50,7 +50,7 @@ def test_elements_are_added_behind_what_is_there(new_provider: NewProvider) -> N
     assert cold.get_read_store(2).metrics.num_keys == 4
 
 
-def test_a_list_that_was_set_or_removed_loses_what_was_there(new_provider: NewProvider) -> None:
+def test_set_or_removed_list_loses_its_old_elements(new_provider: NewProvider) -> None:
     provider = new_provider(lists=True)
     store = provider.get_list_store(0)
     for key in ("set", "removed", "gone"):
@@ -70,7 +70,7 @@ def test_a_list_that_was_set_or_removed_loses_what_was_there(new_provider: NewPr
     assert dict(new_provider(lists=True).get_read_store(2).iterator()) == expected
 
 
-def test_many_lists_at_once(new_provider: NewProvider) -> None:
+def test_many_lists_are_changed_in_one_call(new_provider: NewProvider) -> None:
     provider = new_provider(lists=True)
     store = provider.get_list_store(0)
     store.put_many([("set", [1]), ("gone", [2]), ("kept", []), ("set", [3])])
@@ -105,7 +105,7 @@ def test_only_the_new_elements_are_sent(new_provider: NewProvider) -> None:
     assert len(new_provider(lists=True).get_read_store(2).get("a")) == 10_001
 
 
-def test_a_list_is_as_large_as_a_value_may_be(new_provider: NewProvider) -> None:
+def test_list_has_the_size_limit_of_a_value(new_provider: NewProvider) -> None:
     store = new_provider(lists=True).get_list_store(0)
     for _ in range(2):
         store.append("a", bytes(31 << 20))
@@ -114,7 +114,7 @@ def test_a_list_is_as_large_as_a_value_may_be(new_provider: NewProvider) -> None
     assert len(store.get("a")) == 2
 
 
-def test_lists_and_single_values_are_not_mixed(new_provider: NewProvider) -> None:
+def test_list_and_value_stores_are_not_interchangeable(new_provider: NewProvider) -> None:
     provider = new_provider()
     with pytest.raises(UsageError, match="lists=True"):
         provider.get_list_store(0)

@@ -47,7 +47,7 @@ def snapshots(planted: Planted, version: int, value: dict[str, Any]) -> None:
         planted.snapshot(number, version, rows)
 
 
-def test_one_look_an_interval(
+def test_live_view_polls_once_an_interval(
     planted: Planted, reader: Reader, clock: ManualClock, live: LiveView
 ) -> None:
     state = live.operator()
@@ -72,7 +72,7 @@ def test_one_look_an_interval(
     assert pinned.operator().get(UA) == TWO, "a view stays as it is"
 
 
-def test_who_reads_for_long_gets_what_is_confirmed_now(planted: Planted, live: LiveView) -> None:
+def test_scans_of_a_live_view_read_the_newest_version(planted: Planted, live: LiveView) -> None:
     state = live.operator()
     assert state.get(UA) == ONE
     planted.commit(2, [(UA, TWO), (AA, TWO)])
@@ -84,7 +84,7 @@ def test_who_reads_for_long_gets_what_is_confirmed_now(planted: Planted, live: L
     assert [one.after for one in state.diff(0)] == [TWO, TWO]
 
 
-def test_all_of_one_call_is_of_one_version(planted: Planted, live: LiveView) -> None:
+def test_each_call_reads_one_version(planted: Planted, live: LiveView) -> None:
     state = live.operator()
     assert state.get(UA) == ONE
     planted.commit(2, [(UA, TWO), (AA, TWO)])
@@ -93,7 +93,7 @@ def test_all_of_one_call_is_of_one_version(planted: Planted, live: LiveView) -> 
     assert state.get_many([AA, UA]) == [ONE, ONE]
 
 
-def test_what_maintenance_replaced_is_read_by_what_is_there(
+def test_live_view_reads_a_snapshot_that_replaced_its_deltas(
     planted: Planted, clock: ManualClock, live: LiveView
 ) -> None:
     planted.commit(2, [(UA, TWO), (AA, TWO)])
@@ -105,7 +105,7 @@ def test_what_maintenance_replaced_is_read_by_what_is_there(
     assert (state.get(UA), state.get(AA)) == (TWO, TWO)
 
 
-def test_a_view_of_it_is_scanned_by_what_is_there_now(
+def test_pinned_view_reads_a_snapshot_that_replaced_its_deltas(
     planted: Planted, reader: Reader, live: LiveView
 ) -> None:
     pinned = live.current()
@@ -120,7 +120,7 @@ def test_a_view_of_it_is_scanned_by_what_is_there_now(
     assert reader.client.round_trips > before
 
 
-def test_a_replica_that_does_not_have_a_view_yet_says_so(
+def test_view_missing_on_a_replica_is_named(
     planted: Planted, reader: Reader, live: LiveView
 ) -> None:
     pinned = live.current()
@@ -133,7 +133,7 @@ def test_a_replica_that_does_not_have_a_view_yet_says_so(
         list(pinned.operator().items())
 
 
-def test_nothing_older_than_the_interval_is_given(
+def test_stale_view_raises_unavailable_when_the_server_is_down(
     redis_server: RedisServer, clock: ManualClock, live: LiveView
 ) -> None:
     state = live.operator()
@@ -147,7 +147,7 @@ def test_nothing_older_than_the_interval_is_given(
         live.current()
 
 
-def test_a_query_that_has_moved_is_told(
+def test_moved_query_raises_and_advises_to_reopen(
     planted: Planted, clock: ManualClock, live: LiveView
 ) -> None:
     state = live.operator()
@@ -158,7 +158,7 @@ def test_a_query_that_has_moved_is_told(
         state.get(UA)
 
 
-def test_wrong_calls_say_so(reader: Reader, live: LiveView) -> None:
+def test_invalid_arguments_are_refused(reader: Reader, live: LiveView) -> None:
     query = reader.query("flights")
     for interval_s in (0, -1, float("nan"), float("inf")):
         with pytest.raises(ConfigError, match=r"interval_s is .* Give seconds above 0"):
@@ -175,7 +175,7 @@ def test_wrong_calls_say_so(reader: Reader, live: LiveView) -> None:
     assert [one.operator for one in live.operators()] == [0]
 
 
-def test_threads_share_one_look(
+def test_threads_share_one_poll(
     planted: Planted, reader: Reader, clock: ManualClock, live: LiveView
 ) -> None:
     state = live.operator()
@@ -210,7 +210,7 @@ class CountedClock(ManualClock):
 
 
 @pytest.mark.parametrize(("fails", "looks"), [(False, 1), (True, 2)])
-def test_nobody_looks_again_for_whom_another_one_looked(
+def test_waiting_threads_reuse_the_poll_of_another_thread(
     planted: Planted, redis_server: RedisServer, fails: bool, looks: int
 ) -> None:
     planted.register()
@@ -247,7 +247,7 @@ def test_nobody_looks_again_for_whom_another_one_looked(
     assert ("no answer" in found.pop()) == fails
 
 
-def test_a_live_view_of_one_operator_has_no_other(planted: Planted, reader: Reader) -> None:
+def test_live_view_of_one_operator_hides_the_others(planted: Planted, reader: Reader) -> None:
     planted.register()
     planted.commit(1, [(UA, ONE)])
     other = replace(planted, operator=1, live={})
@@ -262,7 +262,7 @@ def test_a_live_view_of_one_operator_has_no_other(planted: Planted, reader: Read
     assert query.live_view().operator(1).get(UA) == TWO
 
 
-def test_a_store_that_an_earlier_plan_left_behind_is_not_tried_at_each_look(
+def test_store_of_an_earlier_plan_is_not_polled_each_time(
     planted: Planted, reader: Reader, clock: ManualClock
 ) -> None:
     planted.register()
@@ -287,7 +287,7 @@ def test_a_store_that_an_earlier_plan_left_behind_is_not_tried_at_each_look(
         live.operator(1).get(UA)
 
 
-def test_a_forked_process_looks_by_itself(
+def test_forked_process_polls_on_its_own(
     planted: Planted, clock: ManualClock, live: LiveView
 ) -> None:
     state = live.operator()
@@ -299,7 +299,7 @@ def test_a_forked_process_looks_by_itself(
         assert in_child(lambda: state.get(UA)) == TWO
 
 
-def test_a_store_of_python_that_gets_more_partitions(
+def test_added_partitions_of_a_python_store_are_found(
     redis_server: RedisServer, reader: Reader, clock: ManualClock
 ) -> None:
     def put(partition: int, key: str) -> None:

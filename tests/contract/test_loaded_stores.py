@@ -63,7 +63,7 @@ def test_a_provider_is_kept_until_it_is_unloaded(
     assert dict(stores.get_read_only(id_, 3, config=url).iterator()) == {"a": 1, "b": 2}
 
 
-def test_only_so_many_providers_stay(
+def test_surplus_providers_are_unloaded(
     stores: LoadedStores, shared_redis_server: RedisServer
 ) -> None:
     ids = [_id() for _ in range(4)]
@@ -74,7 +74,7 @@ def test_only_so_many_providers_stay(
     assert [stores.is_loaded(id_) for id_ in ids] == [True, False, True, True]
 
 
-def test_a_partition_is_reported_where_it_is_served(
+def test_serving_process_reports_its_partition(
     stores: LoadedStores, shared_redis_server: RedisServer
 ) -> None:
     url, id_ = shared_redis_server.url, _id()
@@ -93,9 +93,7 @@ def test_a_partition_is_reported_where_it_is_served(
     assert reference.get_location(id_) is None
 
 
-def test_the_older_of_two_instances_unloads(
-    stores: LoadedStores, shared_redis_server: RedisServer
-) -> None:
+def test_older_instance_unloads(stores: LoadedStores, shared_redis_server: RedisServer) -> None:
     url, name = shared_redis_server.url, uuid.uuid4().hex
     old, new = _id(run="old", name=name), _id(run="new", name=name)
     store = stores.get(old, 0, config=url)
@@ -113,7 +111,7 @@ def test_the_older_of_two_instances_unloads(
     other.stop()
 
 
-def test_a_commit_that_is_refused_unloads(
+def test_refused_commit_unloads_the_provider(
     stores: LoadedStores, shared_redis_server: RedisServer
 ) -> None:
     url, name = shared_redis_server.url, uuid.uuid4().hex
@@ -131,9 +129,7 @@ def test_a_commit_that_is_refused_unloads(
     assert taken.commit() == 2
 
 
-def test_another_codec_than_the_one_that_wrote_is_refused(
-    stores: LoadedStores, shared_redis_server: RedisServer
-) -> None:
+def test_different_codec_is_refused(stores: LoadedStores, shared_redis_server: RedisServer) -> None:
     url, id_ = shared_redis_server.url, _id()
     store = stores.get(id_, 0, config=url)
     store.put("a", 1)
@@ -142,7 +138,7 @@ def test_another_codec_than_the_one_that_wrote_is_refused(
         stores.get(id_, 1, config=url, codec=RAW)
 
 
-def test_the_threads_start_with_the_first_store_and_end_with_stop(
+def test_threads_start_with_the_first_store_and_end_with_stop(
     shared_redis_server: RedisServer,
 ) -> None:
     stores = LoadedStores()
@@ -181,7 +177,7 @@ def test_a_failing_provider_is_unloaded_and_the_others_are_maintained(
         lambda url: {"config": config.parse({"url": url, "deadline": "10s"})},
     ],
 )
-def test_a_server_is_given_in_any_of_these_forms(
+def test_server_is_accepted_in_each_documented_form(
     stores: LoadedStores, shared_redis_server: RedisServer, server: Callable[[str], dict[str, Any]]
 ) -> None:
     given, id_ = server(shared_redis_server.url), _id()
@@ -207,7 +203,7 @@ def test_a_server_is_given_in_any_of_these_forms(
         ),
     ],
 )
-def test_a_server_that_is_given_wrongly(
+def test_malformed_server_arguments_raise_config(
     stores: LoadedStores, given: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -215,7 +211,7 @@ def test_a_server_that_is_given_wrongly(
     assert said in str(caught.value)
 
 
-def test_what_is_loaded_is_listed_and_shown(
+def test_loaded_providers_are_listed(
     stores: LoadedStores, shared_redis_server: RedisServer
 ) -> None:
     name = uuid.uuid4().hex
@@ -236,7 +232,9 @@ def test_what_is_loaded_is_listed_and_shown(
     assert stores.loaded() == []
 
 
-def test_the_interval_of_maintenance(shared_redis_server: RedisServer) -> None:
+def test_changed_maintenance_interval_takes_effect_at_once(
+    shared_redis_server: RedisServer,
+) -> None:
     stores = LoadedStores()
     done = threading.Event()
     stores.get(_id(), 0, url=shared_redis_server.url)
@@ -251,7 +249,7 @@ def test_the_interval_of_maintenance(shared_redis_server: RedisServer) -> None:
         stores.stop()
 
 
-def test_the_heartbeat_shows_what_a_store_has_counted(
+def test_heartbeat_publishes_the_totals_of_a_store(
     stores: LoadedStores, shared_redis_server: RedisServer
 ) -> None:
     url, id_ = shared_redis_server.url, _id()

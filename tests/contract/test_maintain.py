@@ -84,9 +84,7 @@ def segments(raw: redis.Redis, planted: Planted) -> list[str]:
     return sorted(name.decode() for name in found if name[:2] in (b"d:", b"s:"))
 
 
-def test_a_version_gets_its_snapshot_and_old_ones_are_dropped(
-    client: Client, raw: redis.Redis
-) -> None:
+def test_snapshot_is_added_and_old_versions_are_dropped(client: Client, raw: redis.Redis) -> None:
     planted = grown(raw)
     kept = {version: rows(client, planted.id(0), version) for version in (8, 9, 10)}
     report = maintain(client)
@@ -121,7 +119,7 @@ def test_a_snapshot_is_added_only_where_it_is_due(client: Client, raw: redis.Red
     assert small.lag_bytes > 0
 
 
-def test_a_process_that_serves_a_partition_gets_more_time(client: Client, raw: redis.Redis) -> None:
+def test_serving_process_gets_more_time_to_maintain(client: Client, raw: redis.Redis) -> None:
     planted = grown(raw, versions=7)
     served = Instance("h", "1", "run")
     raw.set(keys.instance(planted.id(0)), served.encode(), px=60_000)
@@ -130,7 +128,7 @@ def test_a_process_that_serves_a_partition_gets_more_time(client: Client, raw: r
     assert maintain(client).snapshots == 1
 
 
-def test_a_version_with_too_many_changes_is_left_to_its_process(
+def test_version_with_too_many_changes_is_left_to_its_process(
     client: Client, raw: redis.Redis
 ) -> None:
     grown(raw)
@@ -183,7 +181,7 @@ def test_a_version_without_rows_gets_an_empty_snapshot(client: Client, raw: redi
     assert rows(client, planted.id(0), 5) == {row(2): b"y"}
 
 
-def test_the_keys_of_an_ephemeral_checkpoint_still_expire(client: Client, raw: redis.Redis) -> None:
+def test_maintained_ephemeral_keys_still_expire(client: Client, raw: redis.Redis) -> None:
     planted = grown(raw)
     for name in raw.keys("{rs:*:m") + raw.keys("{rs:*:d:*"):
         raw.pexpire(name, 300_000)
@@ -194,7 +192,7 @@ def test_the_keys_of_an_ephemeral_checkpoint_still_expire(client: Client, raw: r
     assert 0 < raw.pttl(snapshot) <= 300_000
 
 
-def test_a_full_server_still_drops_what_is_old(client: Client, raw: redis.Redis) -> None:
+def test_old_versions_are_dropped_on_a_full_server(client: Client, raw: redis.Redis) -> None:
     planted = grown(raw)
     assert maintain(client).snapshots == 1
     for version in range(11, 18):
@@ -213,7 +211,7 @@ class KilledError(Exception):
 
 
 @pytest.mark.parametrize("applied", [False, True], ids=["before it is sent", "after it is applied"])
-def test_a_worker_that_dies_anywhere_does_no_harm(
+def test_worker_killed_at_any_step_does_no_harm(
     client: Client, raw: redis.Redis, applied: bool
 ) -> None:
     planted = grown(raw)
@@ -256,7 +254,7 @@ def test_a_worker_that_dies_anywhere_does_no_harm(
     assert steps > 8
 
 
-def test_many_workers_at_once_add_one_snapshot(
+def test_concurrent_workers_add_one_snapshot(
     redis_server: RedisServer, client: Client, raw: redis.Redis
 ) -> None:
     planted = Planted(raw, family=family(ONE, ONE), partitions=8)
@@ -284,7 +282,9 @@ def test_many_workers_at_once_add_one_snapshot(
     assert raw.keys("*:x") == []
 
 
-def test_workers_leave_each_other_what_is_at_work_or_done(client: Client, raw: redis.Redis) -> None:
+def test_claimed_or_recent_partitions_are_left_to_other_workers(
+    client: Client, raw: redis.Redis
+) -> None:
     planted = grown(raw)
     claim = keys.claim(planted.id(0))
     service = Policy("me", done_ms=40_000, again=False)
@@ -335,14 +335,12 @@ def test_an_instance_of_an_overtaken_run_is_deactivated(client: Client, raw: red
     assert raw.get(key) == older.encode()
 
 
-def test_a_checkpoint_without_partitions_is_nothing_to_do(client: Client) -> None:
+def test_checkpoint_without_partitions_is_skipped(client: Client) -> None:
     assert str(maintain(client)).startswith("0 partitions of 1 checkpoints maintained")
 
 
 @pytest.mark.parametrize("partitions", [1, 300])
-def test_partitions_whose_number_is_not_listed_are_found(
-    client: Client, raw: redis.Redis, partitions: int
-) -> None:
+def test_unlisted_partitions_are_found(client: Client, raw: redis.Redis, partitions: int) -> None:
     planted = Planted(raw, family=family(ONE, ONE), partitions=0)
     planted.register()
     for number in range(partitions):
@@ -350,7 +348,7 @@ def test_partitions_whose_number_is_not_listed_are_found(
     assert maintain(client).partitions == partitions
 
 
-def test_stopping_is_asked_before_each_partition(client: Client, raw: redis.Redis) -> None:
+def test_stop_request_is_checked_before_each_partition(client: Client, raw: redis.Redis) -> None:
     planted = Planted(raw, family=family(ONE, ONE), partitions=4)
     planted.register()
     for number in range(4):

@@ -73,7 +73,7 @@ def test_a_damaged_registry_or_format_is_named(client: Client, raw: redis.Redis)
     assert any("format" in problem for problem in maintain(client).problems)
 
 
-def test_a_published_segment_that_would_expire_is_mended(client: Client, raw: redis.Redis) -> None:
+def test_expiry_of_a_published_segment_is_removed(client: Client, raw: redis.Redis) -> None:
     planted = grown(raw, versions=3)
     key = keys.segment(planted.id(0), f"d:2:{uid(2)}")
     raw.pexpire(key, 60_000)
@@ -82,7 +82,7 @@ def test_a_published_segment_that_would_expire_is_mended(client: Client, raw: re
     assert maintain(client).mended == 0
 
 
-def test_orphans_expire_and_nothing_else(client: Client, raw: redis.Redis) -> None:
+def test_only_orphans_are_set_to_expire(client: Client, raw: redis.Redis) -> None:
     planted = grown(raw)
     maintain(client)
     published = {name for name in raw.keys("*") if raw.pttl(name) == -1}
@@ -122,7 +122,7 @@ def misfiled(raw: redis.Redis, _planted: Planted) -> None:
 
 
 @pytest.mark.parametrize("damaged", [overtaken, mistyped, misfiled])
-def test_a_place_that_cannot_be_looked_at_keeps_nobody_from_the_others(
+def test_unreadable_checkpoint_does_not_block_the_others(
     client: Client, raw: redis.Redis, damaged: Callable[[redis.Redis, Planted], None]
 ) -> None:
     other = Planted(raw, family=family(ONE, ONE), partitions=1, gen=GEN_2, name="other")

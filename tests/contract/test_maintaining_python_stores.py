@@ -120,7 +120,7 @@ def test_lists_are_kept(open_provider: Open, client: Client) -> None:
     assert read(open_provider(lists=True), 7)["all"] == list(range(7))
 
 
-def test_an_emptied_store_is_kept(open_provider: Open, client: Client) -> None:
+def test_emptied_store_stays_empty(open_provider: Open, client: Client) -> None:
     provider = open_provider()
     for version in range(4):
         store = provider.get_store(version)
@@ -144,7 +144,7 @@ def test_an_emptied_store_is_kept(open_provider: Open, client: Client) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_workers_beside_a_writer_change_no_version(
+def test_workers_concurrent_with_a_writer_change_no_version(
     open_provider: Open, redis_server: RedisServer, client: Client, seed: int
 ) -> None:
     chance = random.Random(seed)

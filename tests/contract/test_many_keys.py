@@ -52,7 +52,7 @@ STATES: dict[str, tuple[Family, list[dict[str, Any]]]] = {
 
 @pytest.mark.parametrize("without", [False, True], ids=["numpy", "no numpy"])
 @pytest.mark.parametrize("name", STATES)
-def test_many_keys_get_what_each_gets(
+def test_get_many_equals_single_gets(
     redis_server: RedisServer, name: str, without: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     of, keys = STATES[name]
@@ -89,7 +89,7 @@ def _types(row: dict[str, Any] | None) -> list[type] | None:
     return row and [type(value) for value in row.values()]  # type: ignore[return-value]  # of no row None
 
 
-def test_values_without_columns_are_told_from_none(redis_server: RedisServer) -> None:
+def test_value_without_columns_is_not_none(redis_server: RedisServer) -> None:
     planted = Planted(redis_server.client(), family(schema(k="string"), schema()))
     planted.register()
     keys = [{"k": f"{n}"} for n in range(MANY + 8)]
@@ -110,7 +110,7 @@ def test_values_without_columns_are_told_from_none(redis_server: RedisServer) ->
 
 
 @pytest.mark.parametrize("name", [name for name in STATES if name != "prefix"])
-def test_places_and_bytes_are_those_of_single_keys(name: str) -> None:
+def test_bytes_and_partitions_of_many_keys_equal_single_keys(name: str) -> None:
     of, keys = STATES[name]
     codec, many = codec_of(of), AskedKeys(keys)
     assert many.stored(codec) == [codec.encode_key(key) for key in keys]
@@ -120,7 +120,7 @@ def test_places_and_bytes_are_those_of_single_keys(name: str) -> None:
         ]
 
 
-def test_keys_of_different_shape_are_taken_one_by_one() -> None:
+def test_keys_of_different_shapes_are_encoded_one_by_one() -> None:
     of, keys = STATES["several"]
     codec = codec_of(of)
     mixed: list[Any] = [key if n % 2 else list(key.values()) for n, key in enumerate(keys)]
@@ -128,7 +128,7 @@ def test_keys_of_different_shape_are_taken_one_by_one() -> None:
 
 
 @pytest.mark.parametrize("kind", ["none", "prefix", "ts-postfix"])
-def test_keys_of_a_bucket_follow_each_other_whatever_the_number_of_buckets(kind: str) -> None:
+def test_keys_of_one_bucket_are_adjacent_for_any_bucket_count(kind: str) -> None:
     dice = random.Random(kind)
     stored = [
         stored_key(0, (4).to_bytes(4, "little") + dice.randbytes(4) + dice.randbytes(8))
@@ -144,7 +144,7 @@ def test_keys_of_a_bucket_follow_each_other_whatever_the_number_of_buckets(kind:
     assert [stored[at] for at in ordered] == sorted(stored[at] for at in places)
 
 
-def test_rows_are_asked_for_once_a_key() -> None:
+def test_duplicate_keys_are_read_once() -> None:
     texts = pa.array(["a", "b", None, "a", "c", "b"])
     numbers = pa.array([1, 2, 3, 1, None, 5])
     keys, at = asked([texts, numbers], alone=False)
@@ -161,7 +161,7 @@ def test_rows_are_asked_for_once_a_key() -> None:
     assert (len(nothing), at.to_pylist()) == (0, [None, None])
 
 
-def test_the_two_hours_when_summer_ends_are_two_keys() -> None:
+def test_repeated_hour_at_the_end_of_summer_time_makes_two_keys() -> None:
     micros = [1729987200000000, 1729990800000000]
     times = pa.array(micros, pa.timestamp("us", tz="Europe/Berlin"))
     keys, at = asked([times], alone=False)

@@ -45,21 +45,21 @@ def expressions() -> list[str]:
     return filled + [rule["expr"] for rule in rules()]
 
 
-def test_the_dashboard_is_the_one_that_the_program_writes() -> None:
+def test_dashboard_file_is_current() -> None:
     written = json.loads((FOLDER / "grafana" / "dashboard.json").read_text("utf-8"))
     assert written == dashboard(), "run `python tools/grafana_dashboard.py`"
     places = [tuple(panel["gridPos"].values())[:2] for panel in written["panels"]]
     assert len(set(places)) == len(places) == len({one["id"] for one in written["panels"]})
 
 
-def test_every_expression_names_metrics_that_there_are() -> None:
+def test_every_expression_names_existing_metrics() -> None:
     for expression in expressions():
         named = set(re.findall(r"redis_state_\w+", expression))
         assert named, expression
         assert named <= {*METRICS, "redis_state_up"}, expression
 
 
-def test_the_services_name_files_and_services_that_there_are() -> None:
+def test_services_name_existing_files_and_services() -> None:
     compose = yaml.safe_load((FOLDER / "compose.yaml").read_text("utf-8"))
     services = compose["services"]
     for name, service in services.items():
@@ -126,7 +126,7 @@ def is_up(address: str) -> bool:
 
 
 @pytest.mark.long
-def test_every_expression_has_an_answer_of_a_real_prometheus(
+def test_every_expression_is_answered_by_a_real_prometheus(
     redis_server: RedisServer, tmp_path: Path
 ) -> None:
     id_ = StateStoreProviderId(StateStoreId("job", 0, 0), "run")
@@ -179,7 +179,7 @@ def test_every_expression_has_an_answer_of_a_real_prometheus(
 
 
 @pytest.mark.long
-def test_an_exporter_that_does_not_run_is_an_alert(tmp_path: Path) -> None:
+def test_stopped_exporter_raises_an_alert(tmp_path: Path) -> None:
     with prometheus(tmp_path, f"127.0.0.1:{free_port()}") as address:
 
         def pending() -> set[str]:
@@ -194,7 +194,7 @@ def test_an_exporter_that_does_not_run_is_an_alert(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_copies_that_are_late_or_were_never_made_are_an_alert(tmp_path: Path) -> None:
+def test_late_or_missing_copies_raise_an_alert(tmp_path: Path) -> None:
     if PROMTOOL is None:
         pytest.skip("no promtool on PATH; it comes with Debian's and Ubuntu's prometheus")
     every, confirmed, copied = (

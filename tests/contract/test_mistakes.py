@@ -33,14 +33,14 @@ def shown() -> list[tuple[str, str, str]]:
     return found
 
 
-def test_the_page_shows_all_of_them() -> None:
+def test_page_lists_every_mistake() -> None:
     wanted = [(part, title_of(one)) for part, several in MISTAKES.items() for one in several]
     assert [(part, title) for part, title, _ in shown()] == wanted
     assert len(wanted) > 40
 
 
 @pytest.mark.parametrize("mistake", all_of_them(), ids=lambda one: one.__name__)
-def test_what_is_read_last(
+def test_last_message_of_a_mistake_equals_the_page(
     mistake: Callable[[Scene], str], tmp_path: Path, start_redis: Callable[..., RedisServer]
 ) -> None:
     scene = Scene(tmp_path, start_redis)

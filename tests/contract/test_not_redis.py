@@ -78,7 +78,7 @@ def read(url: str, **options: Any) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"username": "joe", "password": "geheim"}])
-def test_http(start: Start, options: dict[str, object]) -> None:
+def test_http_server_raises_config(start: Start, options: dict[str, object]) -> None:
     port = start(speaks_http)
     with pytest.raises(ConfigError) as caught:
         read(f"redis://127.0.0.1:{port}/0", **options)
@@ -89,20 +89,20 @@ def test_http(start: Start, options: dict[str, object]) -> None:
     assert "geheim" not in str(caught.value)
 
 
-def test_tls_where_none_was_asked_for(start: Start, speaks_tls: Handler) -> None:
+def test_tls_server_advises_a_rediss_url(start: Start, speaks_tls: Handler) -> None:
     port = start(speaks_tls)
     with pytest.raises((ConfigError, UnavailableError)) as caught:
         read(f"redis://127.0.0.1:{port}/0")
     assert "use a rediss:// URL" in str(caught.value)
 
 
-def test_no_tls_where_it_was_asked_for(start: Start) -> None:
+def test_rediss_url_to_a_server_without_tls_raises_config(start: Start) -> None:
     port = start(speaks_http)
     with pytest.raises(ConfigError, match="does not speak TLS on this port"):
         read(f"rediss://127.0.0.1:{port}/0")
 
 
-def test_silence(start: Start) -> None:
+def test_silent_server_raises_unavailable(start: Start) -> None:
     port = start(says_nothing)
     with pytest.raises(UnavailableError) as caught:
         read(f"redis://127.0.0.1:{port}/0")
@@ -110,7 +110,7 @@ def test_silence(start: Start) -> None:
     assert "TimeoutError" in str(caught.value)
 
 
-def test_connections_that_are_closed_at_once(start: Start) -> None:
+def test_closed_connections_raise_unavailable(start: Start) -> None:
     port = start(closes_at_once)
     with pytest.raises(UnavailableError) as caught:
         read(f"redis://127.0.0.1:{port}/0")

@@ -23,7 +23,7 @@ ONE = {"count": 1, "total": 0.5}
 NOW_MS = 1_700_000_000_000
 
 
-def test_a_query_is_told_with_its_partitions(planted: Planted, reader: Reader) -> None:
+def test_status_lists_a_query_with_its_partitions(planted: Planted, reader: Reader) -> None:
     planted.partitions = 2
     planted.register()
     planted.client.hset(keys.query(GEN), mapping={"run:run": "1 d", "epoch": "1"})
@@ -65,7 +65,7 @@ def test_a_batch_counts_once_every_partition_has_confirmed_it(
     assert (status.confirmed_batch, status.newest_batch) == (0, 1)
 
 
-def test_nothing_written_is_no_batch(planted: Planted, reader: Reader) -> None:
+def test_query_without_writes_has_no_batch(planted: Planted, reader: Reader) -> None:
     planted.register()
     (status,) = reader.status()
     assert (status.confirmed_batch, status.newest_batch, status.rows, status.bytes) == (
@@ -78,7 +78,7 @@ def test_nothing_written_is_no_batch(planted: Planted, reader: Reader) -> None:
     assert not status.alive
 
 
-def test_few_commands_none_of_them_a_script(planted: Planted, reader: Reader) -> None:
+def test_status_sends_few_commands_and_no_script(planted: Planted, reader: Reader) -> None:
     for number in range(20):
         planted.gen, planted.live = f"{number:032x}", {}
         planted.register()
@@ -98,7 +98,7 @@ def test_few_commands_none_of_them_a_script(planted: Planted, reader: Reader) ->
     assert {key: planted.client.dump(key) for key in planted.client.keys("*")} == before
 
 
-def test_what_is_wrong_with_one_query_hides_no_other(planted: Planted, reader: Reader) -> None:
+def test_damaged_query_hides_no_other(planted: Planted, reader: Reader) -> None:
     names = ("whole", "damaged", "without a hash", "foreign", "odd owner", "uncounted", "lost")
     for number, name in enumerate(names):
         planted.gen, planted.name, planted.partitions = f"{number:032x}", name, 1
@@ -132,7 +132,7 @@ def test_what_is_wrong_with_one_query_hides_no_other(planted: Planted, reader: R
     }
 
 
-def test_a_partition_whose_manifest_is_gone_is_a_problem(planted: Planted, reader: Reader) -> None:
+def test_missing_manifest_of_a_partition_is_a_problem(planted: Planted, reader: Reader) -> None:
     """Eviction takes it; the others serve their versions."""
     planted.register()
     (status,) = reader.status()
@@ -151,7 +151,7 @@ def test_a_partition_whose_manifest_is_gone_is_a_problem(planted: Planted, reade
     assert len(status.problems) == 1
 
 
-def test_what_holds_old_versions(planted: Planted, reader: Reader) -> None:
+def test_status_names_what_holds_old_versions(planted: Planted, reader: Reader) -> None:
     planted.partitions = 1
     planted.register()
 
@@ -179,7 +179,7 @@ def test_what_holds_old_versions(planted: Planted, reader: Reader) -> None:
     assert status.bytes == status.delta_bytes + status.snapshot_bytes
 
 
-def test_a_folder_that_was_made_again_is_told(planted: Planted, reader: Reader) -> None:
+def test_replaced_checkpoint_names_its_successor(planted: Planted, reader: Reader) -> None:
     listed = keys.checkpoints()
     for gen, seen in ((GEN, 1), ("f" * 32, 2)):
         planted.gen = gen
@@ -212,7 +212,7 @@ def test_batches_of_a_processor_are_counted_from_its_first(
     assert reader.status()[0].problems == ["the newest batch of a store is malformed"]
 
 
-def test_signs_of_life(planted: Planted, reader: Reader) -> None:
+def test_seen_time_decides_whether_a_query_is_alive(planted: Planted, reader: Reader) -> None:
     planted.register()
     seconds, _ = planted.client.time()
     query = keys.query(GEN)
@@ -223,7 +223,7 @@ def test_signs_of_life(planted: Planted, reader: Reader) -> None:
     assert (reader.status()[0].driver_alive, reader.status()[0].alive) == (True, True)
 
 
-def test_a_store_of_python_is_told_while_it_runs(redis_server: RedisServer, reader: Reader) -> None:
+def test_running_python_store_is_listed(redis_server: RedisServer, reader: Reader) -> None:
     id_ = StateStoreProviderId(StateStoreId("visits", 0, 0), "run-1")
     provider = StateStoreProvider(id_, url=redis_server.url)
     coordinator = StateStoreCoordinator(redis_server.url, threaded=False)
@@ -256,7 +256,7 @@ def test_a_store_of_python_is_told_while_it_runs(redis_server: RedisServer, read
         provider.close()
 
 
-def test_a_query_that_is_purged_meanwhile_says_so(
+def test_status_of_a_purged_query_raises(
     planted: Planted, redis_server: RedisServer, reader: Reader
 ) -> None:
     planted.register()

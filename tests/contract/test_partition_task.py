@@ -112,7 +112,7 @@ def test_every_key_of_an_ephemeral_store_expires(
             assert [key for key in of_it if raw.pttl(key) < 0] == []
 
 
-def test_the_next_batch_goes_on_with_what_the_last_one_left(new: Callable[..., Batches]) -> None:
+def test_next_batch_reuses_the_provider_of_the_last_one(new: Callable[..., Batches]) -> None:
     batches = new()
     batches.run(0, fill)
     assert kept() == 1
@@ -122,7 +122,7 @@ def test_the_next_batch_goes_on_with_what_the_last_one_left(new: Callable[..., B
     assert kept() == 1
 
 
-def test_totals_go_on_from_task_to_task(new: Callable[..., Batches]) -> None:
+def test_totals_accumulate_over_tasks(new: Callable[..., Batches]) -> None:
     batches = new()
     batches.run(0, fill)
     batches.run(1, check)
@@ -131,7 +131,7 @@ def test_totals_go_on_from_task_to_task(new: Callable[..., Batches]) -> None:
     assert (totals["opens"], totals["commits"], totals["rowsWritten"]) == (2, 2, KEYS)
 
 
-def test_nothing_is_kept_of_a_task_that_failed(new: Callable[..., Batches]) -> None:
+def test_failed_task_leaves_nothing_cached(new: Callable[..., Batches]) -> None:
     batches = new()
     batches.run(0, fill)
     with pytest.raises(ValueError, match="no luck"):
@@ -141,14 +141,16 @@ def test_nothing_is_kept_of_a_task_that_failed(new: Callable[..., Batches]) -> N
     assert kept() == 1
 
 
-def test_what_takes_too_much_memory_is_not_kept(new: Callable[..., Batches]) -> None:
+def test_provider_above_the_memory_bound_is_not_kept(new: Callable[..., Batches]) -> None:
     batches = new(localMemory="1m")
     batches.run(0, fill)
     assert sum(one.size for one in current_worker().warm.values()) == 0
     batches.run(1, check)
 
 
-def test_the_version_for_another_run_goes_before_the_newest(new: Callable[..., Batches]) -> None:
+def test_version_cached_for_another_run_is_evicted_before_the_newest(
+    new: Callable[..., Batches],
+) -> None:
     batches = new(
         localMemory=str(2 * 2 * KEYS * (ROW_BYTES + 10) * (os.cpu_count() or 1) // 3) + "b"
     )
@@ -162,7 +164,7 @@ def test_the_version_for_another_run_goes_before_the_newest(new: Callable[..., B
     batches.run(2, check)
 
 
-def test_connections_that_are_let_go_take_along_what_reads_through_them(
+def test_evicted_client_evicts_its_providers(
     new: Callable[..., Batches],
 ) -> None:
     batches = new()
@@ -172,7 +174,7 @@ def test_connections_that_are_let_go_take_along_what_reads_through_them(
     assert kept() == 0
 
 
-def test_what_is_kept_stands_in_the_coordinators_table(new: Callable[..., Batches]) -> None:
+def test_cached_provider_is_reported_to_the_coordinator(new: Callable[..., Batches]) -> None:
     batches = new()
     table = StateStoreCoordinator(batches.config)
     try:

@@ -12,7 +12,7 @@ from tests.support.redis_server import RedisServer
 __all__ = ["query"]
 
 
-def test_path_of_a_commit(redis_server: RedisServer) -> None:
+def test_commit_follows_the_documented_path(redis_server: RedisServer) -> None:
     with new_providers(redis_server.url) as new:
         provider = new()
         with followed() as walk:
@@ -22,7 +22,7 @@ def test_path_of_a_commit(redis_server: RedisServer) -> None:
     check("Path of a commit", walk)
 
 
-def test_path_of_a_live_read(redis_server: RedisServer) -> None:
+def test_live_read_follows_the_documented_path(redis_server: RedisServer) -> None:
     layout = family(schema(k="string"), schema(n="long"))
     planted = Planted(redis_server.client(), layout, name="followed", partitions=2)
     planted.register()
@@ -34,7 +34,7 @@ def test_path_of_a_live_read(redis_server: RedisServer) -> None:
     check("Path of a live read", walk)
 
 
-def test_path_of_a_move(query: Query) -> None:
+def test_move_follows_the_documented_path(query: Query) -> None:
     with followed() as walk:
         query.rescale(5)
     check("Path of a move", walk)

@@ -186,7 +186,7 @@ def _as_declared(store: FamilyStore, name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_variables_hold_what_plain_dicts_hold(new_families: NewProvider, seed: int) -> None:
+def test_variables_equal_plain_dicts(new_families: NewProvider, seed: int) -> None:
     """Over batches that are evaluated again, given up, or opened by another run or process."""
     rng = random.Random(seed)
     committed, version, now, runs = Model(), 0, 1_000_000, 0
@@ -216,7 +216,7 @@ def test_variables_hold_what_plain_dicts_hold(new_families: NewProvider, seed: i
     store.abort()
 
 
-def test_a_snapshot_has_all_that_the_deltas_had(new_families: NewProvider) -> None:
+def test_snapshot_holds_all_rows_of_the_deltas(new_families: NewProvider) -> None:
     """Long enough that maintenance writes one; a process that starts then reads it."""
     provider, model, rng = new_families(), Model(), random.Random(5)
     for version in range(40):

@@ -106,7 +106,7 @@ def test_a_batch_that_is_run_again_is_another_attempt(redis_url: str) -> None:
 
 
 @pytest.mark.parametrize("after", range(4))
-def test_a_batch_that_is_cut_changes_nothing(redis_url: str, after: int) -> None:
+def test_interrupted_batch_changes_nothing(redis_url: str, after: int) -> None:
     rows = [(user, "2024-01-01 00:10", 1) for user in ("ann", "bob", "cid")]
     with variables(redis_url) as test:
         test.run(rows[:1])
@@ -141,7 +141,7 @@ def test_rows_expire_by_the_clock(redis_url: str) -> None:
         assert test.value("count", ("ann", "a")) is None
 
 
-def test_a_processor_keeps_nothing_in_itself(redis_url: str) -> None:
+def test_processor_object_keeps_no_state_between_batches(redis_url: str) -> None:
     with remembering(redis_url) as test:
         for batch in range(2):
             out = test.run(pa.table({"n": pa.array([1, 2]), "user": ["ann", "ann"]}))
@@ -152,13 +152,13 @@ def test_a_processor_keeps_nothing_in_itself(redis_url: str) -> None:
         assert test.run([("bob", 1)]).to_pylist() == [{"user": "bob", "batches": 1, "batch": 2}]
 
 
-def test_a_server_of_its_own() -> None:
+def test_processor_test_starts_its_own_server() -> None:
     with variables(None) as test:
         assert given(test.run([("ann", None, 1)])) == [("ann", 1, "rows")]
         assert test.url
 
 
-def test_what_it_writes_expires(redis_server: RedisServer) -> None:
+def test_keys_of_a_processor_test_expire(redis_server: RedisServer) -> None:
     with variables(redis_server.url) as test:
         for minute in range(3):
             test.run([("ann", f"2024-01-01 00:0{minute}", 1)])
@@ -170,7 +170,7 @@ def test_what_it_writes_expires(redis_server: RedisServer) -> None:
             assert [key for key in of_test if client.pttl(key) <= 0] == []
 
 
-def test_what_does_not_fit_is_told(redis_url: str) -> None:
+def test_invalid_arguments_are_named(redis_url: str) -> None:
     for changed, message in (
         ({"time_mode": "Event"}, "time_mode is 'Event'"),
         ({"rows": "dicts"}, "rows is 'dicts'"),
@@ -208,7 +208,7 @@ def test_what_does_not_fit_is_told(redis_url: str) -> None:
 
 
 @pytest.mark.usefixtures("new_york")
-def test_time_stamps_of_columns_stay_what_they_are() -> None:
+def test_column_timestamps_keep_their_values() -> None:
     at = pa.array([datetime(2024, 1, 1, 12, tzinfo=timezone.utc)], pa.timestamp("us", "UTC"))
     found: list[Any] = []
 
@@ -251,7 +251,7 @@ def test_columns_read_rows_from_before_a_column_was_added() -> None:
     assert found[0].to_pylist() == [{"n": 7, "m": None}, {"n": 8, "m": "new"}]
 
 
-def test_decimals_have_all_digits_of_spark() -> None:
+def test_decimals_keep_all_digits_of_spark() -> None:
     row = TypedRow(schema_json("d decimal(38,18)"))
     largest = Decimal("99999999999999999999.999999999999999999")
     with localcontext() as context:

@@ -65,7 +65,7 @@ class Twice(StatefulProcessor):
 
 
 @pytest.mark.usefixtures("new_york")
-def test_the_hour_that_comes_twice_stays_what_it_is_in_every_place(
+def test_repeated_hour_round_trips_in_every_variable(
     redis_server: RedisServer,
 ) -> None:
     with (
@@ -95,7 +95,7 @@ def test_the_hour_that_comes_twice_stays_what_it_is_in_every_place(
         assert len(list(query.operator(0, family="table").items())) == 2
 
 
-def test_what_is_refused_changes_nothing(new_families: NewProvider) -> None:
+def test_refused_value_changes_nothing(new_families: NewProvider) -> None:
     provider = new_families()
     store = provider.get_family_store(0)
     handle: Handle = handle_of(store, 1000)
@@ -145,7 +145,7 @@ def _columns_run(function: Any, state: pa.Schema, ddl: str, table: pa.Table) -> 
 
 
 @pytest.mark.usefixtures("new_york")
-def test_columns_with_maps_come_back_equal() -> None:
+def test_map_columns_round_trip() -> None:
     keys = pa.array([FIRST, SECOND], pa.timestamp("us", "UTC"))
     rows: list[Any] = [
         {"by": [("a", [(1, FIRST), (2, SECOND)]), ("b", None)], "in": {"l": [[("d", None)], None]}},
@@ -164,7 +164,7 @@ def test_columns_with_maps_come_back_equal() -> None:
     assert found[0].to_pylist() == table.to_pylist()
 
 
-def test_columns_of_naive_times_are_no_moments() -> None:
+def test_naive_times_are_refused_as_timestamps() -> None:
     keys = pa.array([FIRST], pa.timestamp("us", "UTC"))
     naive = pa.array([datetime(2024, 11, 3, 1, 30)], pa.timestamp("us"))
     schema = pa.schema([("seen", pa.list_(keys.type))])

@@ -102,7 +102,7 @@ def test_schemas_evolve_and_old_rows_stay_readable(new_families: NewProvider) ->
         (lambda h: h.getValueState("x", "n long", 1.5), "not a positive number of ms"),
     ],
 )
-def test_a_variable_that_cannot_be_as_declared_is_refused_by_name(
+def test_invalid_declaration_is_refused_by_name(
     new_families: NewProvider, again: Callable[[Handle], Any], found: str
 ) -> None:
     provider = new_families()
@@ -122,7 +122,7 @@ def test_a_variable_that_cannot_be_as_declared_is_refused_by_name(
     declared(provider, 1, first)
 
 
-def test_a_variable_is_deleted_and_may_come_back_as_another_one(new_families: NewProvider) -> None:
+def test_deleted_variable_can_be_declared_with_another_kind(new_families: NewProvider) -> None:
     provider = new_families()
 
     def first(handle: Handle) -> Any:
@@ -166,7 +166,7 @@ def test_a_variable_is_deleted_and_declared_anew_in_one_init(new_families: NewPr
     assert declared(provider, 1, anew) is None
 
 
-def test_time_to_live_comes_and_goes_with_a_later_version_of_the_processor(
+def test_time_to_live_can_be_added_and_removed(
     new_families: NewProvider,
 ) -> None:
     provider = new_families()
@@ -197,7 +197,7 @@ def test_time_to_live_comes_and_goes_with_a_later_version_of_the_processor(
     assert declared(provider, 3, with_ttl) == (3,)
 
 
-def test_a_variable_that_loses_its_time_to_live_leaves_nothing_behind(
+def test_removed_time_to_live_leaves_no_index(
     new_families: NewProvider,
 ) -> None:
     """Rows written with a time to live expire, new rows stay, and the index is removed at last."""
@@ -266,7 +266,7 @@ def test_declarations_and_timers_are_refused_where_spark_refuses_them(
     store.abort()
 
 
-def test_timers_never_go_by_another_clock_than_they_were_set_by(new_families: NewProvider) -> None:
+def test_timers_of_another_time_mode_are_refused(new_families: NewProvider) -> None:
     provider = new_families()
     store = provider.get_family_store(0)
     handle = handle_of(store, mode="eventtime")
@@ -282,7 +282,7 @@ def test_timers_never_go_by_another_clock_than_they_were_set_by(new_families: Ne
     store.abort()
 
 
-def test_timers_of_an_earlier_release_take_the_mode_that_they_are_read_with(
+def test_timers_of_an_earlier_release_adopt_the_current_time_mode(
     new_families: NewProvider,
 ) -> None:
     provider = new_families()
@@ -299,7 +299,7 @@ def test_timers_of_an_earlier_release_take_the_mode_that_they_are_read_with(
     store.abort()
 
 
-def test_times_of_timers_are_whole_numbers_also_numpys(new_families: NewProvider) -> None:
+def test_timer_times_accept_python_and_numpy_integers(new_families: NewProvider) -> None:
     store = new_families().get_family_store(0)
     handle = handle_of(store, mode="eventtime")
     at(handle, ("a", 1))
@@ -317,7 +317,7 @@ def test_times_of_timers_are_whole_numbers_also_numpys(new_families: NewProvider
     store.abort()
 
 
-def test_what_does_not_fit_changes_nothing(new_families: NewProvider) -> None:
+def test_refused_calls_change_nothing(new_families: NewProvider) -> None:
     provider = new_families()
     store = provider.get_family_store(0)
     handle = handle_of(store, 1000)
@@ -346,7 +346,7 @@ def test_what_does_not_fit_changes_nothing(new_families: NewProvider) -> None:
     store.abort()
 
 
-def test_lists_are_read_as_of_the_moment_of_the_call(new_families: NewProvider) -> None:
+def test_list_iteration_ignores_later_changes(new_families: NewProvider) -> None:
     """A processor may change what it goes through."""
     store = new_families().get_family_store(0)
     handle = handle_of(store, 1000)
@@ -374,7 +374,7 @@ def test_lists_are_read_as_of_the_moment_of_the_call(new_families: NewProvider) 
     store.abort()
 
 
-def test_timers_fire_once_in_the_order_of_time_and_key(new_families: NewProvider) -> None:
+def test_timers_fire_once_in_order_of_time_and_key(new_families: NewProvider) -> None:
     """Timers that a handler registers while timers fire belong to the next batch, as in Spark."""
     provider = new_families()
     store = provider.get_family_store(0)
@@ -396,7 +396,7 @@ def test_timers_fire_once_in_the_order_of_time_and_key(new_families: NewProvider
     assert [time for time, _ in later.due_timers()] == [50] * len(GROUPS)
 
 
-def test_another_attempt_that_commits_late_changes_nothing(new_families: NewProvider) -> None:
+def test_late_commit_of_an_old_attempt_changes_nothing(new_families: NewProvider) -> None:
     """A task of an old run that wakes between any two steps of the newer one."""
     for wakes in ("before open", "before the first change", "before commit", "after commit"):
         name = uuid.uuid4().hex

@@ -35,7 +35,9 @@ def driver_run(client: Client, name: str) -> RegisteredRun:
     return register_run(client, gen, uuid.uuid4().hex, by_driver=True)
 
 
-def test_what_an_earlier_run_cached_is_not_read_again(new: NewProvider, client: Client) -> None:
+def test_blocks_cached_by_an_earlier_run_are_not_read_again(
+    new: NewProvider, client: Client
+) -> None:
     name = uuid.uuid4().hex
     first = new(name=name, client=client)
     store = first.get_store(0)
@@ -56,9 +58,7 @@ def test_what_an_earlier_run_cached_is_not_read_again(new: NewProvider, client: 
     assert following.commit() == 2
 
 
-def test_a_version_that_was_replaced_meanwhile_is_read_anew(
-    new: NewProvider, client: Client
-) -> None:
+def test_replaced_version_is_read_again(new: NewProvider, client: Client) -> None:
     name = uuid.uuid4().hex
     first = new(name=name, client=client)
     store = first.get_store(0)
@@ -73,7 +73,7 @@ def test_a_version_that_was_replaced_meanwhile_is_read_anew(
     assert second.get_store(1).get("a") == 2
 
 
-def test_what_does_not_fit_is_refused(new: NewProvider, client: Client) -> None:
+def test_provider_of_another_store_is_refused(new: NewProvider, client: Client) -> None:
     name = uuid.uuid4().hex
     first = new(name=name, client=client)
     with pytest.raises(UsageError, match="of another partition"):
@@ -84,7 +84,7 @@ def test_what_does_not_fit_is_refused(new: NewProvider, client: Client) -> None:
         new(name=name, after=first)
 
 
-def test_many_look_ups_read_many_blocks_at_once(new: NewProvider, client: Client) -> None:
+def test_many_look_ups_read_blocks_in_one_request(new: NewProvider, client: Client) -> None:
     name = uuid.uuid4().hex
     store = new(name=name, client=client).get_store(0)
     keys = [f"key {number}" * 10 for number in range(50_000)]

@@ -89,7 +89,7 @@ def test_no_key_of_the_checkpoint_is_left_and_no_other_is_touched(
     assert raw.hgetall("{rs}:c") == listed
 
 
-def test_a_tenant_is_purged_by_its_prefix(redis_server: RedisServer, raw: redis.Redis) -> None:
+def test_key_prefix_purges_its_tenant(redis_server: RedisServer, raw: redis.Redis) -> None:
     _plant(raw, GEN)
     before = _keys(raw)
     _plant(raw, GEN, tenant="team:")
@@ -110,21 +110,25 @@ def test_a_dry_run_counts_and_changes_nothing(
     assert _keys(raw) == before
 
 
-def test_without_a_registry_the_scan_finds_all(redis_server: RedisServer, raw: redis.Redis) -> None:
+def test_scan_finds_all_keys_without_a_registry(
+    redis_server: RedisServer, raw: redis.Redis
+) -> None:
     _plant(raw, GEN)
     raw.delete(f"{{rs:{GEN}}}:q")
     assert _purge(redis_server, "--gen", GEN) == 0
     assert _keys(raw) == set()
 
 
-def test_a_damaged_registry_does_not_keep_keys(redis_server: RedisServer, raw: redis.Redis) -> None:
+def test_damaged_registry_does_not_stop_the_purge(
+    redis_server: RedisServer, raw: redis.Redis
+) -> None:
     _plant(raw, GEN)
     raw.hset(f"{{rs:{GEN}}}:q", "op:0:default", "{")
     assert _purge(redis_server, "--gen", GEN) == 0
     assert _keys(raw) == set()
 
 
-def test_nobody_is_there_to_answer(
+def test_purge_without_a_terminal_requires_yes(
     redis_server: RedisServer, raw: redis.Redis, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _plant(raw, GEN)
@@ -145,7 +149,7 @@ def _checkpoint(
     return folder
 
 
-def test_a_checkpoint_is_purged_by_its_marker(
+def test_marker_identifies_the_purged_checkpoint(
     redis_server: RedisServer, raw: redis.Redis, tmp_path: Path
 ) -> None:
     _plant(raw, GEN)
@@ -154,7 +158,7 @@ def test_a_checkpoint_is_purged_by_its_marker(
     assert _keys(raw) == set()
 
 
-def test_the_keys_of_a_copied_checkpoint_stay(
+def test_purge_of_a_copied_checkpoint_keeps_the_original(
     redis_server: RedisServer,
     raw: redis.Redis,
     tmp_path: Path,
@@ -214,7 +218,7 @@ def test_a_wrong_marker_is_refused(
     assert f"[REDIS_{kind}]" in capsys.readouterr().err
 
 
-def test_an_id_that_is_none_is_refused(
+def test_malformed_id_is_refused(
     redis_server: RedisServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert _call(redis_server, "--gen", "*", "--yes") == 1
@@ -222,7 +226,7 @@ def test_an_id_that_is_none_is_refused(
 
 
 @pytest.mark.parametrize("how", [["--yes"], ["--yes", "--now"], ["--dry-run"], ["--recall"]])
-def test_an_id_that_nothing_has_is_an_error(
+def test_unknown_id_raises_not_found(
     redis_server: RedisServer,
     raw: redis.Redis,
     capsys: pytest.CaptureFixture[str],
@@ -237,7 +241,7 @@ def test_an_id_that_nothing_has_is_an_error(
     assert _keys(raw) == before
 
 
-def test_a_server_that_is_started_anew_while_it_is_scanned(
+def test_server_restart_during_the_scan_starts_it_again(
     redis_server: RedisServer, raw: redis.Redis
 ) -> None:
     """The restarted server orders its keys anew, so the old cursor would skip some of them."""

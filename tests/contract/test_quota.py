@@ -71,7 +71,7 @@ def size_of(reader: Reader, name: str = NAME) -> int:
     return reader.query(name).status().bytes
 
 
-def test_at_the_limit_a_query_stops_and_goes_on_after_it_was_raised(
+def test_query_stops_at_the_limit_and_continues_after_a_raise(
     redis_server: RedisServer, reader: Reader, new: NewProvider
 ) -> None:
     clock = ManualClock()
@@ -101,7 +101,9 @@ def test_at_the_limit_a_query_stops_and_goes_on_after_it_was_raised(
     assert commit(raised, version) == version + 1
 
 
-def test_a_refusal_is_never_by_an_old_figure(redis_server: RedisServer, new: NewProvider) -> None:
+def test_stale_size_is_measured_again_before_a_refusal(
+    redis_server: RedisServer, new: NewProvider
+) -> None:
     provider = new(state_bytes_max="100k")
     assert commit(provider, 0) == 1
     client, name = redis_server.client(), keys.sizes()
@@ -110,7 +112,7 @@ def test_a_refusal_is_never_by_an_old_figure(redis_server: RedisServer, new: New
     assert commit(new(run="run-2", state_bytes_max="100k"), 1) == 2
 
 
-def test_an_entry_from_the_future_is_measured_again(
+def test_size_with_a_future_time_is_measured_again(
     redis_server: RedisServer, new: NewProvider
 ) -> None:
     """The clock of the server before a fail-over was ahead."""
@@ -126,7 +128,7 @@ def test_an_entry_from_the_future_is_measured_again(
     assert all(one.at_ms < ahead and one.bytes < 100_000 for one in measured)
 
 
-def test_a_damaged_checkpoint_is_not_read_in_every_look(
+def test_damaged_checkpoint_is_not_read_in_every_poll(
     redis_server: RedisServer, new: NewProvider, caplog: pytest.LogCaptureFixture
 ) -> None:
     commit(new("damaged"), 0)
@@ -144,7 +146,7 @@ def test_a_damaged_checkpoint_is_not_read_in_every_look(
     assert caplog.text.count("is not counted") == 1
 
 
-def test_a_slow_look_rests_a_hundred_times_as_long(new: NewProvider) -> None:
+def test_slow_poll_waits_a_hundred_times_its_duration(new: NewProvider) -> None:
     class Slow(ManualClock):
         """A second passes whenever somebody looks."""
 
@@ -170,7 +172,7 @@ def test_a_slow_look_rests_a_hundred_times_as_long(new: NewProvider) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "x", "[]", '{"at": 1}', '{"at": -1, "bytes": "x"}'])
-def test_a_damaged_entry_is_measured_again(
+def test_damaged_size_is_measured_again(
     redis_server: RedisServer, reader: Reader, new: NewProvider, text: str
 ) -> None:
     commit(new(state_bytes_max="100k"), 0)
@@ -204,7 +206,7 @@ def test_a_key_prefix_counts_all_of_its_queries(
     assert gen not in sizes(redis_server, "team:")
 
 
-def test_a_warning_comes_once_before_the_limit(
+def test_warning_is_logged_once_before_the_limit(
     redis_server: RedisServer, new: NewProvider, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = ManualClock()
@@ -221,7 +223,7 @@ def test_a_warning_comes_once_before_the_limit(
     assert "operator 0 partition 0" in record.getMessage()
 
 
-def test_status_show_and_why_growing_tell_of_it(
+def test_status_show_and_why_growing_report_the_limit(
     redis_server: RedisServer,
     reader: Reader,
     new: NewProvider,
@@ -238,7 +240,7 @@ def test_status_show_and_why_growing_tell_of_it(
     assert " % of 3.00 kB" in capsys.readouterr().out
 
 
-def test_batches_wait_for_no_look_and_a_look_is_a_few_commands(
+def test_batches_do_not_wait_for_a_poll_of_few_commands(
     new: NewProvider,
 ) -> None:
     clock = ManualClock()
@@ -258,7 +260,7 @@ def test_batches_wait_for_no_look_and_a_look_is_a_few_commands(
     assert trips(limited, 3) == trips(plain, 3) + 1
 
 
-def test_a_server_that_refuses_the_list_does_not_fail_a_batch(
+def test_refused_list_of_checkpoints_fails_no_batch(
     redis_server: RedisServer, new: NewProvider, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = ManualClock()
@@ -273,7 +275,7 @@ def test_a_server_that_refuses_the_list_does_not_fail_a_batch(
     assert "could not be seen how large" in caplog.text
 
 
-def test_the_rights_of_a_job_are_enough(redis_server: RedisServer, new: NewProvider) -> None:
+def test_quota_needs_only_the_rights_of_a_job(redis_server: RedisServer, new: NewProvider) -> None:
     admin = redis_server.client()
     version = str(admin.info()["redis_version"]).rsplit(".", 1)[0]
     allowed = rules(Role.JOB, version=version, key_prefix="team")
@@ -284,7 +286,7 @@ def test_the_rights_of_a_job_are_enough(redis_server: RedisServer, new: NewProvi
 
 
 @pytest.mark.parametrize("answers", [False, True])
-def test_a_look_that_took_a_minute_does_not_rest_for_long(
+def test_interrupted_poll_does_not_delay_the_next_for_long(
     redis_server: RedisServer, new: NewProvider, monkeypatch: pytest.MonkeyPatch, answers: bool
 ) -> None:
     """The process was stopped meanwhile, or the server was away."""

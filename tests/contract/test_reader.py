@@ -36,7 +36,7 @@ def test_get_reads_the_confirmed_version(planted: Planted, reader: Reader) -> No
     assert state.get(["UA"]) == TWO
 
 
-def test_items_gives_every_live_row_once(planted: Planted, reader: Reader) -> None:
+def test_items_yields_every_live_row_once(planted: Planted, reader: Reader) -> None:
     planted.register()
     planted.commit(1, [({"carrier": f"c{i}"}, {"count": i, "total": 0.0}) for i in range(500)])
     planted.commit(2, [({"carrier": "c7"}, None), ({"carrier": "new"}, TWO)])
@@ -82,7 +82,7 @@ def test_an_unlisted_number_of_partitions_costs_one_more_trip(
 
 @pytest.mark.parametrize("mib", [0.75, 2])
 @pytest.mark.parametrize("at_once", [1, 64])
-def test_large_values_are_kept_within_the_bound(
+def test_large_values_are_cached_within_the_bound(
     planted: Planted, reader: Reader, mib: float, at_once: int
 ) -> None:
     planted.family = family(schema(k="string"), schema(text="string"))
@@ -134,7 +134,7 @@ def test_a_query_is_found_by_name_id_and_checkpoint(
     assert (operator.operator, operator.store, operator.partitions) == (0, "default", 4)
 
 
-def test_what_is_not_there_is_named(planted: Planted, reader: Reader) -> None:
+def test_unknown_query_operator_and_column_are_named(planted: Planted, reader: Reader) -> None:
     planted.register()
     with pytest.raises(NotFoundError, match=r"Did you mean 'flights'"):
         reader.query("flight")
@@ -144,7 +144,7 @@ def test_what_is_not_there_is_named(planted: Planted, reader: Reader) -> None:
         reader.query("flights").operator().get({"career": "UA"})
 
 
-def test_a_version_that_is_not_there_is_an_error(planted: Planted, reader: Reader) -> None:
+def test_missing_version_raises(planted: Planted, reader: Reader) -> None:
     planted.register()
     planted.commit(1, [(UA, ONE)])
     with pytest.raises(StateError) as error:
@@ -152,7 +152,7 @@ def test_a_version_that_is_not_there_is_an_error(planted: Planted, reader: Reade
     assert error.value.kind == Kind.STATE_LOST
 
 
-def test_a_key_prefix_is_another_list(planted: Planted, redis_server: RedisServer) -> None:
+def test_key_prefix_separates_queries(planted: Planted, redis_server: RedisServer) -> None:
     planted.tenant = "team:"
     planted.register()
     planted.commit(1, [(UA, ONE)])
@@ -212,7 +212,7 @@ def drop_after_open(reader: Reader, action: Callable[[], None]) -> None:
     reader.client.call = late  # type: ignore[method-assign]
 
 
-def test_a_snapshot_that_replaces_deltas_under_way_is_read(
+def test_snapshot_that_replaces_deltas_during_a_read_is_used(
     planted: Planted, reader: Reader
 ) -> None:
     planted.partitions = 1
@@ -226,7 +226,7 @@ def test_a_snapshot_that_replaces_deltas_under_way_is_read(
     assert state.get(AA) == TWO
 
 
-def test_a_destroyed_segment_is_not_absence(planted: Planted, reader: Reader) -> None:
+def test_destroyed_segment_is_not_read_as_absent(planted: Planted, reader: Reader) -> None:
     planted.partitions = 1
     planted.register()
     planted.commit(1, [(UA, ONE)])
@@ -238,7 +238,7 @@ def test_a_destroyed_segment_is_not_absence(planted: Planted, reader: Reader) ->
         assert error.value.kind == Kind.STATE_LOST
 
 
-def test_a_damaged_block_is_not_absence(planted: Planted, reader: Reader) -> None:
+def test_damaged_block_is_not_read_as_absent(planted: Planted, reader: Reader) -> None:
     planted.partitions = planted.buckets = 1
     planted.register()
     planted.commit(1, [(UA, ONE)])
@@ -252,7 +252,7 @@ def test_a_damaged_block_is_not_absence(planted: Planted, reader: Reader) -> Non
             read()
 
 
-def test_keys_laid_out_otherwise_than_listed_are_found(planted: Planted, reader: Reader) -> None:
+def test_keys_of_another_layout_than_registered_are_found(planted: Planted, reader: Reader) -> None:
     planted.partitions = 1
     planted.family = family(
         schema(user="string", day="long"), PLAIN.value_schema, kind="prefix", params=[1]
@@ -264,7 +264,7 @@ def test_keys_laid_out_otherwise_than_listed_are_found(planted: Planted, reader:
     assert reader.query("flights").operator().get(key) == ONE
 
 
-def test_a_prefix_of_another_type_is_refused(planted: Planted, reader: Reader) -> None:
+def test_prefix_of_another_type_is_refused(planted: Planted, reader: Reader) -> None:
     planted.partitions = 1
     planted.family = family(
         schema(user="string", day="long"), PLAIN.value_schema, kind="prefix", params=[1]
@@ -278,7 +278,7 @@ def test_a_prefix_of_another_type_is_refused(planted: Planted, reader: Reader) -
             list(state.scan(prefix=prefix))
 
 
-def test_a_flushed_script_cache_is_no_obstacle(planted: Planted, reader: Reader) -> None:
+def test_flushed_scripts_are_loaded_again(planted: Planted, reader: Reader) -> None:
     planted.register()
     planted.commit(1, [(UA, ONE)])
     state = reader.query("flights").operator()
@@ -302,7 +302,7 @@ def test_a_flushed_script_cache_is_no_obstacle(planted: Planted, reader: Reader)
         ("m", f"d:1:{uid(1)}", b"- 1 1 1 1 1 1 z"),
     ],
 )
-def test_what_is_malformed_is_a_format_error(
+def test_malformed_entries_raise_format(
     planted: Planted, reader: Reader, place: str, field: str, value: bytes
 ) -> None:
     planted.partitions = 1
@@ -331,7 +331,7 @@ def test_further_keys_read_one_partition(planted: Planted, reader: Reader) -> No
     assert commands_seen(planted)["hmget"] == 2 + opened + blocks
 
 
-def test_a_key_that_lies_elsewhere_is_found(planted: Planted, reader: Reader) -> None:
+def test_key_outside_its_likely_partition_is_found(planted: Planted, reader: Reader) -> None:
     planted.register()
     planted.commit(1, [(AA, ONE)])
     elsewhere = (planted.partition(UA) + 1) % planted.partitions

@@ -150,7 +150,7 @@ def test_no_read_is_torn_while_the_store_commits(bank: Bank, reader: Reader, rea
         assert bank.batch > first
 
 
-def test_a_batch_is_named_by_its_number(bank: Bank, reader: Reader) -> None:
+def test_batch_is_read_by_its_number(bank: Bank, reader: Reader) -> None:
     for _ in range(3):
         bank.run()
     state = reader.query(bank.name).operator()
@@ -179,7 +179,7 @@ def rows(state: OperatorState, **which: Any) -> dict[str, Any]:
     return {key["carrier"]: value for key, value in state.items(**which)}
 
 
-def test_partitions_that_are_behind_are_read_where_the_first_one_is(
+def test_unconfirmed_partitions_are_read_at_the_newest_confirmed_version(
     planted: Planted, reader: Reader
 ) -> None:
     planted.register()
@@ -196,7 +196,7 @@ def test_partitions_that_are_behind_are_read_where_the_first_one_is(
     assert rows(state) == {"UA": TWO, "AA": TWO}
 
 
-def test_which_of_several_attempts_counts_is_not_guessed(planted: Planted, reader: Reader) -> None:
+def test_ambiguous_attempts_are_not_guessed(planted: Planted, reader: Reader) -> None:
     planted.register()
     planted.commit(1, [(UA, ONE), (AA, ONE)])
     planted.commit(2, [(UA, TWO), (AA, TWO)], confirmed=False)
@@ -210,7 +210,7 @@ def test_which_of_several_attempts_counts_is_not_guessed(planted: Planted, reade
     assert rows(reader.query("flights").operator()) == {"UA": ONE, "AA": ONE}
 
 
-def test_a_rewind_under_way_is_read_where_it_goes(planted: Planted, reader: Reader) -> None:
+def test_rewind_in_progress_is_read_at_its_target(planted: Planted, reader: Reader) -> None:
     planted.register()
     planted.commit(1, [(UA, ONE), (AA, ONE)])
     planted.commit(2, [(UA, TWO), (AA, TWO)])
@@ -224,7 +224,7 @@ def test_a_rewind_under_way_is_read_where_it_goes(planted: Planted, reader: Read
     assert rows(state) == rows(state, at="latest") == {"UA": ONE, "AA": ONE}
 
 
-def test_a_partition_that_was_lost_is_not_empty(planted: Planted, reader: Reader) -> None:
+def test_lost_partition_is_not_read_as_empty(planted: Planted, reader: Reader) -> None:
     planted.register()
     planted.commit(1, [(UA, ONE), (AA, ONE)])
     planted.client.delete(keys.meta(planted.id(planted.partition(UA))))
@@ -235,7 +235,7 @@ def test_a_partition_that_was_lost_is_not_empty(planted: Planted, reader: Reader
         assert error.value.kind == Kind.STATE_LOST
 
 
-def test_partitions_that_no_task_ever_had_are_empty(planted: Planted, reader: Reader) -> None:
+def test_never_written_partitions_are_empty(planted: Planted, reader: Reader) -> None:
     planted.register()
     planted.commit(1, [(UA, ONE), (AA, ONE)])
     planted.partitions = 6
@@ -246,7 +246,7 @@ def test_partitions_that_no_task_ever_had_are_empty(planted: Planted, reader: Re
         assert state.get_many([UA, AA, {"carrier": "none"}], at=at) == [ONE, ONE, None]
 
 
-def test_partitions_with_writers_of_their_own_have_versions_of_their_own(
+def test_independently_written_partitions_have_their_own_versions(
     redis_server: RedisServer, reader: Reader
 ) -> None:
     for number, commits in ((0, 1), (1, 3)):
@@ -264,7 +264,7 @@ def test_partitions_with_writers_of_their_own_have_versions_of_their_own(
     assert state.view().get_many(["k1", "k0"]) == [2, 0]
 
 
-def test_a_view_is_of_one_version_while_that_is_kept(planted: Planted, reader: Reader) -> None:
+def test_view_stays_at_one_version_while_it_is_kept(planted: Planted, reader: Reader) -> None:
     planted.partitions = 1
     planted.register()
     planted.commit(1, [(UA, ONE), (AA, ONE)])
@@ -293,7 +293,7 @@ def test_a_view_is_of_one_version_while_that_is_kept(planted: Planted, reader: R
             state.get(UA, **wrong)
 
 
-def test_a_view_has_one_version_of_all_stores(redis_server: RedisServer, reader: Reader) -> None:
+def test_view_reads_all_stores_at_one_version(redis_server: RedisServer, reader: Reader) -> None:
     client = redis_server.client()
     sides = [Planted(client, operator=0, store=name) for name in ("left", "right", "gone")]
     for side in sides:
@@ -347,7 +347,7 @@ def went_back(redis_server: RedisServer) -> None:
 
 @pytest.mark.usefixtures("went_back")
 @pytest.mark.parametrize("at", ["confirmed", "latest"])
-def test_a_view_is_where_the_newest_run_is(reader: Reader, at: str) -> None:
+def test_view_follows_the_newest_run(reader: Reader, at: str) -> None:
     view = reader.query("flights").view(at=at)
     assert view.version == 2
     assert [one.operator for one in view.operators()] == [0]
@@ -356,7 +356,7 @@ def test_a_view_is_where_the_newest_run_is(reader: Reader, at: str) -> None:
         view.operator(1).get(UA)
 
 
-def test_a_view_beside_an_older_plan_guesses_no_attempt(
+def test_view_with_a_store_of_an_older_plan_guesses_no_attempt(
     redis_server: RedisServer, reader: Reader
 ) -> None:
     client = redis_server.client()
@@ -391,7 +391,7 @@ def attempt(
     planted.client.hset(keys.meta(planted.id(number)), ident, entry.text)
 
 
-def test_an_attempt_is_not_taken_for_the_one_that_was_opened_meanwhile(
+def test_attempt_is_not_confused_with_one_opened_meanwhile(
     planted: Planted, reader: Reader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     planted.register()
@@ -424,7 +424,7 @@ def test_an_attempt_is_not_taken_for_the_one_that_was_opened_meanwhile(
     assert raced
 
 
-def test_keys_of_two_timelines_are_not_put_together(
+def test_keys_of_two_timelines_are_not_mixed(
     planted: Planted, reader: Reader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     planted.register()

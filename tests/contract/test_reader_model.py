@@ -73,7 +73,7 @@ def history(planted: Planted, rng: random.Random, *, alike: bool) -> dict[int, R
 
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize(("kind", "params"), KINDS)
-def test_every_version_reads_as_the_model(
+def test_every_version_equals_the_model(
     shared_redis_server: RedisServer, seed: int, kind: str, params: tuple[int, ...]
 ) -> None:
     rng = random.Random(seed)
@@ -134,7 +134,7 @@ def check(reader: Reader, planted: Planted, version: int, rows: Rows) -> None:
 @pytest.mark.parametrize("whole", [True, False], ids=["deltas-whole", "blocks-alone"])
 @pytest.mark.parametrize(("kind", "params"), [("none", ()), ("range", (1,))])
 @pytest.mark.parametrize("seed", range(24))
-def test_what_the_cache_has_says_the_same(
+def test_cached_reads_equal_the_model(
     shared_redis_server: RedisServer,
     monkeypatch: pytest.MonkeyPatch,
     seed: int,
@@ -196,9 +196,7 @@ def test_what_the_cache_has_says_the_same(
 
 
 @pytest.mark.parametrize("keep", [True, False])
-def test_segments_that_are_replaced_in_between_are_read_anew(
-    shared_redis_server: RedisServer, keep: bool
-) -> None:
+def test_replaced_segments_are_read_again(shared_redis_server: RedisServer, keep: bool) -> None:
     gen = f"{keep + 1:032x}"
     planted = Planted(shared_redis_server.client(), partitions=1, gen=gen, tenant="replaced:")
     codes = [{"carrier": f"c{n}"} for n in range(300)]
@@ -217,7 +215,9 @@ def test_segments_that_are_replaced_in_between_are_read_anew(
 
 
 @pytest.mark.parametrize("keep", [True, False])
-def test_each_look_into_a_block_says_the_same(shared_redis_server: RedisServer, keep: bool) -> None:
+def test_each_way_to_read_a_block_equals_the_model(
+    shared_redis_server: RedisServer, keep: bool
+) -> None:
     planted = Planted(
         shared_redis_server.client(), partitions=1, gen=f"{4 + keep:032x}", tenant="looks:"
     )
@@ -245,7 +245,7 @@ def test_each_look_into_a_block_says_the_same(shared_redis_server: RedisServer, 
         assert (trips[-1] == trips[0]) == keep
 
 
-def test_a_lost_part_of_a_bucket_is_an_error(shared_redis_server: RedisServer) -> None:
+def test_lost_part_of_a_bucket_raises(shared_redis_server: RedisServer) -> None:
     planted = Planted(shared_redis_server.client(), partitions=1, gen="3" * 32, tenant="parts:")
     codes = [{"carrier": f"c{n:03}"} for n in range(300)]
     rows = {planted.key(code): planted.value({"count": 1, "total": 0.0}) for code in codes}

@@ -41,7 +41,7 @@ def move(planted: Planted) -> Callable[[], None]:
     return moved
 
 
-def test_calls_find_out_within_ten_seconds(
+def test_calls_raise_within_ten_seconds_of_a_move(
     reader: Reader, clock: ManualClock, move: Callable[[], None]
 ) -> None:
     query = reader.query("flights")
@@ -71,7 +71,7 @@ def test_calls_find_out_within_ten_seconds(
     assert view.operator().get(UA) == TWO
 
 
-def test_a_feed_that_waits_is_told(
+def test_waiting_feed_raises_after_a_move(
     reader: Reader, clock: ManualClock, move: Callable[[], None]
 ) -> None:
     feed = reader.query("flights").operator().changes(since=0, follow=True)
@@ -83,7 +83,7 @@ def test_a_feed_that_waits_is_told(
     assert clock.now_s <= 12
 
 
-def test_a_stream_that_waits_is_told(
+def test_waiting_stream_raises_after_a_move(
     redis_server: RedisServer, clock: ManualClock, move: Callable[[], None]
 ) -> None:
     options = config.parse({"url": redis_server.url, "deadline": "600s"})

@@ -21,7 +21,9 @@ UA, AA = {"carrier": "UA"}, {"carrier": "AA"}
 ONE, TWO = {"count": 1, "total": 0.5}, {"count": 2, "total": 1.5}
 
 
-def test_names_that_come_twice_are_told_apart(redis_server: RedisServer, reader: Reader) -> None:
+def test_duplicate_column_names_are_distinguished(
+    redis_server: RedisServer, reader: Reader
+) -> None:
     layout = family(
         schema(k="string", n="long"), schema(k="string", n="integer", **{"value.k": "long"})
     )
@@ -36,7 +38,7 @@ def test_names_that_come_twice_are_told_apart(redis_server: RedisServer, reader:
     assert state.get(["a", 1]) == {"k": "b", "n": 2, "value.k": 3}
 
 
-def test_an_empty_state_is_a_table_without_rows(planted: Planted, reader: Reader) -> None:
+def test_empty_state_reads_as_an_empty_table(planted: Planted, reader: Reader) -> None:
     planted.register()
     state = reader.query("flights").operator()
     for _ in range(2):
@@ -48,7 +50,7 @@ def test_an_empty_state_is_a_table_without_rows(planted: Planted, reader: Reader
     assert list(state.to_batches()) == []
 
 
-def test_what_cannot_be_asked_for_is_named(planted: Planted, reader: Reader) -> None:
+def test_invalid_scan_arguments_are_named(planted: Planted, reader: Reader) -> None:
     planted.register()
     planted.commit(1, [(UA, ONE)])
     state = reader.query("flights").operator()
@@ -78,7 +80,7 @@ def test_what_cannot_be_asked_for_is_named(planted: Planted, reader: Reader) -> 
         ("polars", "polars", "to_polars"),
     ],
 )
-def test_a_package_that_is_missing_is_named_with_its_extra(
+def test_missing_package_is_named_with_its_extra(
     planted: Planted,
     reader: Reader,
     monkeypatch: pytest.MonkeyPatch,
@@ -121,7 +123,7 @@ def test_many_keys_are_read_in_bounded_pieces(planted: Planted, reader: Reader) 
     assert reader.client.round_trips - before <= 4 + len(found) // KEYS_AT_ONCE
 
 
-def test_one_key_in_its_place_proves_nothing_about_the_others(
+def test_key_in_its_likely_partition_does_not_vouch_for_others(
     planted: Planted, reader: Reader
 ) -> None:
     planted.register()
@@ -146,7 +148,7 @@ def written(planted: Planted, partition: int, seconds: float) -> None:
     planted.client.hset(keys.meta(planted.id(partition)), "t", at)
 
 
-def test_a_query_that_gives_no_sign_of_life_is_stale(planted: Planted, reader: Reader) -> None:
+def test_query_without_a_sign_of_life_is_stale(planted: Planted, reader: Reader) -> None:
     planted.register()
     planted.commit(1, [(UA, ONE)])
     state = reader.query("flights").operator()
@@ -168,7 +170,7 @@ def test_a_query_that_gives_no_sign_of_life_is_stale(planted: Planted, reader: R
         state.get(UA, max_age=300)
 
 
-def test_a_view_grows_older(planted: Planted, redis_server: RedisServer) -> None:
+def test_view_becomes_stale_with_time(planted: Planted, redis_server: RedisServer) -> None:
     planted.register()
     planted.commit(1, [(UA, ONE)])
     seen(planted, 60)

@@ -88,7 +88,7 @@ def state_of(reader: Reader) -> OperatorState:
     return reader.query("flights").operator()
 
 
-def test_while_a_reader_asks_for_what_is_new(
+def test_rewind_while_reading_new_versions_reads_one_timeline(
     planted: Planted, reader: Reader, goes_back: Callable[[], None]
 ) -> None:
     planted.commit(2, [(UA, BEFORE), (AA, BEFORE)])
@@ -101,7 +101,7 @@ def test_while_a_reader_asks_for_what_is_new(
     assert state.get_many([UA, AA]) == [AFTER, AFTER]
 
 
-def test_while_a_reader_asks_for_what_is_behind(
+def test_rewind_while_reading_lagging_partitions_reads_one_timeline(
     planted: Planted, reader: Reader, goes_back: Callable[[], None]
 ) -> None:
     planted.commit(2, [(UA, BEFORE), (AA, BEFORE)], confirmed=False)
@@ -111,7 +111,7 @@ def test_while_a_reader_asks_for_what_is_behind(
     assert state.get_many([UA, AA]) == [AFTER, AFTER]
 
 
-def test_while_a_reader_finds_more_partitions_than_are_listed(
+def test_rewind_while_finding_unlisted_partitions_reads_one_timeline(
     planted: Planted, reader: Reader, goes_back: Callable[[], None]
 ) -> None:
     planted.commit(2, [(UA, BEFORE), (AA, BEFORE)])
@@ -124,7 +124,7 @@ def test_while_a_reader_finds_more_partitions_than_are_listed(
 
 @pytest.mark.parametrize("confirmed", [True, False])
 @pytest.mark.usefixtures("goes_back")
-def test_a_partition_that_has_come_as_far_again_does_not_count_yet(
+def test_partition_that_caught_up_after_a_rewind_is_not_counted_yet(
     planted: Planted, reader: Reader, monkeypatch: pytest.MonkeyPatch, confirmed: bool
 ) -> None:
     planted.commit(2, [(UA, BEFORE), (AA, BEFORE)], confirmed=confirmed)
@@ -137,7 +137,7 @@ def test_a_partition_that_has_come_as_far_again_does_not_count_yet(
 
 
 @pytest.mark.usefixtures("goes_back")
-def test_while_a_reader_asks_for_what_was_published_last(
+def test_rewind_while_reading_latest_reads_one_timeline(
     planted: Planted, reader: Reader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     planted.commit(2, [(UA, BEFORE), (AA, BEFORE)])

@@ -91,7 +91,7 @@ def test_what_was_purged_expires_and_comes_back_as_it_was(
     assert "[REDIS_NOT_FOUND]" in capsys.readouterr().err
 
 
-def test_nobody_is_served_what_expires(
+def test_expiring_state_is_served_to_no_reader(
     redis_server: RedisServer,
     client: Client,
     raw: redis.Redis,
@@ -152,7 +152,7 @@ def id_of_job(client: Client) -> PartitionId:
     return StateStoreId("orders", 0, 0).partition(gen)
 
 
-def test_a_commit_that_was_under_way_is_refused_and_the_job_goes_on_when_it_was_called_back(
+def test_commit_during_a_purge_is_refused_and_the_job_continues_after_a_recall(
     client: Client, raw: redis.Redis, job: Callable[[], StateStoreProvider]
 ) -> None:
     provider = job()
@@ -177,9 +177,7 @@ def test_a_commit_that_was_under_way_is_refused_and_the_job_goes_on_when_it_was_
     assert not [key for key in raw.keys("*") if raw.pttl(key) != -1]
 
 
-def test_a_commit_that_is_sent_again_after_a_purge_removes_nothing(
-    client: Client, raw: redis.Redis
-) -> None:
+def test_retried_commit_after_a_purge_removes_no_expiry(client: Client, raw: redis.Redis) -> None:
     """Its reply was lost, and between the two sendings the checkpoint was purged."""
     planted = grown(raw, versions=2)
     id_ = planted.id(0)
@@ -201,7 +199,7 @@ def test_a_commit_that_is_sent_again_after_a_purge_removes_nothing(
     assert partition.open(run.run_id, 3).pin == Pin(3, "mine")
 
 
-def test_a_job_that_opened_before_and_lists_itself_again_does_not_keep_what_was_purged(
+def test_job_that_registers_again_after_a_purge_removes_no_expiry(
     client: Client, raw: redis.Redis, job: Callable[[], StateStoreProvider]
 ) -> None:
     """The job's entries are refused, because its partition is refused."""
@@ -222,7 +220,7 @@ def test_a_job_that_opened_before_and_lists_itself_again_does_not_keep_what_was_
     assert job().get_read_store(1).get("k") == 1
 
 
-def test_an_ephemeral_checkpoint_lives_no_longer(client: Client, raw: redis.Redis) -> None:
+def test_recall_does_not_prolong_an_ephemeral_checkpoint(client: Client, raw: redis.Redis) -> None:
     planted = grown(raw, versions=2)
     for key in raw.keys(f"*{GEN}*"):
         raw.pexpire(key, 3_600_000)
@@ -242,7 +240,7 @@ class CutError(Exception):
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_a_purge_that_was_cut_is_called_back_or_finished(
+def test_interrupted_purge_is_recalled_or_finished(
     client: Client, raw: redis.Redis, planted: Planted, again: bool
 ) -> None:
     before = state(raw)
@@ -264,9 +262,7 @@ def test_a_purge_that_was_cut_is_called_back_or_finished(
     assert len(unknown) == len(before) + 1
 
 
-def test_a_recall_that_was_cut_is_finished(
-    client: Client, raw: redis.Redis, planted: Planted
-) -> None:
+def test_interrupted_recall_is_finished(client: Client, raw: redis.Redis, planted: Planted) -> None:
     before = state(raw)
     expire(client, GEN)
 
@@ -282,7 +278,7 @@ def test_a_recall_that_was_cut_is_finished(
     assert planted.partitions == 4
 
 
-def test_what_is_called_back_while_it_is_purged_is_whole(
+def test_recall_during_a_purge_restores_the_whole_state(
     client: Client, raw: redis.Redis, planted: Planted
 ) -> None:
     """The purge has done its partitions, and goes on to what it takes for strays."""
@@ -297,7 +293,7 @@ def test_what_is_called_back_while_it_is_purged_is_whole(
     assert planted.partitions == 4
 
 
-def test_segments_that_are_not_whole_are_counted(
+def test_incomplete_segments_are_counted(
     redis_server: RedisServer,
     raw: redis.Redis,
     planted: Planted,
@@ -311,7 +307,7 @@ def test_segments_that_are_not_whole_are_counted(
     assert "warning: 1 segments do not have all their blocks" in capsys.readouterr().err
 
 
-def test_what_nothing_names_expires_too(
+def test_unreferenced_keys_expire_too(
     redis_server: RedisServer, client: Client, raw: redis.Redis, planted: Planted
 ) -> None:
     stray, staged = (keys.segment(planted.id(0), f"d:9:{name}") for name in ("stray", "staged"))
@@ -330,7 +326,7 @@ def test_what_nothing_names_expires_too(
     }
 
 
-def test_the_name_of_a_python_checkpoint_is_free_when_it_was_removed_at_once(
+def test_immediate_purge_frees_the_name_of_a_python_checkpoint(
     redis_server: RedisServer,
     client: Client,
     raw: redis.Redis,
@@ -382,7 +378,7 @@ SIGNS: dict[str, tuple[Callable[[Any, Planted], object], str]] = {
 
 
 @pytest.mark.parametrize("sign", SIGNS)
-def test_what_may_be_in_use_is_not_touched_without_force(
+def test_checkpoint_in_use_is_purged_only_with_force(
     redis_server: RedisServer,
     raw: redis.Redis,
     planted: Planted,
@@ -416,7 +412,9 @@ def test_what_may_be_in_use_is_not_touched_without_force(
 
 
 @pytest.mark.usefixtures("planted")
-def test_what_ran_long_ago_needs_no_force(redis_server: RedisServer, raw: redis.Redis) -> None:
+def test_old_checkpoint_is_purged_without_force(
+    redis_server: RedisServer, raw: redis.Redis
+) -> None:
     raw.hset(keys.query(GEN), "seen", now_ms(raw) - 181_000)
     assert purge(redis_server, "--yes") == 0
 

@@ -73,7 +73,7 @@ def test_further_keys_of_a_new_version_ask_for_no_blocks(planted: Planted, reade
     assert state.get_many(KEYS) == [value(newest[number]) for number in newest]
 
 
-def test_a_damaged_block_of_a_delta_concerns_its_own_keys(planted: Planted, reader: Reader) -> None:
+def test_damaged_block_of_a_delta_affects_only_its_keys(planted: Planted, reader: Reader) -> None:
     state = reader.query("flights").operator()
     change(planted, 1, KEYS)
     warm(state)
@@ -93,7 +93,7 @@ def test_a_damaged_block_of_a_delta_concerns_its_own_keys(planted: Planted, read
     assert 0 < damaged < len(KEYS)
 
 
-def test_a_delta_that_is_gone_is_not_missed(planted: Planted, reader: Reader) -> None:
+def test_delta_replaced_by_a_snapshot_is_not_missed(planted: Planted, reader: Reader) -> None:
     state = reader.query("flights").operator()
     change(planted, 1, KEYS)
     warm(state)
@@ -108,7 +108,7 @@ def test_a_delta_that_is_gone_is_not_missed(planted: Planted, reader: Reader) ->
 
 
 @pytest.mark.parametrize("room", [0, 20_000, 60_000])
-def test_the_room_is_kept_whatever_changes(
+def test_memory_bound_of_recent_rows_holds(
     planted: Planted, reader: Reader, monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:
     monkeypatch.setattr(block_cache, "RECENT_BYTES_MAX", room)
@@ -127,7 +127,7 @@ def test_the_room_is_kept_whatever_changes(
         assert query.blocks.recent_room() >= -0.1 * room
 
 
-def test_a_family_that_was_dropped_last_stays_dropped(planted: Planted, reader: Reader) -> None:
+def test_family_dropped_by_the_newest_delta_stays_dropped(planted: Planted, reader: Reader) -> None:
     planted.delta(0, 1, {planted.key(key): planted.value(value(1)) for key in KEYS[:10]})
     for version in (2, 3):
         segment = SegmentWriter(f"d:{version}:{uid(version)}", [], 1)
@@ -145,7 +145,9 @@ def test_a_family_that_was_dropped_last_stays_dropped(planted: Planted, reader: 
         assert found.families == ()
 
 
-def test_values_that_compress_well_take_no_more_room(planted: Planted, reader: Reader) -> None:
+def test_well_compressed_values_stay_within_the_memory_bound(
+    planted: Planted, reader: Reader
+) -> None:
     planted.family = replace(planted.family, value_schema=schema(text="string"))
     planted.register()
     query = reader.query("flights")
@@ -164,7 +166,7 @@ def test_values_that_compress_well_take_no_more_room(planted: Planted, reader: R
     assert query.blocks.resets < 10
 
 
-def test_a_version_that_is_named_is_put_together_once(planted: Planted, reader: Reader) -> None:
+def test_named_version_is_merged_once(planted: Planted, reader: Reader) -> None:
     state = reader.query("flights").operator()
     change(planted, 1, KEYS)
     for version in range(2, 8):

@@ -13,7 +13,7 @@ from tests.support.releases import load, put_files, put_keys, rows_of, written
 
 
 @pytest.mark.parametrize("name", written())
-def test_what_a_release_left_is_read(
+def test_state_of_each_release_is_readable(
     name: str, redis_server: RedisServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     left = load(name)
@@ -31,7 +31,7 @@ def test_what_a_release_left_is_read(
         assert rows_of(reader, left["gen"]) == left["rows"]
 
 
-def test_there_is_one_of_each_kind() -> None:
+def test_each_kind_of_state_is_captured() -> None:
     names = {name.split("/")[1] for name in written()}
     assert names >= {
         "aggregation",

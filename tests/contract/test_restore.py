@@ -97,7 +97,7 @@ def dump(client: Any) -> dict[str, dict[bytes, bytes]]:
     }
 
 
-def test_lost_state_comes_back(case: Case, planted: Planted, raw: Any) -> None:
+def test_lost_state_is_restored(case: Case, planted: Planted, raw: Any) -> None:
     plant_copy(planted, case.checkpoint, 2)
     plant_copy(planted, case.checkpoint, COPIED)
     before = dump(raw)
@@ -132,7 +132,7 @@ def test_lost_state_comes_back(case: Case, planted: Planted, raw: Any) -> None:
     assert "0 partitions would be restored, 0 files" in case.told()
 
 
-def test_an_older_copy_on_request(case: Case, planted: Planted, raw: Any) -> None:
+def test_older_copy_is_restored_on_request(case: Case, planted: Planted, raw: Any) -> None:
     plant_copy(planted, case.checkpoint, 2)
     plant_copy(planted, case.checkpoint, COPIED)
     raw.flushdb()
@@ -142,7 +142,7 @@ def test_an_older_copy_on_request(case: Case, planted: Planted, raw: Any) -> Non
     assert "batch 1 is the newest now" in case.told()
 
 
-def test_a_local_copy_of_a_checkpoint_elsewhere(case: Case, planted: Planted, raw: Any) -> None:
+def test_copied_folder_is_restored_by_its_gen(case: Case, planted: Planted, raw: Any) -> None:
     plant_copy(planted, case.checkpoint, COPIED)
     raw.flushdb()
     (case.checkpoint / "state" / "_redis_state").unlink()
@@ -155,7 +155,7 @@ def test_a_local_copy_of_a_checkpoint_elsewhere(case: Case, planted: Planted, ra
     assert raw.exists(keys.meta(planted.id(0)))
 
 
-def test_a_part_of_the_partitions(case: Case, planted: Planted, raw: Any) -> None:
+def test_lost_partitions_alone_are_restored(case: Case, planted: Planted, raw: Any) -> None:
     plant_copy(planted, case.checkpoint, COPIED)
     kept = dump(raw)
     lost = keys.partition(planted.id(planted.partition(UA)))
@@ -171,7 +171,7 @@ def test_a_part_of_the_partitions(case: Case, planted: Planted, raw: Any) -> Non
     assert case.run("doctor") == 0
 
 
-def test_the_rights_of_a_job_are_enough(
+def test_restore_needs_only_the_rights_of_a_job(
     case: Case, planted: Planted, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant_copy(planted, case.checkpoint, COPIED)
@@ -183,14 +183,14 @@ def test_the_rights_of_a_job_are_enough(
     assert raw.exists(keys.meta(planted.id(0)))
 
 
-def test_what_redis_has_is_never_replaced(case: Case, planted: Planted, raw: Any) -> None:
+def test_restore_never_replaces_existing_state(case: Case, planted: Planted, raw: Any) -> None:
     plant_copy(planted, case.checkpoint, COPIED)
     id_ = planted.id(planted.partition(UA))
     raw.unlink(keys.segment(id_, f"d:{COPIED}:{uid(COPIED)}"))
     case.refused("[REDIS_STATE_LOST]", "Redis has this partition, but in other versions", "purge")
 
 
-def test_a_copy_of_another_timeline_is_passed_over(case: Case, planted: Planted, raw: Any) -> None:
+def test_copy_of_another_timeline_is_skipped(case: Case, planted: Planted, raw: Any) -> None:
     plant_copy(planted, case.checkpoint, 2)
     plant_copy(planted, case.checkpoint, COPIED)
     raw.flushdb()
@@ -201,7 +201,7 @@ def test_a_copy_of_another_timeline_is_passed_over(case: Case, planted: Planted,
     assert "batch 1 is the newest now" in case.told()
 
 
-def test_what_spark_has_not_logged_is_passed_over(case: Case, planted: Planted, raw: Any) -> None:
+def test_unlogged_copy_is_skipped(case: Case, planted: Planted, raw: Any) -> None:
     plant_copy(planted, case.checkpoint, COPIED)
     raw.flushdb()
     for batch in (3, 4):
@@ -210,11 +210,11 @@ def test_what_spark_has_not_logged_is_passed_over(case: Case, planted: Planted, 
 
 
 @pytest.mark.usefixtures("raw")
-def test_no_copy_at_all(case: Case) -> None:
+def test_missing_copies_raise_not_found(case: Case) -> None:
     case.refused("[REDIS_NOT_FOUND]", "copyEveryBatches")
 
 
-def test_an_unfinished_copy_is_none(case: Case, planted: Planted, raw: Any) -> None:
+def test_unfinished_copy_is_ignored(case: Case, planted: Planted, raw: Any) -> None:
     folder = plant_copy(planted, case.checkpoint, COPIED)
     (folder / "manifest").unlink()
     raw.flushdb()
@@ -281,14 +281,14 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("what", HOSTILE)
-def test_a_hostile_file(case: Case, planted: Planted, raw: Any, what: str) -> None:
+def test_hostile_copy_raises_format(case: Case, planted: Planted, raw: Any, what: str) -> None:
     change, said = HOSTILE[what]
     plant_copy(planted, case.checkpoint, COPIED, change=bent(change))
     raw.flushdb()
     case.refused("[REDIS_FORMAT]", said, part_name(planted, 1))
 
 
-def test_damage_on_the_disk(case: Case, planted: Planted, raw: Any) -> None:
+def test_each_damaged_byte_of_a_copy_is_found(case: Case, planted: Planted, raw: Any) -> None:
     """Any changed byte of any file is found; a manifest that is older is used when it is asked."""
     folder = plant_copy(planted, case.checkpoint, COPIED)
     raw.flushdb()
@@ -306,7 +306,7 @@ def test_damage_on_the_disk(case: Case, planted: Planted, raw: Any) -> None:
     assert case.run("restore", "--yes") == 0
 
 
-def test_files_that_changed_places(case: Case, planted: Planted, raw: Any) -> None:
+def test_swapped_files_raise_format(case: Case, planted: Planted, raw: Any) -> None:
     folder = plant_copy(planted, case.checkpoint, COPIED)
     raw.flushdb()
     first, second = (folder / part_name(planted, number) for number in (0, 1))
@@ -329,7 +329,7 @@ def test_files_that_changed_places(case: Case, planted: Planted, raw: Any) -> No
         {"offsets": "short"},
     ],
 )
-def test_a_hostile_manifest(
+def test_hostile_manifest_raises_format(
     case: Case, planted: Planted, raw: Any, change: dict[str, object]
 ) -> None:
     folder = plant_copy(planted, case.checkpoint, COPIED)
@@ -339,9 +339,7 @@ def test_a_hostile_manifest(
     case.refused("[REDIS_FORMAT]")
 
 
-def test_a_copy_brings_no_runs_and_epochs_of_its_time(
-    case: Case, planted: Planted, raw: Any
-) -> None:
+def test_restore_drops_runs_and_epochs_of_the_copy(case: Case, planted: Planted, raw: Any) -> None:
     """They would fence the run of today, and a note of a purge would be believed."""
     folder = plant_copy(planted, case.checkpoint, COPIED)
     manifest = json.loads((folder / "manifest").read_bytes()[65:])
@@ -356,7 +354,9 @@ def test_a_copy_brings_no_runs_and_epochs_of_its_time(
     assert found[b"f"] == b"1"
 
 
-def test_signed_blocks(case: Case, planted: Planted, raw: Any, tmp_path: Path) -> None:
+def test_signed_blocks_are_restored_with_their_key(
+    case: Case, planted: Planted, raw: Any, tmp_path: Path
+) -> None:
     """They come back as they were signed; a key that does not fit is told before."""
     for name, secret in (("key", "s" * 32), ("other", "t" * 32)):
         (tmp_path / name).write_text(secret)

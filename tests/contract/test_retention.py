@@ -71,9 +71,7 @@ def planted(raw: redis.Redis, client: Client) -> PartitionClient:
     return PartitionClient(client, id_, versions_to_retain=1)
 
 
-def test_no_call_does_more_than_a_bounded_piece_of_it(
-    raw: redis.Redis, client: CountingClient
-) -> None:
+def test_each_retention_call_is_bounded(raw: redis.Redis, client: CountingClient) -> None:
     partition = planted(raw, client)
     client.counts.clear()
     report = partition.retain()
@@ -117,9 +115,7 @@ def before_the_first_drop(client: CountingClient, meanwhile: Meanwhile) -> None:
     client._exchange = interrupted  # type: ignore[method-assign]  # of one test alone
 
 
-def test_a_plan_is_given_up_when_another_run_goes_back(
-    raw: redis.Redis, client: CountingClient
-) -> None:
+def test_rewind_by_another_run_cancels_the_plan(raw: redis.Redis, client: CountingClient) -> None:
     partition = planted(raw, client)
     meta = keys.meta(partition.id)
     # A run that a driver registered acquires at a version that the plan takes out.
@@ -131,7 +127,7 @@ def test_a_plan_is_given_up_when_another_run_goes_back(
     assert partition.open("", 701).segments[-1].version == 700
 
 
-def test_of_two_plans_the_older_one_is_given_up(raw: redis.Redis, client: CountingClient) -> None:
+def test_older_of_two_plans_is_cancelled(raw: redis.Redis, client: CountingClient) -> None:
     partition = planted(raw, client)
     meta, newest = keys.meta(partition.id), {"o": str(VERSIONS), "ou": f"u{VERSIONS}"}
     # It takes out the snapshot of version 2000, which is too close to others.
@@ -146,7 +142,7 @@ def test_of_two_plans_the_older_one_is_given_up(raw: redis.Redis, client: Counti
     assert [one.version for one in partition.open("", 2001).segments] == [2001, 2000]
 
 
-def test_a_plan_is_given_up_when_a_fail_over_lost_its_base(
+def test_fail_over_that_lost_the_base_cancels_the_plan(
     raw: redis.Redis, client: CountingClient
 ) -> None:
     partition = planted(raw, client)

@@ -29,7 +29,7 @@ def new_provider(shared_redis_server: RedisServer) -> Iterator[Callable[..., Any
 
 
 @pytest.mark.parametrize("run", ["run-1", "r" * 64])
-def test_two_processes_with_one_id_do_not_replace_each_other(
+def test_processes_with_one_run_id_do_not_replace_each_other(
     new_provider: Callable[..., Any], run: str
 ) -> None:
     provider = new_provider(run=run)
@@ -53,7 +53,7 @@ def test_two_processes_with_one_id_do_not_replace_each_other(
         provider.get_store(2).put("who", "parent")
 
 
-def test_each_process_has_an_id_of_its_own() -> None:
+def test_each_process_has_its_own_run_id() -> None:
     store = StateStoreId(uuid.uuid4().hex, 0, 0)
     mine = StateStoreProviderId(store)
     assert mine == StateStoreProviderId(store)
@@ -63,7 +63,7 @@ def test_each_process_has_an_id_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("given", ["run-1", "a.b", "x" * 51, "x" * 64])
-def test_the_run_of_a_process_is_known_by_what_it_was_given(given: str) -> None:
+def test_own_run_is_matched_by_its_given_id(given: str) -> None:
     mine, others = own_run(given), in_child(lambda: own_run(given))
     assert is_uid(mine)
     assert mine != others
@@ -74,7 +74,7 @@ def test_the_run_of_a_process_is_known_by_what_it_was_given(given: str) -> None:
     assert not is_run(mine, given[:-1])
 
 
-def test_an_instance_is_found_by_the_id_that_its_run_was_given(
+def test_instance_is_found_by_the_given_run_id(
     shared_redis_server: RedisServer,
 ) -> None:
     url = shared_redis_server.url

@@ -54,7 +54,7 @@ def size(commands: Sequence[Command]) -> int:
     return sum(len(word) for command in commands for word in command)
 
 
-def test_a_small_commit_is_small(provider: Any) -> None:
+def test_small_commit_sends_few_bytes(provider: Any) -> None:
     commit(provider, 0)
     (sent,) = commit(provider, 1)
     assert [command[0] for command in sent] == ["MULTI", "EVALSHA", "EVALSHA", "EXEC"]
@@ -63,7 +63,7 @@ def test_a_small_commit_is_small(provider: Any) -> None:
 
 @pytest.mark.parametrize("known", [(), ("stage",), ("publish",)])
 @pytest.mark.parametrize("rows", [5, 60_000])
-def test_a_server_that_forgot_a_script_is_taught_it(
+def test_forgotten_script_is_loaded_again(
     provider: Any, redis_server: RedisServer, known: Sequence[str], rows: int
 ) -> None:
     """Of many rows a part is staged before the transaction."""

@@ -79,9 +79,7 @@ def read(provider: StateStoreProvider, version: int) -> object:
     return provider.get_read_store(version).get("n")
 
 
-def test_a_start_that_comes_too_late_is_told_so(
-    new_provider: NewProvider, client: Client, log: Log
-) -> None:
+def test_late_start_raises_conflict(new_provider: NewProvider, client: Client, log: Log) -> None:
     first = registered(client, new_provider, "first")
     second = registered(client, new_provider, "second")
     for number in range(4):
@@ -97,7 +95,7 @@ def test_a_start_that_comes_too_late_is_told_so(
     assert read(first, 5) == 8
 
 
-def test_what_a_contender_wrote_is_served_as_long_as_the_holder_wrote_nothing(
+def test_contenders_attempt_is_served_until_the_holder_writes(
     new_provider: NewProvider, client: Client
 ) -> None:
     first = registered(client, new_provider, "first")
@@ -118,7 +116,7 @@ def test_what_a_contender_wrote_is_served_as_long_as_the_holder_wrote_nothing(
     assert found.loadable == {0, 1, 2, 3}
 
 
-def test_a_look_at_the_log_counts_for_what_was_opened_before_it(
+def test_log_poll_counts_only_for_the_version_opened_before_it(
     new_provider: NewProvider, client: Client, log: Log
 ) -> None:
     first = registered(client, new_provider, "first")
@@ -138,7 +136,7 @@ def test_a_look_at_the_log_counts_for_what_was_opened_before_it(
     assert read(first, 5) == 4
 
 
-def test_a_query_that_was_taken_back_leaves_what_came_later(
+def test_rewound_query_leaves_the_later_batches(
     new_provider: NewProvider, client: Client, log: Log
 ) -> None:
     first = registered(client, new_provider, "first")
@@ -152,7 +150,7 @@ def test_a_query_that_was_taken_back_leaves_what_came_later(
 
 
 @pytest.mark.parametrize("version", [0, 2])
-def test_who_goes_on_wins(
+def test_run_that_logs_the_next_batch_wins(
     new_provider: NewProvider, client: Client, log: Log, version: int
 ) -> None:
     first = registered(client, new_provider, "first")
@@ -174,7 +172,7 @@ def test_who_goes_on_wins(
     assert read(third, version + 4) == 10
 
 
-def test_the_second_start_wins_if_it_is_the_one_that_goes_on(
+def test_second_start_wins_if_it_logs_the_next_batch(
     new_provider: NewProvider, client: Client, log: Log
 ) -> None:
     first = registered(client, new_provider, "first")
@@ -192,7 +190,7 @@ def test_the_second_start_wins_if_it_is_the_one_that_goes_on(
     assert read(new_provider(name=NAME, run="reader"), 4) == 80
 
 
-def test_an_attempt_is_there_though_a_later_start_has_taken_the_partition(
+def test_attempt_is_readable_after_a_later_start_acquired_the_partition(
     new_provider: NewProvider, client: Client, log: Log
 ) -> None:
     first = registered(client, new_provider, "first")
@@ -209,7 +207,7 @@ def test_an_attempt_is_there_though_a_later_start_has_taken_the_partition(
     assert read(third, 4) == 80
 
 
-def test_contenders_are_few(new_provider: NewProvider, client: Client) -> None:
+def test_number_of_contenders_is_bounded(new_provider: NewProvider, client: Client) -> None:
     gen = checkpoint_gen(client, NAME, create=True)
     providers = [registered(client, new_provider, f"run-{number}") for number in range(8)]
     for number, provider in enumerate(providers):
@@ -222,7 +220,7 @@ def test_contenders_are_few(new_provider: NewProvider, client: Client) -> None:
     assert sum(field.startswith(b"d:1:") for field in fields) == 5
 
 
-def test_an_attempt_that_a_contender_replaced_after_it_was_read_is_not_lost(
+def test_attempt_replaced_by_a_contender_after_a_read_is_not_lost(
     new_provider: NewProvider, client: Client, log: Log
 ) -> None:
     """Seed 2637 of the oracle: the run that reads it is one that executors registered."""

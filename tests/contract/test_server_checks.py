@@ -35,23 +35,25 @@ def refusal(server: RedisServer) -> ConfigError:
     return caught.value
 
 
-def test_server_that_is_too_old(old_redis_server: RedisServer) -> None:
+def test_old_server_is_refused(old_redis_server: RedisServer) -> None:
     message = str(refusal(old_redis_server))
     assert "runs version 5.0." in message
     assert "Redis 6.2 or newer, or Valkey, is needed" in message
 
 
-def test_server_that_evicts(start_redis: Callable[..., RedisServer]) -> None:
+def test_evicting_server_is_refused(start_redis: Callable[..., RedisServer]) -> None:
     server = start_redis(options={"maxmemory-policy": "allkeys-lru"})
     assert "maxmemory-policy noeviction" in str(refusal(server))
 
 
-def test_replica(start_redis: Callable[..., RedisServer], redis_server: RedisServer) -> None:
+def test_replica_is_refused(
+    start_redis: Callable[..., RedisServer], redis_server: RedisServer
+) -> None:
     replica = start_redis(options={"replicaof": f"127.0.0.1 {redis_server.port}"})
     assert "Give the address of its master" in str(refusal(replica))
 
 
-def test_server_that_may_drop_what_was_staged(
+def test_volatile_eviction_policy_logs_a_warning(
     start_redis: Callable[..., RedisServer], caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, "redis_state"):
@@ -59,7 +61,7 @@ def test_server_that_may_drop_what_was_staged(
     assert "volatile-ttl" in caplog.text
 
 
-def test_user_who_may_not_ask_is_let_through_with_a_warning(
+def test_user_without_the_right_to_check_gets_a_warning(
     redis_server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     with redis_server.client() as client:

@@ -85,7 +85,7 @@ def test_no_more_connections_raises_unavailable_at_the_deadline(
     assert sum(clock.slept_s) >= 1
 
 
-def test_a_connection_that_becomes_free_is_used(start_redis: Start) -> None:
+def test_freed_connection_is_used(start_redis: Start) -> None:
     server, clock = start_redis(options={"maxclients": "3"}), ManualClock()
     with full_of_clients(server) as held:
         clock.sleeps_are = lambda: held.pop().close() if held else None
@@ -94,7 +94,7 @@ def test_a_connection_that_becomes_free_is_used(start_redis: Start) -> None:
     assert clock.slept_s
 
 
-def test_a_commit_without_a_connection_is_of_unknown_outcome(start_redis: Start) -> None:
+def test_commit_without_a_connection_has_an_unknown_outcome(start_redis: Start) -> None:
     server = start_redis(options={"maxclients": "3"})
     with (
         full_of_clients(server),
@@ -121,7 +121,7 @@ def test_a_lacking_command_is_named_before_anything_is_written(
         assert raw.dbsize() == 0
 
 
-def test_the_look_needs_no_right_and_leaves_nothing(start_redis: Start) -> None:
+def test_check_needs_no_right_and_leaves_nothing(start_redis: Start) -> None:
     server = start_redis()
     login = allow(server, "-@all", "+info")
     with closing(client_of(server, **login)) as client:
@@ -132,7 +132,7 @@ def test_the_look_needs_no_right_and_leaves_nothing(start_redis: Start) -> None:
 
 
 @pytest.mark.parametrize("name", ["INFO", "CONFIG", "COMMAND", "ROLE"])
-def test_a_command_that_is_not_needed_may_be_lacking(
+def test_lack_of_an_optional_command_is_accepted(
     start_redis: Start, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = start_redis(lacks=[name])
@@ -142,9 +142,7 @@ def test_a_command_that_is_not_needed_may_be_lacking(
 
 
 @pytest.mark.parametrize("name", ["HSET", "MULTI", "EXEC", "EVAL", "EVALSHA"])
-def test_a_command_that_goes_missing_is_named_without_its_arguments(
-    start_redis: Start, name: str
-) -> None:
+def test_command_removed_later_is_named_without_arguments(start_redis: Start, name: str) -> None:
     server = start_redis(lacks=[name])
     sent: dict[str, list[Command]] = {
         "HSET": [("HSET", "{x}", SECRET, SECRET)],
@@ -159,7 +157,7 @@ def test_a_command_that_goes_missing_is_named_without_its_arguments(
     assert SECRET not in str(caught.value)
 
 
-def test_a_command_that_only_a_script_calls_is_named(start_redis: Start) -> None:
+def test_lacking_command_of_a_script_is_named(start_redis: Start) -> None:
     server = start_redis(lacks=["HSETNX", "HSET"])
     error = error_of(
         client_of(server), ("EVAL", "return redis.call('HSET', KEYS[1], 'a', 'b')", "1", "{x}")
@@ -168,7 +166,7 @@ def test_a_command_that_only_a_script_calls_is_named(start_redis: Start) -> None
     assert "lacks commands (HSET, HSETNX):" in str(error)
 
 
-def test_a_lacking_command_of_the_connection_is_named(start_redis: Start) -> None:
+def test_lacking_connection_command_is_named(start_redis: Start) -> None:
     server = start_redis(lacks=["SELECT", "AUTH"])
     login = allow(server)
     error = error_of(client_of(server, **login), ("PING",))
@@ -192,7 +190,7 @@ def test_a_refused_exec_leaves_no_connection_inside_a_transaction(
         assert client.call("reading", [("GET", "name")]) == [None]
 
 
-def test_a_large_request_without_a_login_wants_a_password(start_redis: Start) -> None:
+def test_large_request_without_a_password_raises_permission(start_redis: Start) -> None:
     server = start_redis(password="right")
     for command in (("EVALSHA", *["x"] * 20), ("EVAL", "x" * 20_000, "0")):
         error = error_of(client_of(server), command)
@@ -200,7 +198,7 @@ def test_a_large_request_without_a_login_wants_a_password(start_redis: Start) ->
         assert "wants a password" in str(error)
 
 
-def test_a_password_for_a_server_without_one(redis_server: RedisServer) -> None:
+def test_password_for_a_server_without_one_raises_permission(redis_server: RedisServer) -> None:
     error = error_of(client_of(redis_server, password="geheim"), ("PING",))
     assert error.kind is Kind.PERMISSION
     assert "it has no password, and one was given" in str(error)
@@ -242,7 +240,7 @@ def test_a_row_above_a_limit_fails_its_commit_alone(start_redis: Start, limit: s
 
 
 @pytest.mark.parametrize("limit", ["proto-max-bulk-len", "client-query-buffer-limit"])
-def test_a_user_who_may_not_ask_for_limits_reads_their_names(
+def test_user_without_config_rights_gets_the_names_of_limits(
     start_redis: Start, limit: str
 ) -> None:
     server = start_redis(options={limit: "1mb"})
@@ -267,7 +265,7 @@ def test_an_answer_above_a_limit_names_the_limit(start_redis: Start, may_ask: bo
     assert "TLS" not in str(error)
 
 
-def test_low_limits_are_a_warning_at_the_start(
+def test_low_limits_are_warned_about_at_startup(
     start_redis: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = start_redis(
@@ -287,7 +285,7 @@ def test_low_limits_are_a_warning_at_the_start(
         assert found in caplog.text
 
 
-def test_the_limits_of_a_fresh_server_are_no_warning(
+def test_default_limits_cause_no_warning(
     redis_server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     with (

@@ -75,7 +75,7 @@ def a_block(client: redis.Redis, *, partition: int = 0) -> tuple[bytes, bytes, b
     return key, b"0/0", client.hget(key, "0/0")  # type: ignore[return-value]
 
 
-def test_state_that_is_signed_is_read_and_maintained(
+def test_signed_state_is_read_and_maintained(
     redis_server: RedisServer, open_provider: Open, secret: Path, name: str
 ) -> None:
     rows = fill(open_provider(secret))
@@ -92,7 +92,7 @@ def test_state_that_is_signed_is_read_and_maintained(
     assert read(open_provider(secret)) == rows
 
 
-def test_one_maintainer_keeps_signed_and_unsigned_state_when_it_is_told_to(
+def test_maintainer_keeps_signed_and_unsigned_state_if_configured(
     redis_server: RedisServer,
     open_provider: Open,
     secret: Path,
@@ -119,7 +119,7 @@ def test_one_maintainer_keeps_signed_and_unsigned_state_when_it_is_told_to(
     assert name
 
 
-def test_what_somebody_changed_is_refused(
+def test_changed_block_is_refused(
     redis_server: RedisServer, open_provider: Open, secret: Path
 ) -> None:
     for partition in (0, 1):
@@ -144,7 +144,7 @@ def test_what_somebody_changed_is_refused(
     assert read(open_provider(secret))
 
 
-def test_state_and_key_have_to_belong_together(
+def test_state_signed_with_another_key_is_refused(
     open_provider: Open, secret: Path, tmp_path: Path
 ) -> None:
     fill(open_provider(secret))
@@ -159,7 +159,7 @@ def test_state_and_key_have_to_belong_together(
         read(open_provider(secret, partition=2))
 
 
-def test_a_key_that_cannot_be_used_is_told(open_provider: Open, tmp_path: Path) -> None:
+def test_unusable_signing_key_is_named(open_provider: Open, tmp_path: Path) -> None:
     short = tmp_path / "short"
     short.write_text("x" * 31 + "\r\n")
     for path, found in ((short, "it has 31 bytes"), (tmp_path / "absent", "there is no such file")):

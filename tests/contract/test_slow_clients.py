@@ -163,7 +163,7 @@ def trickle(client: socket.socket, what: bytes) -> bytes:
     return rest_of(client)
 
 
-def test_silent_clients_are_let_go(serving: Start, made: Certificates | None) -> None:
+def test_silent_clients_are_disconnected(serving: Start, made: Certificates | None) -> None:
     with serving(made, client_s=LATE_S) as board:
         with board.connect() as silent:
             assert rest_of(silent) == b""
@@ -172,7 +172,7 @@ def test_silent_clients_are_let_go(serving: Start, made: Certificates | None) ->
         assert "answered 1.0" in board.scrape()
 
 
-def test_a_client_that_sends_its_head_byte_by_byte_is_let_go(
+def test_client_that_sends_its_head_byte_by_byte_is_disconnected(
     serving: Start, made: Certificates | None
 ) -> None:
     """Each byte comes in time; the head as a whole does not."""
@@ -181,7 +181,7 @@ def test_a_client_that_sends_its_head_byte_by_byte_is_let_go(
         assert trickle(slow, head) == b""
 
 
-def test_a_handshake_that_does_not_end_is_ended(serving: Start, tmp_path: Path) -> None:
+def test_endless_tls_handshake_is_disconnected(serving: Start, tmp_path: Path) -> None:
     with serving(make_certificates(tmp_path), client_s=LATE_S) as board:
         # The head of a TLS record of 512 bytes, and then its bytes one by one.
         with board.connect() as slow:
@@ -192,7 +192,7 @@ def test_a_handshake_that_does_not_end_is_ended(serving: Start, tmp_path: Path) 
         assert "answered 1.0" in board.scrape()
 
 
-def test_a_client_that_never_reads_is_let_go(serving: Start, made: Certificates | None) -> None:
+def test_client_that_never_reads_is_disconnected(serving: Start, made: Certificates | None) -> None:
     with serving(made, client_s=LATE_S, text=LARGE) as board, board.secured() as deaf:
         deaf.sendall(WHOLE)
         assert deaf.recv(1) == b"H"
@@ -201,7 +201,7 @@ def test_a_client_that_never_reads_is_let_go(serving: Start, made: Certificates 
         assert "answered 1.0" in board.scrape()
 
 
-def test_many_clients_keep_no_other_one_out(serving: Start, made: Certificates | None) -> None:
+def test_many_clients_do_not_block_new_ones(serving: Start, made: Certificates | None) -> None:
     """All places are taken, no deadline passes, and each new client is answered."""
     with serving(made, client_s=NEVER_S, clients_max=50) as board, ExitStack() as held:
         threads = threading.active_count()
@@ -214,7 +214,7 @@ def test_many_clients_keep_no_other_one_out(serving: Start, made: Certificates |
         assert threading.active_count() <= threads + 1
 
 
-def test_idle_and_deaf_clients_keep_no_other_one_out(
+def test_idle_and_deaf_clients_do_not_block_new_ones(
     serving: Start, made: Certificates | None
 ) -> None:
     """They have sent whole requests: some read the answer and stay, some read nothing."""
@@ -227,7 +227,7 @@ def test_idle_and_deaf_clients_keep_no_other_one_out(
         assert "answered 1.0" in board.scrape()
 
 
-def test_what_is_no_request_is_refused_at_once(serving: Start) -> None:
+def test_malformed_request_is_refused_at_once(serving: Start) -> None:
     with serving(None, client_s=NEVER_S) as board:
         for sent in (
             b"\r\n\r\n",
@@ -246,7 +246,7 @@ def test_what_is_no_request_is_refused_at_once(serving: Start) -> None:
 
 
 @pytest.mark.parametrize("asked", ["OPTIONS", "POST", "HEAD"])
-def test_only_get_gives_metrics(asked: str) -> None:
+def test_other_methods_than_get_return_no_metrics(asked: str) -> None:
     with metrics(None, client_s=NEVER_S) as board, board.connect() as client:
         client.sendall(WHOLE.replace(b"GET", asked.encode()))
         answer = rest_of(client)
@@ -254,7 +254,7 @@ def test_only_get_gives_metrics(asked: str) -> None:
         assert b"answered" not in answer
 
 
-def test_a_client_that_has_closed_its_side_is_answered() -> None:
+def test_client_with_a_half_closed_connection_is_answered() -> None:
     with metrics(None, client_s=NEVER_S) as board, board.connect() as client:
         client.sendall(WHOLE)
         client.shutdown(socket.SHUT_WR)

@@ -19,7 +19,7 @@ from tests.support.redis_server import RedisServer
 
 
 @pytest.mark.parametrize(("kind", "zone"), [("timestamp_ntz", None), ("timestamp", timezone.utc)])
-def test_two_times_that_are_equal_are_one_key(
+def test_equal_times_of_a_repeated_hour_are_one_key(
     redis_server: RedisServer, kind: str, zone: timezone | None
 ) -> None:
     """`fromtimestamp` marks the second of two equal times of a clock."""
@@ -37,7 +37,7 @@ def test_two_times_that_are_equal_are_one_key(
         assert live.tables["flights"].rows == 2
 
 
-def test_a_text_is_no_number_of_any_size(redis_server: RedisServer) -> None:
+def test_text_does_not_equal_a_number_of_any_size(redis_server: RedisServer) -> None:
     """DuckDB's BIGNUM comes to Python as a text, and is equal to more texts than that."""
     planted = Planted(redis_server.client(), family(schema(k="string"), schema(n="long")))
     planted.register()
@@ -48,7 +48,7 @@ def test_a_text_is_no_number_of_any_size(redis_server: RedisServer) -> None:
             assert found.column("n").to_pylist() == [0, 1, 2]
 
 
-def test_a_query_whose_name_is_the_beginning_of_another_harms_no_statement(
+def test_query_name_that_prefixes_another_breaks_no_statement(
     redis_server: RedisServer,
 ) -> None:
     client = redis_server.client()
@@ -71,7 +71,7 @@ def test_a_query_whose_name_is_the_beginning_of_another_harms_no_statement(
             reader.sql("select n from orders_7")
 
 
-def test_what_cannot_be_read_hides_no_other_table(redis_server: RedisServer) -> None:
+def test_unreadable_table_hides_no_other(redis_server: RedisServer) -> None:
     client = redis_server.client()
     layouts = {
         "good": schema(n="long"),
@@ -89,7 +89,7 @@ def test_what_cannot_be_read_hides_no_other_table(redis_server: RedisServer) -> 
         assert reader.sql("show tables").column("name").to_pylist() == ["good", "semistructured"]
 
 
-def test_a_table_beside_the_catalogue_is_known_by_its_name_in_capitals(
+def test_table_outside_the_catalogue_is_matched_in_capitals(
     redis_server: RedisServer,
 ) -> None:
     client = redis_server.client()
@@ -105,7 +105,7 @@ def test_a_table_beside_the_catalogue_is_known_by_its_name_in_capitals(
 
 
 @pytest.mark.parametrize("name", ["Größe ÄB", "ÉTÉ", "İstanbul", "Orders"])
-def test_names_are_folded_as_duckdb_folds_them(redis_server: RedisServer, name: str) -> None:
+def test_names_are_case_folded_as_in_duckdb(redis_server: RedisServer, name: str) -> None:
     layout = family(schema(k="string"), schema(Ä="long", ä="long"))
     planted = Planted(redis_server.client(), layout, name=name, partitions=1)
     planted.register()

@@ -21,13 +21,13 @@ def check(url: str, **options: Any) -> dict[str, str]:
     return configure(conf, url=url, check=True, **options)
 
 
-def test_a_good_server_is_left_as_it_was(redis_server: RedisServer) -> None:
+def test_check_leaves_a_good_server_unchanged(redis_server: RedisServer) -> None:
     assert check(redis_server.url)
     with redis_server.client() as client:
         assert client.dbsize() == 0
 
 
-def test_nobody_listens() -> None:
+def test_connection_refused_raises_unavailable() -> None:
     port = free_port()
     began = time.monotonic()
     with pytest.raises(UnavailableError) as caught:
@@ -36,12 +36,14 @@ def test_nobody_listens() -> None:
     assert f"127.0.0.1:{port}" in str(caught.value)
 
 
-def test_without_the_check_nothing_is_asked() -> None:
+def test_start_without_the_check_sends_nothing() -> None:
     conf: dict[str, str] = {}
     assert configure(conf, url=f"redis://127.0.0.1:{free_port()}/0")
 
 
-def test_a_password_that_is_missing_or_wrong(start_redis: Callable[..., RedisServer]) -> None:
+def test_missing_or_wrong_password_raises_permission(
+    start_redis: Callable[..., RedisServer],
+) -> None:
     server = start_redis(password="right")
     for options in ({}, {"password": "geheim"}):
         with pytest.raises(ConfigError) as caught:
@@ -50,13 +52,13 @@ def test_a_password_that_is_missing_or_wrong(start_redis: Callable[..., RedisSer
         assert "geheim" not in str(caught.value)
 
 
-def test_a_server_that_evicts(start_redis: Callable[..., RedisServer]) -> None:
+def test_evicting_server_raises_config(start_redis: Callable[..., RedisServer]) -> None:
     server = start_redis(options={"maxmemory-policy": "allkeys-lru"})
     with pytest.raises(ConfigError, match="noeviction"):
         check(server.url)
 
 
-def test_the_rights_of_a_job_are_enough_and_all_are_asked_for(redis_server: RedisServer) -> None:
+def test_check_asks_for_exactly_the_rights_of_a_job(redis_server: RedisServer) -> None:
     name = "joe"
     with redis_server.client() as admin:
         version = str(admin.info("server")["redis_version"])

@@ -35,7 +35,7 @@ def test_a_committed_version_is_read_by_another_process_and_keeps(
     assert other.latest() == 2
 
 
-def test_a_store_sees_its_own_changes_and_others_do_not(new_provider: NewProvider) -> None:
+def test_uncommitted_changes_are_visible_to_their_store_only(new_provider: NewProvider) -> None:
     provider = new_provider()
     store = provider.get_store(0)
     store.put("a", 1)
@@ -47,7 +47,7 @@ def test_a_store_sees_its_own_changes_and_others_do_not(new_provider: NewProvide
     assert provider.latest() in (None, 0)
 
 
-def test_rows_are_those_of_the_moment_of_the_call(new_provider: NewProvider) -> None:
+def test_iterators_ignore_later_changes(new_provider: NewProvider) -> None:
     store = new_provider().get_store(0)
     for number in range(10):
         store.put(number, number)
@@ -79,7 +79,7 @@ def test_ranges_and_prefixes_come_in_key_order(new_provider: NewProvider) -> Non
     assert len(list(again.iterator())) == again.metrics.num_keys == 599
 
 
-def test_a_store_that_is_done_refuses_changes(new_provider: NewProvider) -> None:
+def test_finished_store_refuses_changes(new_provider: NewProvider) -> None:
     provider = new_provider()
     store = provider.get_store(0)
     store.put("a", 1)
@@ -100,7 +100,7 @@ def test_a_store_that_is_done_refuses_changes(new_provider: NewProvider) -> None
     assert dict(provider.get_store(1).iterator()) == {"a": 1}
 
 
-def test_values_that_are_handed_out_are_copies(new_provider: NewProvider) -> None:
+def test_returned_values_are_copies(new_provider: NewProvider) -> None:
     provider = new_provider()
     store = provider.get_store(0)
     given = [1, 2]
@@ -110,7 +110,7 @@ def test_values_that_are_handed_out_are_copies(new_provider: NewProvider) -> Non
     assert store.get("a") == [1, 2]
 
 
-def test_an_unknown_name_is_lost_state(new_provider: NewProvider) -> None:
+def test_unknown_name_raises_state_lost(new_provider: NewProvider) -> None:
     with pytest.raises(StateError) as caught:
         new_provider().get_store(3)
     assert caught.value.kind is Kind.STATE_LOST
@@ -135,7 +135,7 @@ def test_a_newer_run_fences_the_older_one(new_provider: NewProvider) -> None:
     assert new_provider().get_read_store(2).get("a") == "new"
 
 
-def test_of_two_attempts_of_a_run_the_last_one_counts(new_provider: NewProvider) -> None:
+def test_last_of_two_attempts_of_a_run_counts(new_provider: NewProvider) -> None:
     provider = new_provider()
     one, other = provider.get_store(0), new_provider().get_store(0)
     one.put("a", 1)
@@ -150,7 +150,7 @@ def test_of_two_attempts_of_a_run_the_last_one_counts(new_provider: NewProvider)
     assert new_provider().get_read_store(1).get("a") == 2
 
 
-def test_a_batch_that_is_run_again_gives_the_same_version(new_provider: NewProvider) -> None:
+def test_rerun_batch_gets_the_same_version(new_provider: NewProvider) -> None:
     for _ in range(3):
         provider = new_provider()
         store = provider.get_store(0)
@@ -160,7 +160,7 @@ def test_a_batch_that_is_run_again_gives_the_same_version(new_provider: NewProvi
     assert provider.latest() == 1
 
 
-def test_a_new_run_at_version_0_begins_anew(new_provider: NewProvider) -> None:
+def test_new_run_at_version_0_starts_empty(new_provider: NewProvider) -> None:
     store = new_provider(run="first").get_store(0)
     store.put("a", 1)
     store.commit()
@@ -174,7 +174,7 @@ def test_a_new_run_at_version_0_begins_anew(new_provider: NewProvider) -> None:
     assert dict(new_provider().get_read_store(1).iterator()) == {"b": 2}
 
 
-def test_a_commit_without_changes_is_a_version(new_provider: NewProvider) -> None:
+def test_commit_without_changes_makes_a_version(new_provider: NewProvider) -> None:
     provider = new_provider()
     for version in range(3):
         assert provider.get_store(version).commit() == version + 1

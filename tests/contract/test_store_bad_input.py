@@ -44,7 +44,7 @@ class Odd:
 
 
 @pytest.mark.parametrize("key", [Odd(), {1, 2}, datetime(2024, 1, 1), (1, Odd()), 1 << 64, 1j])
-def test_a_key_without_encoding(redis_server: RedisServer, key: Any) -> None:
+def test_key_without_encoding_raises_usage(redis_server: RedisServer, key: Any) -> None:
     with new_providers(redis_server.url) as new:
         store = new().get_store(0)
         for call in (lambda: store.put(key, 1), lambda: store.get(key), lambda: store.remove(key)):
@@ -55,7 +55,7 @@ def test_a_key_without_encoding(redis_server: RedisServer, key: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [Odd(), {1, 2}, [1, [Odd()]], {"a": 1j}, 1 << 64, "\ud800"])
-def test_a_value_without_encoding(redis_server: RedisServer, value: Any) -> None:
+def test_value_without_encoding_raises_usage(redis_server: RedisServer, value: Any) -> None:
     with (
         new_providers(redis_server.url) as new,
         pytest.raises(UsageError, match="encoding a value"),
@@ -65,7 +65,7 @@ def test_a_value_without_encoding(redis_server: RedisServer, value: Any) -> None
         assert raw.dbsize() == 0
 
 
-def test_the_type_is_named_and_the_value_is_not(new_provider: NewProvider) -> None:
+def test_error_names_the_type_without_the_value(new_provider: NewProvider) -> None:
     store = new_provider().get_store(0)
     with pytest.raises(UsageError) as caught:
         store.put("a", {"secret": Odd()})
@@ -73,7 +73,7 @@ def test_the_type_is_named_and_the_value_is_not(new_provider: NewProvider) -> No
     assert "secret" not in str(caught.value)
 
 
-def test_what_was_put_before_a_refused_row_is_still_there(new_provider: NewProvider) -> None:
+def test_refused_row_keeps_earlier_rows(new_provider: NewProvider) -> None:
     store = new_provider().get_store(0)
     store.put("a", 1)
     with pytest.raises(UsageError):
@@ -85,14 +85,14 @@ def test_what_was_put_before_a_refused_row_is_still_there(new_provider: NewProvi
 @pytest.mark.parametrize(
     ("key", "value"), [(b"k" * ((1 << 20) + 1), b""), (b"k", bytes((64 << 20) + 1))]
 )
-def test_a_row_that_is_too_large(redis_server: RedisServer, key: bytes, value: bytes) -> None:
+def test_oversized_row_raises_limit(redis_server: RedisServer, key: bytes, value: bytes) -> None:
     with new_providers(redis_server.url) as new, pytest.raises(LimitError):
         new(codec=RAW).get_store(0).put(key, value)
     with redis_server.client() as raw:
         assert raw.dbsize() == 0
 
 
-def test_what_is_refused_of_many_is_named_by_its_place(redis_server: RedisServer) -> None:
+def test_refused_row_of_many_is_named_by_its_position(redis_server: RedisServer) -> None:
     with new_providers(redis_server.url) as new:
         store = new().get_store(0)
         with pytest.raises(UsageError, match=r"pairs\[1\]: encoding a value; its type is .*Odd"):
@@ -109,7 +109,7 @@ def test_what_is_refused_of_many_is_named_by_its_place(redis_server: RedisServer
         assert client.dbsize() == 0
 
 
-def test_the_largest_key_and_a_large_value(new_provider: NewProvider) -> None:
+def test_largest_key_and_large_value_round_trip(new_provider: NewProvider) -> None:
     provider = new_provider(codec=RAW)
     key, value = b"k" * (1 << 20), bytes(range(256)) * (1 << 14)
     store = provider.get_store(0)
@@ -120,14 +120,14 @@ def test_the_largest_key_and_a_large_value(new_provider: NewProvider) -> None:
 
 
 @pytest.mark.parametrize("version", [-1, 1.0, True, "1", None, 1 << 63])
-def test_a_version_that_is_none(new_provider: NewProvider, version: Any) -> None:
+def test_malformed_version_raises_usage(new_provider: NewProvider, version: Any) -> None:
     with pytest.raises(UsageError, match="whole number"):
         new_provider().get_store(version)
     with pytest.raises(UsageError, match="whole number"):
         new_provider().get_read_store(version)
 
 
-def test_a_version_that_does_not_exist_and_one_that_expired(
+def test_missing_and_expired_versions_raise(
     new_provider: NewProvider, shared_redis_server: RedisServer
 ) -> None:
     options = config.parse({"url": shared_redis_server.url, "versionsToRetain": 2})
@@ -147,7 +147,7 @@ def test_a_version_that_does_not_exist_and_one_that_expired(
     assert reader.get_read_store(10).get("a") == "x" * 450
 
 
-def test_a_second_writer(new_provider: NewProvider) -> None:
+def test_later_of_two_writers_of_one_run_counts(new_provider: NewProvider) -> None:
     provider = new_provider()
     one, other = provider.get_store(0), new_provider().get_store(0)
     one.put("a", 1)
@@ -165,7 +165,7 @@ def test_a_second_writer(new_provider: NewProvider) -> None:
     assert new_provider().get_read_store(1).get("a") == 2
 
 
-def test_a_commit_after_the_epoch_moved(new_provider: NewProvider) -> None:
+def test_commit_after_a_newer_run_raises_conflict(new_provider: NewProvider) -> None:
     store = new_provider(run="old").get_store(0)
     store.put("a", 1)
     newer = new_provider(run="new").get_store(0)
@@ -178,7 +178,7 @@ def test_a_commit_after_the_epoch_moved(new_provider: NewProvider) -> None:
     assert newer.commit() == 1
 
 
-def test_a_run_that_nobody_registered_may_not_go_back(
+def test_unregistered_run_may_not_rewind(
     new_provider: NewProvider, shared_redis_server: RedisServer
 ) -> None:
     provider = new_provider()
@@ -198,7 +198,7 @@ def test_a_run_that_nobody_registered_may_not_go_back(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_names_may_be_any_text(shared_redis_server: RedisServer, name: str) -> None:
+def test_any_text_is_a_valid_name(shared_redis_server: RedisServer, name: str) -> None:
     checkpoint = name + uuid.uuid4().hex
     ids = [
         StateStoreProviderId(StateStoreId(checkpoint, 0, 0, store), "run")
@@ -217,31 +217,31 @@ def test_names_may_be_any_text(shared_redis_server: RedisServer, name: str) -> N
 
 
 @pytest.mark.parametrize("name", ["", "x" * (1 << 17), "\ud800"])
-def test_names_that_are_none(name: str) -> None:
+def test_malformed_names_raise_usage(name: str) -> None:
     for id_ in (StateStoreId(name, 0, 0), StateStoreId("c", 0, 0, name)):
         with pytest.raises(UsageError, match="name"):
             StateStoreProvider(StateStoreProviderId(id_, "run"), config="redis://localhost")
 
 
 @pytest.mark.parametrize("number", [-1, 1 << 31, True, "0"])
-def test_numbers_that_are_none(number: Any) -> None:
+def test_malformed_numbers_raise_usage(number: Any) -> None:
     for id_ in (StateStoreId("c", number, 0), StateStoreId("c", 0, number)):
         with pytest.raises(UsageError, match="whole number"):
             StateStoreProvider(StateStoreProviderId(id_, "run"), config="redis://localhost")
 
 
 @pytest.mark.parametrize("run", ["", "-", "a b", "ü", "x" * 65])
-def test_run_ids_that_are_none(run: str) -> None:
+def test_malformed_run_ids_raise_usage(run: str) -> None:
     with pytest.raises(UsageError, match="run"):
         StateStoreProvider(StateStoreProviderId(StateStoreId("c", 0, 0), run), config="redis://h")
 
 
-def test_a_run_of_another_id(new_provider: NewProvider) -> None:
+def test_run_with_another_id_raises_usage(new_provider: NewProvider) -> None:
     with pytest.raises(UsageError, match="have different ids"):
         new_provider(run="one", registered=RegisteredRun("other", 1, "d"))
 
 
-def test_a_wrong_password(start_redis: Callable[..., RedisServer]) -> None:
+def test_wrong_password_raises_permission(start_redis: Callable[..., RedisServer]) -> None:
     server = start_redis(password="right-secret")
     options = config.parse({"url": server.url, "password": "wrong-secret"})
     with new_providers(server.url) as new, pytest.raises(ConfigError) as caught:
@@ -250,7 +250,9 @@ def test_a_wrong_password(start_redis: Callable[..., RedisServer]) -> None:
     assert "wrong-secret" not in str(caught.value)
 
 
-def test_a_server_that_dies_in_commit(start_redis: Callable[..., RedisServer]) -> None:
+def test_server_stopped_in_commit_raises_unknown_outcome(
+    start_redis: Callable[..., RedisServer],
+) -> None:
     server = start_redis()
     with new_providers(server.url) as new:
         provider = new(clock=ManualClock())

@@ -92,7 +92,7 @@ def check(provider: StateStoreProvider, version: int) -> None:
     [(BLOCKS,), (OPENED,), (BLOCKS, OPENED, BLOCKS, OPENED), (OPENED, BLOCKS, OPENED, BLOCKS)],
     ids="-".join,
 )
-def test_what_the_server_lost_is_sent_again(
+def test_data_lost_by_the_server_is_sent_again(
     client: GoingBackClient, provider_of: NewProvider, losses: Sequence[str]
 ) -> None:
     provider = provider_of(RUN)
@@ -113,7 +113,7 @@ def test_what_the_server_lost_is_sent_again(
         ("acquiring", (OPENED,)),
     ],
 )
-def test_a_server_that_goes_back_on_and_on_is_named(
+def test_server_that_keeps_losing_data_raises_unavailable(
     client: GoingBackClient, provider_of: NewProvider, step: str, losses: Sequence[str]
 ) -> None:
     write(provider_of("earlier" if step == "acquiring" else RUN), 0)

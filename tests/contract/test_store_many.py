@@ -15,7 +15,7 @@ ROWS = 1_000
 NewProvider = Callable[..., Any]
 
 
-def test_values_come_in_the_order_of_the_keys(new_provider: NewProvider) -> None:
+def test_get_many_returns_values_in_key_order(new_provider: NewProvider) -> None:
     provider = new_provider()
     store = provider.get_store(0)
     store.put_many((("n", number), number) for number in range(ROWS))
@@ -43,7 +43,7 @@ def test_values_come_in_the_order_of_the_keys(new_provider: NewProvider) -> None
         ]
 
 
-def test_of_two_pairs_with_one_key_the_later_one_counts(new_provider: NewProvider) -> None:
+def test_later_pair_of_a_duplicate_key_counts(new_provider: NewProvider) -> None:
     store = new_provider().get_store(0)
     store.put_many([("a", 1), ("b", 2), ("a", 3)])
     store.put_many({"ab": 4, "b": 5})
@@ -52,7 +52,7 @@ def test_of_two_pairs_with_one_key_the_later_one_counts(new_provider: NewProvide
     assert store.get_many("ab") == [None, 5]
 
 
-def test_two_columns_say_what_pairs_say(new_provider: NewProvider) -> None:
+def test_put_many_of_two_columns_equals_pairs(new_provider: NewProvider) -> None:
     store = new_provider().get_store(0)
     store.put_many(["a", "b", "a"], iter([1, 2, 3]))
     store.put_many({"c": None, "b": None}, (4, 5))
@@ -61,7 +61,7 @@ def test_two_columns_say_what_pairs_say(new_provider: NewProvider) -> None:
 
 
 @pytest.mark.parametrize("codec", [MSGPACK, RAW])
-def test_columns_of_which_something_is_refused(new_provider: NewProvider, codec: Any) -> None:
+def test_invalid_columns_are_refused(new_provider: NewProvider, codec: Any) -> None:
     store = new_provider(codec=codec).get_store(0)
     with pytest.raises(UsageError):
         store.put_many([b"a", b"b"], [b"1"])
@@ -74,7 +74,7 @@ def test_columns_of_which_something_is_refused(new_provider: NewProvider, codec:
     assert list(store.iterator()) == []
 
 
-def test_the_keys_of_the_last_call_are_known_by_what_they_are_now(
+def test_reused_key_list_is_encoded_again_after_a_change(
     new_provider: NewProvider,
 ) -> None:
     store = new_provider().get_store(0)
@@ -95,7 +95,7 @@ def test_the_keys_of_the_last_call_are_known_by_what_they_are_now(
     assert store.get_many([["x"], ["x", "z"], "y"]) == [None, 4, 5]
 
 
-def test_raw_bytes_of_any_kind(new_provider: NewProvider) -> None:
+def test_raw_codec_accepts_any_bytes_like_object(new_provider: NewProvider) -> None:
     store = new_provider(codec=RAW).get_store(0)
     store.put_many([(b"a", b"1"), (bytearray(b"b"), memoryview(b"2")), (b"a", b"3")])
     found = store.get_many([b"a", bytearray(b"b"), b"c"])
@@ -103,7 +103,7 @@ def test_raw_bytes_of_any_kind(new_provider: NewProvider) -> None:
     assert {type(value) for value in found} == {bytes, type(None)}
 
 
-def test_nothing_given_is_nothing_done(new_provider: NewProvider) -> None:
+def test_empty_calls_do_nothing(new_provider: NewProvider) -> None:
     provider = new_provider(run="old")
     provider.get_store(0).commit()
     new_provider(run="new").get_store(1).commit()
@@ -115,7 +115,9 @@ def test_nothing_given_is_nothing_done(new_provider: NewProvider) -> None:
 
 
 @pytest.mark.parametrize(("codec", "good"), [(MSGPACK, "good"), (RAW, b"good")])
-def test_one_bad_row_and_none_is_put(new_provider: NewProvider, codec: Any, good: Any) -> None:
+def test_one_invalid_row_refuses_the_whole_call(
+    new_provider: NewProvider, codec: Any, good: Any
+) -> None:
     provider = new_provider(codec=codec)
     store = provider.get_store(0)
     store.put(good, good)
@@ -133,7 +135,7 @@ def test_one_bad_row_and_none_is_put(new_provider: NewProvider, codec: Any, good
     assert dict(provider.get_store(1).iterator()) == before
 
 
-def test_pairs_that_end_in_an_error_are_not_put(new_provider: NewProvider) -> None:
+def test_pairs_from_a_failing_iterator_are_not_put(new_provider: NewProvider) -> None:
     def pairs() -> Iterator[tuple[str, int]]:
         yield "a", 1
         raise ValueError("no luck")
@@ -144,7 +146,7 @@ def test_pairs_that_end_in_an_error_are_not_put(new_provider: NewProvider) -> No
     assert list(store.iterator()) == []
 
 
-def test_a_store_that_is_done_refuses_many(new_provider: NewProvider) -> None:
+def test_finished_store_refuses_many(new_provider: NewProvider) -> None:
     store = new_provider().get_store(0)
     store.put_many([("a", 1)])
     store.commit()
@@ -155,7 +157,7 @@ def test_a_store_that_is_done_refuses_many(new_provider: NewProvider) -> None:
     assert store.get_many(["a"]) == [1]
 
 
-def test_values_that_are_handed_out_are_copies(new_provider: NewProvider) -> None:
+def test_returned_values_are_copies(new_provider: NewProvider) -> None:
     store = new_provider().get_store(0)
     given = [1]
     store.put_many([("a", given)])
@@ -164,7 +166,7 @@ def test_values_that_are_handed_out_are_copies(new_provider: NewProvider) -> Non
     assert store.get_many(["a", "a"]) == [[1], [1]]
 
 
-def test_versions_that_set_every_key_again(new_provider: NewProvider) -> None:
+def test_rewriting_every_key_keeps_the_key_count(new_provider: NewProvider) -> None:
     keys = [("n", number * 7919 % ROWS) for number in range(ROWS)]
     provider = new_provider()
     for version in range(4):
@@ -189,7 +191,7 @@ def test_versions_that_set_every_key_again(new_provider: NewProvider) -> None:
 
 
 @pytest.mark.parametrize("other", ["new", "removed", "again"])
-def test_as_many_rows_as_keys_are_not_always_all_keys(
+def test_row_count_equal_to_key_count_is_not_taken_for_all_keys(
     new_provider: NewProvider, other: str
 ) -> None:
     provider = new_provider()

@@ -19,7 +19,7 @@ def new_provider(shared_redis_server: RedisServer) -> Iterator[NewProvider]:
         yield new
 
 
-def test_a_cold_process_reads_blocks_as_they_are_needed(new_provider: NewProvider) -> None:
+def test_cold_process_reads_blocks_on_demand(new_provider: NewProvider) -> None:
     provider = new_provider(codec=RAW)
     rows = {b"%06d" % number: random.Random(number).randbytes(64) for number in range(40_000)}
     store = provider.get_store(0)
@@ -58,7 +58,7 @@ def test_many_keys_are_read_in_one_round_trip(new_provider: NewProvider) -> None
     assert cold.metrics.custom["round_trips"] == some.custom["round_trips"] + 1
 
 
-def test_a_version_that_changes_every_key_stands_alone(
+def test_version_that_changes_every_key_is_a_snapshot(
     new_provider: NewProvider, shared_redis_server: RedisServer
 ) -> None:
     provider = new_provider(config=config.parse({"url": shared_redis_server.url}))
@@ -99,7 +99,7 @@ def test_many_small_versions_are_loaded_in_few_round_trips(new_provider: NewProv
     assert dict(cold.iterator()) == {number: number for number in range(30)}
 
 
-def test_what_is_ephemeral_expires_unless_it_is_maintained(
+def test_ephemeral_keys_expire_unless_maintained(
     new_provider: NewProvider, shared_redis_server: RedisServer
 ) -> None:
     options = config.parse({"url": shared_redis_server.url, "ephemeral": True})
@@ -118,7 +118,7 @@ def test_what_is_ephemeral_expires_unless_it_is_maintained(
         assert all(raw.pttl(key) > 60_000 for key in of_it)
 
 
-def test_what_was_ephemeral_stays_once_a_run_that_is_not_goes_on_from_it(
+def test_permanent_run_keeps_the_state_of_an_ephemeral_one(
     new_provider: NewProvider, shared_redis_server: RedisServer
 ) -> None:
     first = new_provider(config=config.parse({"url": shared_redis_server.url, "ephemeral": True}))
@@ -138,7 +138,7 @@ def test_what_was_ephemeral_stays_once_a_run_that_is_not_goes_on_from_it(
         assert [key for key in of_it if raw.pttl(key) >= 0] == []
 
 
-def test_a_reader_goes_on_when_maintenance_replaces_what_it_reads(
+def test_reader_continues_when_maintenance_replaces_its_segments(
     new_provider: NewProvider, shared_redis_server: RedisServer
 ) -> None:
     options = config.parse({"url": shared_redis_server.url, "versionsToRetain": 2})

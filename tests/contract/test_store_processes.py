@@ -42,7 +42,7 @@ def run_all(commands: list[list[str]]) -> list[Any]:
     return [json.loads(out) for out, _ in printed]
 
 
-def test_twenty_processes_on_twenty_partitions(shared_redis_server: RedisServer) -> None:
+def test_twenty_processes_write_twenty_partitions(shared_redis_server: RedisServer) -> None:
     url, name = shared_redis_server.url, uuid.uuid4().hex
     found = run_all([["fill", url, name, str(partition)] for partition in range(PARTITIONS)])
     assert found == [[BATCHES]] * PARTITIONS
@@ -55,7 +55,7 @@ def test_twenty_processes_on_twenty_partitions(shared_redis_server: RedisServer)
         provider.close()
 
 
-def test_two_processes_fight_over_one_partition(shared_redis_server: RedisServer) -> None:
+def test_competing_processes_never_corrupt_a_partition(shared_redis_server: RedisServer) -> None:
     url, name = shared_redis_server.url, uuid.uuid4().hex
     certain = run_all([["fight", url, name, who] for who in ("ann", "bob")])
     assert [len(entries) for entries in certain] == [CONFIRMED_MIN] * 2

@@ -14,7 +14,7 @@ from tests.support.redis_server import RedisServer
 LARGE_BYTES = 16 << 20
 
 
-def test_a_server_that_stands_still_is_given_up_by_name(redis_server: RedisServer) -> None:
+def test_hanging_server_raises_a_named_error(redis_server: RedisServer) -> None:
     hasty = config.parse({"url": redis_server.url, "socketTimeout": "200ms", "deadline": "1s"})
     patient = config.parse({"url": redis_server.url, "deadline": "60s"})
     large = random.Random(1).randbytes(LARGE_BYTES)

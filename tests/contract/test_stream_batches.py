@@ -55,7 +55,7 @@ def test_batches_follow_one_another_and_the_newest_may_be_run_again(driver: Driv
     assert again.read == b"r1:0 again "
 
 
-def test_what_never_changes_is_refused_by_name(driver: Driver) -> None:
+def test_changed_fixed_setting_is_refused_by_name(driver: Driver) -> None:
     plan = driver.plan()
     driver.task(plan, "r1", 0).run()
     plan = driver.plan()
@@ -83,9 +83,7 @@ def test_a_store_may_begin_with_a_later_batch(client: Client, config: Config) ->
     assert task.joined.version == 0
 
 
-def test_time_and_watermark_of_a_batch_stay_when_it_is_run_again(
-    client: Client, config: Config
-) -> None:
+def test_rerun_batch_keeps_its_time_and_watermark(client: Client, config: Config) -> None:
     """The watermark comes from all partitions of the batch before, and it never falls."""
     driver = Driver(client, config, partitions=2)
     plan = driver.plan()
@@ -105,9 +103,7 @@ def test_time_and_watermark_of_a_batch_stay_when_it_is_run_again(
         wanted = max(wanted, max(times) - DELAY_MS)
 
 
-def test_a_batch_that_did_not_end_everywhere_is_found_by_the_next_one(
-    client: Client, config: Config
-) -> None:
+def test_incomplete_batch_is_found_by_the_next_one(client: Client, config: Config) -> None:
     driver = Driver(client, config, partitions=3)
     plan = driver.plan()
     driver.task(plan, "r1", 0, partition=1).run()
@@ -120,7 +116,7 @@ def test_a_batch_that_did_not_end_everywhere_is_found_by_the_next_one(
 
 
 @pytest.mark.parametrize("again", ["1009", "1001"])
-def test_nothing_goes_on_from_what_a_rewind_left(
+def test_nothing_continues_from_batches_that_a_rewind_left(
     client: Client, config: Config, again: str
 ) -> None:
     """Batch 1 ended everywhere. It was run again, and a limit stopped it: as it was, or anew?"""
@@ -144,7 +140,7 @@ def test_nothing_goes_on_from_what_a_rewind_left(
         assert driver.task(plan, "r4", 2, partition=1).run().read == b"r1:0 r4:1 "
 
 
-def test_a_query_that_was_forgotten_before_its_first_batch_begins_as_a_new_one(
+def test_query_forgotten_before_its_first_batch_starts_as_new(
     driver: Driver,
 ) -> None:
     plan = driver.plan()
@@ -278,7 +274,7 @@ class Script:
         return ["GAP" if "so the next one" in error else "OLD", last]
 
 
-def test_the_script_keeps_its_rules_in_every_short_schedule(client: Client) -> None:
+def test_every_short_schedule_keeps_the_rules(client: Client) -> None:
     """Two calls, two runs of each, a task of the older one that wakes up late, two batches."""
     moves: list[tuple[int, str, int, int]] = [
         (plan, run, attempt, batch)
@@ -299,7 +295,7 @@ def test_the_script_keeps_its_rules_in_every_short_schedule(client: Client) -> N
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_the_script_keeps_its_rules_in_long_schedules(client: Client, seed: int) -> None:
+def test_long_schedules_keep_the_rules(client: Client, seed: int) -> None:
     rng = random.Random(seed)
     for _ in range(30):
         script = Script(client)
@@ -338,7 +334,7 @@ def interleavings(one: int, other: int) -> Iterator[list[int]]:
 
 
 @pytest.mark.parametrize("who", ["an older run", "an older call", "an older driver"])
-def test_a_zombie_never_changes_what_the_newer_run_goes_on_from(
+def test_zombie_never_changes_the_base_of_the_newer_run(
     client: Client, config: Config, who: str
 ) -> None:
     """Both evaluate batch 1. Whatever comes between, batch 2 reads what the newer run wrote."""
@@ -377,7 +373,7 @@ def test_a_zombie_never_changes_what_the_newer_run_goes_on_from(
     assert went_on == 70
 
 
-def test_a_zombie_of_a_batch_that_ended_never_splits_what_the_next_one_reads(
+def test_zombie_of_an_ended_batch_never_splits_the_next_ones_base(
     client: Client, config: Config
 ) -> None:
     """Batch 1 ended by another attempt; a restart begins batch 2 while the zombie still runs.
@@ -406,7 +402,7 @@ def test_a_zombie_of_a_batch_that_ended_never_splits_what_the_next_one_reads(
         assert driver.task(plan, "new", 3).run().read == newer.read + b"newer ", schedule
 
 
-def test_attempts_of_one_task_may_run_beside_one_another(client: Client, config: Config) -> None:
+def test_attempts_of_one_task_may_run_concurrently(client: Client, config: Config) -> None:
     """As speculation starts them: whichever commits, the next batch reads one of them."""
     for schedule in interleavings(4, 4):
         driver = Driver(client, config)
@@ -421,9 +417,7 @@ def test_attempts_of_one_task_may_run_beside_one_another(client: Client, config:
         assert after.read in (b"first A ", b"first B ")
 
 
-def test_the_sibling_that_wakes_in_the_next_batch_is_too_late(
-    client: Client, config: Config
-) -> None:
+def test_late_speculative_attempt_is_refused(client: Client, config: Config) -> None:
     """Spark killed it, and it did not die at once."""
     for schedule in interleavings(4, 4):
         driver = Driver(client, config)

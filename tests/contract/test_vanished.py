@@ -59,7 +59,7 @@ def purged(client: Client, raw: redis.Redis, *, age_ms: int = DAY_MS, looks: int
 
 
 @pytest.mark.usefixtures("listed")
-def test_a_checkpoint_that_nobody_uses_expires_whole(client: Client, raw: redis.Redis) -> None:
+def test_unused_checkpoint_expires_completely(client: Client, raw: redis.Redis) -> None:
     found = vanished_checkpoints(client, age_ms=DAY_MS)
     assert [one.info.gen for one in found] == [GEN]
     assert "1000.0 days" in found[0].why
@@ -72,7 +72,7 @@ def test_a_checkpoint_that_nobody_uses_expires_whole(client: Client, raw: redis.
 
 
 @pytest.mark.usefixtures("listed")
-def test_what_was_called_back_is_not_taken_again(client: Client, raw: redis.Redis) -> None:
+def test_recalled_checkpoint_is_not_purged_again(client: Client, raw: redis.Redis) -> None:
     assert purged(client, raw) == 1
     recall(client, GEN)
     assert purged(client, raw, looks=3) == 0
@@ -81,7 +81,7 @@ def test_what_was_called_back_is_not_taken_again(client: Client, raw: redis.Redi
 
 
 @pytest.mark.usefixtures("listed")
-def test_one_look_is_not_enough_nor_are_two_that_are_near(client: Client, raw: redis.Redis) -> None:
+def test_purge_needs_two_polls_half_an_hour_apart(client: Client, raw: redis.Redis) -> None:
     assert purge_vanished(client, age_ms=DAY_MS).purged == 0
     looked_earlier(raw, minutes=29)
     assert purge_vanished(client, age_ms=DAY_MS).purged == 0
@@ -90,7 +90,7 @@ def test_one_look_is_not_enough_nor_are_two_that_are_near(client: Client, raw: r
 
 
 @pytest.mark.parametrize("seen", ["version", "run"])
-def test_what_was_used_between_two_looks_stays(
+def test_checkpoint_used_between_two_polls_is_kept(
     client: Client, raw: redis.Redis, listed: Planted, seen: str
 ) -> None:
     """Also by a release that does not note when."""
@@ -127,7 +127,7 @@ def serves(client: Client, raw: redis.Redis, listed: Planted) -> None:
 
 
 @pytest.mark.parametrize("use", [writes, drives, begins, serves])
-def test_what_is_in_use_stays(
+def test_checkpoint_in_use_is_kept(
     client: Client,
     raw: redis.Redis,
     listed: Planted,
@@ -140,7 +140,7 @@ def test_what_is_in_use_stays(
     assert not raw.hexists("{rs}:v", GEN)
 
 
-def test_a_served_one_stays_though_its_partitions_are_not_listed(
+def test_served_checkpoint_without_listed_partitions_is_kept(
     client: Client, raw: redis.Redis, listed: Planted
 ) -> None:
     Planted(raw, family=family(ONE, ONE), partitions=0).register()
@@ -150,9 +150,7 @@ def test_a_served_one_stays_though_its_partitions_are_not_listed(
     assert purged(client, raw) == 1
 
 
-def test_without_a_date_the_age_counts_from_the_first_look(
-    client: Client, raw: redis.Redis
-) -> None:
+def test_age_without_a_date_counts_from_the_first_poll(client: Client, raw: redis.Redis) -> None:
     planted = grown(raw, versions=2)
     assert vanished_checkpoints(client, age_ms=DAY_MS) == []
     assert purged(client, raw, looks=3) == 0
@@ -167,7 +165,7 @@ def test_without_a_date_the_age_counts_from_the_first_look(
     assert purged(client, raw, looks=1) == 1
 
 
-def test_a_note_of_a_clock_that_was_ahead_does_not_count(
+def test_note_with_a_future_time_is_ignored(
     client: Client, raw: redis.Redis, listed: Planted
 ) -> None:
     del listed
@@ -179,7 +177,7 @@ def test_a_note_of_a_clock_that_was_ahead_does_not_count(
     assert purged(client, raw, looks=1) == 1
 
 
-def test_a_damaged_instance_keeps_its_checkpoint(
+def test_checkpoint_with_a_damaged_instance_is_kept(
     client: Client, raw: redis.Redis, listed: Planted
 ) -> None:
     raw.set(keys.instance(listed.id(0)), "junk", px=60_000)
@@ -188,13 +186,13 @@ def test_a_damaged_instance_keeps_its_checkpoint(
 
 
 @pytest.mark.usefixtures("listed")
-def test_an_age_that_a_living_query_reaches_is_refused(client: Client) -> None:
+def test_too_short_age_is_refused(client: Client) -> None:
     with pytest.raises(ConfigError, match="below one hour"):
         purge_vanished(client, age_ms=3_599_999)
 
 
 @pytest.mark.usefixtures("listed")
-def test_a_service_looks_once_an_hour(client: Client, raw: redis.Redis) -> None:
+def test_service_polls_once_an_hour(client: Client, raw: redis.Redis) -> None:
     class Clock:
         now_s = 0.0
 
@@ -214,7 +212,7 @@ def test_a_service_looks_once_an_hour(client: Client, raw: redis.Redis) -> None:
     assert service.run_pass().purged == 1
 
 
-def test_a_python_process_that_holds_a_provider_by_itself(
+def test_checkpoint_written_by_an_unreported_process_is_kept(
     redis_server: RedisServer, client: Client, raw: redis.Redis
 ) -> None:
     """The process reports no instance and its run began long ago; only its writes show life."""
@@ -275,7 +273,7 @@ def test_most_commits_write_no_date(
 
 
 @pytest.mark.usefixtures("listed")
-def test_a_full_server_gets_room_before_anything_is_noted(client: Client, raw: redis.Redis) -> None:
+def test_purge_frees_a_full_server_before_writing_notes(client: Client, raw: redis.Redis) -> None:
     busy = Planted(raw, family=family(ONE, ONE), partitions=1, gen=GEN_2, name="fresh")
     for version in range(2, 20):
         busy.delta(0, version, {row(n): b"%d" % version for n in range(90)}, complete=True)

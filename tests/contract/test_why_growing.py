@@ -98,7 +98,7 @@ def test_a_state_of_few_batches_has_no_cause(sick: Sick) -> None:
     assert sick.causes() == []
 
 
-def test_keys_that_nobody_removes(sick: Sick) -> None:
+def test_keys_that_are_never_removed_are_the_cause(sick: Sick) -> None:
     sick.run(new(batch) for batch in range(9))
     (cause,) = sick.causes()
     assert cause.kind is CauseKind.NOTHING_REMOVED
@@ -107,7 +107,7 @@ def test_keys_that_nobody_removes(sick: Sick) -> None:
     assert "eventTime.watermark" in cause.advice
 
 
-def test_a_watermark_that_is_stuck(sick: Sick) -> None:
+def test_stuck_watermark_is_the_cause(sick: Sick) -> None:
     """Keys went every third batch; then only new ones come."""
 
     def batches() -> Iterator[Change]:
@@ -138,7 +138,7 @@ def rows_at(start_ms: int, batch: int) -> list[tuple[Any, ...]]:
         ),
     ],
 )
-def test_the_watermark_of_a_processor_is_seen(
+def test_watermark_of_a_processor_is_reported(
     redis_server: RedisServer, sick: Sick, mode: dict[str, Any], kind: CauseKind, said: str
 ) -> None:
     with ProcessorTest(
@@ -164,7 +164,7 @@ def timers(provider: StateStoreProvider, times: Iterable[int], *, internal: bool
     provider.get_family_store(1).abort()
 
 
-def test_timers_that_are_far_behind_the_others(sick: Sick) -> None:
+def test_timers_far_behind_the_others_are_the_cause(sick: Sick) -> None:
     old = [NOW_MS - 30 * 24 * HOUR_MS + number for number in range(400)]
     timers(
         sick.provider(families=True),
@@ -184,7 +184,7 @@ def test_timers_of_today_and_tomorrow_are_healthy(sick: Sick, redis_server: Redi
     assert sick.causes() == []
 
 
-def test_timers_that_are_never_deleted(sick: Sick) -> None:
+def test_timers_that_are_never_deleted_are_the_cause(sick: Sick) -> None:
     timers(sick.provider(families=True), (NOW_MS + number for number in range(1000)), internal=True)
     (cause,) = sick.causes()
     assert cause.kind is CauseKind.INTERNAL_KEYS
@@ -192,7 +192,7 @@ def test_timers_that_are_never_deleted(sick: Sick) -> None:
 
 
 @pytest.mark.parametrize("seed", [1])
-def test_too_many_versions_for_so_many_changes(sick: Sick, seed: int) -> None:
+def test_too_many_kept_versions_are_the_cause(sick: Sick, seed: int) -> None:
     chance = random.Random(seed)
     sick.run(
         ({f"user {row}": chance.randbytes(200) for row in range(60)} for _ in range(30)),
@@ -204,7 +204,7 @@ def test_too_many_versions_for_so_many_changes(sick: Sick, seed: int) -> None:
     assert "versionsToRetain" in cause.advice
 
 
-def test_no_snapshot_is_made(sick: Sick) -> None:
+def test_missing_snapshots_are_the_cause(sick: Sick) -> None:
     sick.run(({"a": batch, batch: 1} for batch in range(20)), versions_to_retain=2)
     (cause,) = sick.causes()
     assert cause.kind is CauseKind.NO_SNAPSHOT
@@ -212,7 +212,7 @@ def test_no_snapshot_is_made(sick: Sick) -> None:
     assert "keeps 20 versions where 2 are wanted" in cause.found
 
 
-def test_maintenance_that_does_not_keep_up(sick: Sick) -> None:
+def test_late_maintenance_is_the_cause(sick: Sick) -> None:
     """Each batch writes all keys, so that nothing needs the versions before; nobody drops them."""
     sick.run(({"a": batch, "b": batch} for batch in range(20)), versions_to_retain=2)
     (cause,) = sick.causes()
@@ -220,13 +220,13 @@ def test_maintenance_that_does_not_keep_up(sick: Sick) -> None:
     assert "keeps 20 versions where 2 are wanted, and nothing needs the others" in cause.found
 
 
-def test_one_fat_key(sick: Sick) -> None:
+def test_fat_key_is_the_cause(sick: Sick) -> None:
     sick.run([new(0, 1000), *({"fat": os.urandom(1 << 20), "thin": 1} for _ in range(3))])
     (cause,) = (one for one in sick.causes() if one.kind is CauseKind.FAT_KEY)
     assert "changed 2 rows" in cause.found
 
 
-def test_one_fat_bucket_of_spark(redis_server: RedisServer, sick: Sick) -> None:
+def test_fat_bucket_of_spark_is_the_cause(redis_server: RedisServer, sick: Sick) -> None:
     planted = Planted(redis_server.client(), partitions=1, buckets=64, name=NAME)
     planted.family = family(
         schema(user="string", n="long"), schema(x="string"), kind="prefix", params=[1]
@@ -244,7 +244,7 @@ def test_one_fat_bucket_of_spark(redis_server: RedisServer, sick: Sick) -> None:
     assert "one join key many rows" in cause.found
 
 
-def test_one_large_partition(sick: Sick) -> None:
+def test_uneven_partition_is_the_cause(sick: Sick) -> None:
     for partition in range(4):
         sick.run([new(0, 2000 if partition == 2 else 30)], partition)
     (cause,) = sick.causes()
@@ -252,13 +252,15 @@ def test_one_large_partition(sick: Sick) -> None:
     assert "Partition 2 has 2,000 keys, the others 30 on average" in cause.found
 
 
-def test_rows_that_no_batch_touches(sick: Sick) -> None:
+def test_untouched_rows_are_the_cause(sick: Sick) -> None:
     sick.run([new(0, 1000), *({"0 0": batch} for batch in range(8))])
     (cause,) = (one for one in sick.causes() if one.kind is CauseKind.UNTOUCHED_ROWS)
     assert "of 1,000 keys were not touched in the last" in cause.found
 
 
-def test_an_older_checkpoint_of_the_same_folder(redis_server: RedisServer, sick: Sick) -> None:
+def test_older_checkpoint_of_the_same_folder_is_reported(
+    redis_server: RedisServer, sick: Sick
+) -> None:
     client = redis_server.client()
     gens = ("a" * 32, "b" * 32)
     for seen, gen in enumerate(gens):
@@ -274,7 +276,7 @@ def test_an_older_checkpoint_of_the_same_folder(redis_server: RedisServer, sick:
     assert "deleted and created again" in older.found
 
 
-def test_timers_of_spark_are_read_by_their_times(redis_server: RedisServer, sick: Sick) -> None:
+def test_timers_of_spark_are_decoded(redis_server: RedisServer, sick: Sick) -> None:
     layout = family(
         schema(expiryTimestampMs="long", key="string"), schema(x="long"), kind="range", params=[0]
     )
@@ -290,7 +292,9 @@ def test_timers_of_spark_are_read_by_their_times(redis_server: RedisServer, sick
     assert "24 hours behind" in cause.found
 
 
-def test_few_commands_and_no_change(sick: Sick, redis_server: RedisServer) -> None:
+def test_diagnosis_sends_few_commands_and_changes_nothing(
+    sick: Sick, redis_server: RedisServer
+) -> None:
     for partition in range(4):
         sick.run([new(batch) for batch in range(6)], partition)
     client = redis_server.client()
@@ -317,7 +321,7 @@ def test_a_damaged_partition_hides_no_cause(sick: Sick, redis_server: RedisServe
     assert sick.kinds() == [CauseKind.NOTHING_REMOVED]
 
 
-def test_the_command_tells_causes_and_has_a_status(
+def test_command_prints_causes_and_sets_its_status(
     sick: Sick, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sick.run(new(batch) for batch in range(9))

@@ -18,7 +18,7 @@ def group(*seeds: int, wrong: int = 0) -> Group:
     return Group(seeds, Result(met, failures))
 
 
-def test_what_was_run_is_counted_once(tmp_path: Path) -> None:
+def test_repeated_seed_is_counted_once(tmp_path: Path) -> None:
     path = tmp_path / "found.json"
     found = Results.of(path, ORACLE.code)
     found.add(group(1, 2, 3), 2.0)
@@ -47,7 +47,7 @@ def test_results_of_other_code_are_not_added_up(tmp_path: Path) -> None:
         Results.of(path, ORACLE.code)
 
 
-def test_without_a_file_nothing_is_kept() -> None:
+def test_results_without_a_file_are_not_kept() -> None:
     found = Results.of(None, ORACLE.code)
     found.add(group(2), 1.0)
     assert found.spans == [(2, 2)]

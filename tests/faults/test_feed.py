@@ -33,7 +33,7 @@ def test_batches_of_several_files_are_right(family: str, files: list[int]) -> No
         assert (BATCHES,) * sources(family) in ends_of(feed, family, given_out(feed, family, steps))
 
 
-def test_a_side_of_a_join_may_be_ahead() -> None:
+def test_one_side_of_a_join_may_be_ahead() -> None:
     for seed in SEEDS:
         feed = Feed(seed, BATCHES)
         outputs = given_out(feed, "join", [(1, 1), (2, 3), (3, 4), (4, 5), (5, 5)])

@@ -34,7 +34,7 @@ def run_of(client: Client, name: str) -> StateStoreProvider:
     return StateStoreProvider(id_, config=client.url, run=run, client=client)
 
 
-def test_what_a_sibling_replaced_after_it_was_read_is_a_conflict_and_no_loss(
+def test_attempt_replaced_after_a_read_raises_conflict_not_state_lost(
     client: Client,
 ) -> None:
     name = uuid.uuid4().hex

@@ -64,7 +64,7 @@ def placed(rig: Rig, seed: int, *places: str) -> Run:
         for number in range(SEEDED)
     ],
 )
-def test_nothing_is_lost_doubled_or_stale_whatever_strikes(
+def test_kills_and_faults_never_lose_double_or_stale_rows(
     rig: Rig, first_seed: int, number: int
 ) -> None:
     made = plan(first_seed + number)
@@ -81,7 +81,7 @@ def test_nothing_is_lost_doubled_or_stale_whatever_strikes(
     check(run)
 
 
-def test_worker_and_executor_killed_amid_a_function(rig: Rig) -> None:
+def test_kills_of_worker_and_executor_amid_a_function_lose_nothing(rig: Rig) -> None:
     run = placed(rig, 1, "rows-1", "rows-2")
     run.start()
     kill(run.stopped_at("rows-1"))
@@ -91,7 +91,7 @@ def test_worker_and_executor_killed_amid_a_function(rig: Rig) -> None:
 
 
 @pytest.mark.long
-def test_driver_and_executors_killed_amid_a_function(rig: Rig) -> None:
+def test_kills_of_driver_and_executors_amid_a_function_lose_nothing(rig: Rig) -> None:
     run = placed(rig, 2, "rows-1")
     run.start()
     run.stopped_at("rows-1")
@@ -101,7 +101,7 @@ def test_driver_and_executors_killed_amid_a_function(rig: Rig) -> None:
     check(run)
 
 
-def test_driver_killed_between_state_and_sink(rig: Rig) -> None:
+def test_kill_of_driver_between_state_and_sink_loses_nothing(rig: Rig) -> None:
     """Every partition of every family has committed the batch, and nothing of it was written."""
     places = [f"sink-{family}-1" for family in FAMILIES]
     run = placed(rig, 3, *places)

@@ -23,7 +23,7 @@ MUTANTS_GROUPS = 4
         for first in range(1, SCHEDULES + 1, GROUP)
     ],
 )
-def test_every_load_gives_what_was_written_or_a_fair_error(first: int) -> None:
+def test_every_load_returns_the_written_rows_or_a_fair_error(first: int) -> None:
     """Replay a seed by `make faults SEED=…`.
 
     The quick groups have to meet everything. Of the others some meet no case of what is rare.
@@ -35,7 +35,7 @@ def test_every_load_gives_what_was_written_or_a_fair_error(first: int) -> None:
     assert result.counters["schedules"] == GROUP
 
 
-def test_a_seed_does_the_same_again() -> None:
+def test_seed_repeats_the_same_schedule() -> None:
     seeds = range(42, 48)  # every pair of formats, with and without loss, whole and short
     first, second = (ORACLE.run(seeds, jobs=1) for _ in range(2))
     assert first.counters == second.counters
@@ -50,5 +50,5 @@ def test_every_mutant_is_found(group: int) -> None:
     assert [one.name for one in verdicts if one.failure is None] == []
 
 
-def test_there_are_mutants_enough() -> None:
+def test_number_of_mutants_is_sufficient() -> None:
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= MUTANTS_MIN

@@ -12,7 +12,7 @@ LONG_SCHEDULES = 2000
 GROUP = 200
 
 
-def test_nothing_around_the_protocol_loses_state_or_fails_falsely() -> None:
+def test_system_schedules_lose_no_state_and_raise_no_false_error() -> None:
     """Replay a seed by `make system SEED=…`."""
     result = SYSTEM.run(range(1, SCHEDULES + 1), jobs=1)
     assert SYSTEM.faults(result) == []
@@ -21,7 +21,7 @@ def test_nothing_around_the_protocol_loses_state_or_fails_falsely() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("first", range(1, LONG_SCHEDULES + 1, GROUP))
-def test_many_schedules(first: int) -> None:
+def test_many_system_schedules_pass(first: int) -> None:
     result = SYSTEM.run(range(first, first + GROUP), jobs=1)
     assert SYSTEM.faults(result) == []
 
@@ -33,7 +33,7 @@ def test_every_mutant_is_found(name: str) -> None:
     assert verdict.failure is not None
 
 
-def test_the_mutants_fit_the_code() -> None:
+def test_mutants_match_the_code() -> None:
     assert len({one.name for one in MUTANTS}) == len(MUTANTS)
     for mutant in MUTANTS:
         assert mutant.texts() or mutant.patches

@@ -66,7 +66,7 @@ def test_a_request_whose_reply_is_lost_takes_effect_once(
         assert direct.get("n") == b"1"
 
 
-def test_a_black_hole_answers_nothing_and_stays_open(
+def test_black_hole_swallows_data_and_stays_open(
     proxy: TcpProxy, client: socket.socket, redis_server: RedisServer
 ) -> None:
     proxy.set({Fault.BLACK_HOLE: 1})
@@ -89,7 +89,7 @@ def test_a_delayed_request_arrives_late(proxy: TcpProxy, client: socket.socket) 
     assert time.monotonic() - begun >= DELAY_S
 
 
-def test_slices_come_whole(proxy: TcpProxy, client: socket.socket) -> None:
+def test_sliced_data_arrives_whole(proxy: TcpProxy, client: socket.socket) -> None:
     proxy.set({Fault.SLICES: 1})
     text = b"x" * 5000
     assert ask(client, b"SET k " + text) == b"+OK\r\n"
@@ -102,13 +102,13 @@ def test_every_connection_is_cut(proxy: TcpProxy, client: socket.socket) -> None
     assert answer(client) == b""
 
 
-def test_a_server_that_is_gone_is_a_cut(proxy: TcpProxy, redis_server: RedisServer) -> None:
+def test_stopped_server_cuts_the_connection(proxy: TcpProxy, redis_server: RedisServer) -> None:
     redis_server.kill()
     with socket.create_connection(("127.0.0.1", proxy.port), SOON_S) as client:
         assert answer(client) == b""
 
 
-def test_a_seed_draws_the_same_fates_again(redis_server: RedisServer) -> None:
+def test_seed_repeats_the_same_faults(redis_server: RedisServer) -> None:
     rows = []
     for _ in range(2):
         with TcpProxy(redis_server.port, seed=3) as proxy:

@@ -25,7 +25,7 @@ def test_each_fault_has_tests_that_exist() -> None:
             assert f"def {function}(" in (ROOT / file).read_text(), name
 
 
-def test_what_is_skipped_or_cannot_begin_has_failed() -> None:
+def test_skipped_or_erroneous_tests_count_as_failed() -> None:
     assert outcomes(REPORT) == {
         "tests/a/test_b.py::test_one": ["passed", "failed"],
         "tests/a/test_b.py::test_two": ["failed"],

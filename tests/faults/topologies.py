@@ -39,81 +39,79 @@ _ERRORS = "tests/spark/test_server_errors.py"
 
 STORES: Faults = {
     "Sentinel fail-over": (
-        "tests/topologies/test_sentinel.py::test_a_fail_over_is_followed_within_one_call",
-        "tests/topologies/test_sentinel.py::test_a_master_that_became_a_replica_is_left",
+        "tests/topologies/test_sentinel.py::test_fail_over_is_followed_within_one_call",
+        "tests/topologies/test_sentinel.py::test_demoted_master_is_abandoned",
     ),
-    "Sentinel fail-over, TLS": (f"{_TLS}::test_a_fail_over_of_sentinel",),
+    "Sentinel fail-over, TLS": (f"{_TLS}::test_sentinel_fail_over_is_followed_over_tls",),
     "a sentinel that is down": (
-        "tests/topologies/test_sentinel.py::test_a_sentinel_that_is_down_is_passed_over",
+        "tests/topologies/test_sentinel.py::test_stopped_sentinel_is_skipped",
     ),
     "fail-over of a master of a cluster": (
-        f"{_CLUSTER}::test_the_fail_over_of_a_master_is_followed_within_one_call",
+        f"{_CLUSTER}::test_master_fail_over_is_followed_within_one_call",
     ),
     "slots that move: ASK, MOVED, TRYAGAIN": (
         f"{_CLUSTER}::test_ask_and_moved_are_followed_without_waiting",
-        f"{_CLUSTER}::test_try_again_is_waited_for_until_the_slot_has_moved",
+        f"{_CLUSTER}::test_tryagain_is_retried_until_the_slot_has_moved",
     ),
-    "slots that move, TLS": (f"{_TLS}::test_slots_that_move",),
+    "slots that move, TLS": (f"{_TLS}::test_moving_slots_are_followed_over_tls",),
     "a slot half moved past the deadline": (
-        f"{_CLUSTER}::test_a_slot_left_half_migrated_past_the_deadline_is_named",
+        f"{_CLUSTER}::test_half_migrated_slot_is_named_at_the_deadline",
     ),
     "master killed after a commit, replicas:1": (
-        f"{_DURABILITY}::test_an_acknowledged_commit_survives_its_server",
+        f"{_DURABILITY}::test_acknowledged_commit_survives_its_server",
     ),
     "master cut off from its sentinels and replicas": (
-        f"{_DURABILITY}::test_a_master_that_was_cut_off_is_left",
+        f"{_DURABILITY}::test_isolated_master_is_abandoned",
     ),
-    "a replica that stands still": (f"{_DURABILITY}::test_a_replica_that_stands_still",),
+    "a replica that stands still": (f"{_DURABILITY}::test_hanging_replica_raises_not_durable",),
     "LOADING": (
-        f"{_LOADING}::test_a_commit_waits_until_the_server_has_loaded",
-        f"{_LOADING}::test_a_new_process_waits_and_does_not_begin_with_nothing",
-        f"{_LOADING}::test_past_the_deadline_the_error_says_that_it_loads",
+        f"{_LOADING}::test_commit_waits_for_a_loading_server",
+        f"{_LOADING}::test_new_process_waits_for_a_loading_server_and_never_starts_empty",
+        f"{_LOADING}::test_loading_server_is_named_at_the_deadline",
     ),
-    "READONLY": (f"{_REPLIES}::test_a_replica_is_waited_for_until_it_is_a_master",),
-    "NOREPLICAS": (f"{_REPLIES}::test_missing_replicas_are_waited_for",),
-    "BUSY": (f"{_REPLIES}::test_a_busy_server_is_waited_for",),
-    "CLUSTERDOWN": (f"{_REPLIES}::test_a_slot_that_nobody_serves_is_waited_for",),
-    "NOSCRIPT": (f"{_REPLIES}::test_a_forgotten_script_is_sent_again",),
-    "OOM": (f"{_REPLIES}::test_a_full_memory_fails_at_once",),
-    "MISCONF": (f"{_REPLIES}::test_a_disk_that_takes_nothing_fails_at_once",),
+    "READONLY": (f"{_REPLIES}::test_readonly_is_retried_until_the_replica_is_promoted",),
+    "NOREPLICAS": (f"{_REPLIES}::test_noreplicas_is_retried",),
+    "BUSY": (f"{_REPLIES}::test_busy_is_retried",),
+    "CLUSTERDOWN": (f"{_REPLIES}::test_clusterdown_is_retried",),
+    "NOSCRIPT": (f"{_REPLIES}::test_noscript_sends_the_script_again",),
+    "OOM": (f"{_REPLIES}::test_oom_fails_at_once",),
+    "MISCONF": (f"{_REPLIES}::test_misconf_fails_at_once",),
     "disk full": (
-        f"{_DISK}::test_an_append_only_file_without_room",
-        f"{_DISK}::test_a_snapshot_file_without_room",
-        f"{_DISK}::test_a_server_that_ends_because_each_commit_has_to_be_on_disk",
+        f"{_DISK}::test_full_disk_of_the_append_only_file_raises_full_and_recovers",
+        f"{_DISK}::test_full_disk_of_the_snapshot_file_raises_full_and_recovers",
+        f"{_DISK}::test_server_exit_under_appendfsync_always_retries_the_commit",
     ),
     "eviction, each policy": (
-        f"{_EVICTION}::test_state_stays_where_only_passing_keys_are_evicted",
-        f"{_EVICTION}::test_state_that_is_evicted_is_named_as_lost",
-        f"{_EVICTION}::test_the_next_run_is_refused_there",
+        f"{_EVICTION}::test_volatile_eviction_keeps_all_state",
+        f"{_EVICTION}::test_evicted_state_raises_state_lost",
+        f"{_EVICTION}::test_next_run_on_an_evicting_server_is_refused",
     ),
     "the server's clock jumps": (
-        f"{_CLOCK}::test_published_state_stays_and_the_job_goes_on",
-        f"{_CLOCK}::test_a_reader_under_way_goes_on_when_what_it_reads_was_dropped",
-        f"{_CLOCK}::test_what_was_staged_may_expire_and_is_staged_again",
+        f"{_CLOCK}::test_clock_jump_keeps_published_state_and_the_job_running",
+        f"{_CLOCK}::test_open_reader_survives_a_clock_jump_after_a_drop",
+        f"{_CLOCK}::test_staged_rows_that_expired_are_staged_again",
     ),
 }
 """What the store itself does about each fault."""
 
 QUERIES: Faults = {
-    "query, Sentinel fail-over": (f"{_QUERIES}::test_a_query_goes_on_when_sentinel_fails_over",),
+    "query, Sentinel fail-over": (f"{_QUERIES}::test_query_continues_after_a_sentinel_fail_over",),
     "query, Sentinel fail-over, TLS": (
-        f"{_QUERIES}::test_a_query_goes_on_over_tls_when_sentinel_fails_over",
+        f"{_QUERIES}::test_tls_query_continues_after_a_sentinel_fail_over",
     ),
     "query, master killed, replicas:1": (
-        f"{_QUERIES}::test_what_a_replica_confirmed_outlives_the_master",
+        f"{_QUERIES}::test_replicated_commit_survives_the_master",
     ),
     "query, fail-over of a master of a cluster": (
-        f"{_QUERIES}::test_a_query_goes_on_when_a_master_of_the_cluster_fails",
+        f"{_QUERIES}::test_query_continues_after_a_cluster_master_fails",
     ),
     "query, slots that move": (
-        f"{_QUERIES}::test_a_query_on_a_cluster_while_its_slots_move_is_read_and_purged",
+        f"{_QUERIES}::test_query_on_a_cluster_with_moving_slots_is_read_and_purged",
     ),
-    "query, slots that move, TLS": (f"{_QUERIES}::test_a_query_goes_on_over_tls_while_slots_move",),
+    "query, slots that move, TLS": (f"{_QUERIES}::test_tls_query_continues_while_slots_move",),
     "query, out of memory": (f"{_ERRORS}::test_out_of_memory_fails_the_batch_and_loses_nothing",),
     "query, disk full": (f"{_ERRORS}::test_a_full_disk_fails_the_batch_and_loses_nothing",),
-    "query, eviction": (
-        f"{_ERRORS}::test_state_that_is_evicted_behind_the_query_is_named_as_lost",
-    ),
+    "query, eviction": (f"{_ERRORS}::test_evicted_state_of_a_query_raises_state_lost",),
 }
 """What whole queries of Spark do."""
 

@@ -94,7 +94,7 @@ class Job:
         return folder_at(self.url, storage_options=self._store.options)
 
 
-def test_a_query_outlives_its_server(
+def test_query_survives_the_loss_of_its_server(
     spark: SparkSession,
     store: Store,
     shared_redis_server: RedisServer,

@@ -124,7 +124,7 @@ def rewound(to_batch: int) -> set[str]:
     return (names - later) | {f"rewound-to-{to_batch}.1/{name}" for name in later}
 
 
-def test_a_checkpoint_is_looked_at_and_rewound(case: Case) -> None:
+def test_checkpoint_is_inspected_and_rewound(case: Case) -> None:
     assert case.run("doctor") == 0
     assert "Batch 4 is the newest of the commit log" in case.told()
     # As a query that is writing leaves it.
@@ -141,7 +141,7 @@ def test_a_checkpoint_is_looked_at_and_rewound(case: Case) -> None:
     assert case.run("doctor") == 0
 
 
-def test_lost_state_comes_back(case: Case, raw: Any) -> None:
+def test_lost_state_is_restored(case: Case, raw: Any) -> None:
     raw.flushdb()
     assert case.run("doctor") == PROBLEMS_STATUS
     assert "has a copy of the state after batch 3" in case.told()
@@ -178,7 +178,7 @@ def test_a_rewind_that_is_killed_after_each_step_is_finished(case: Case) -> None
 
 
 @pytest.mark.usefixtures("planted")
-def test_an_export_is_interrupted_goes_on_and_comes_back(
+def test_interrupted_export_is_resumed_and_imported(
     store: Store,
     redis_server: RedisServer,
     raw: Any,
@@ -214,7 +214,7 @@ def interrupted_at_two(what: str, done: int, _total: int) -> None:
         raise Interrupted
 
 
-def test_what_is_not_there_is_named(case: Case) -> None:
+def test_missing_files_are_named(case: Case) -> None:
     for more, said in (("/none", "there is no such folder"), ("/offsets", "no query into it")):
         case.url += more
         assert case.run("doctor") == 1
@@ -222,15 +222,13 @@ def test_what_is_not_there_is_named(case: Case) -> None:
         case.url = case.url.removesuffix(more)
 
 
-def test_a_bucket_that_is_not_there(s3_store: Store) -> None:
+def test_missing_bucket_is_named(s3_store: Store) -> None:
     folder = folder_at("s3a://no-such-bucket/flights", storage_options=s3_store.options)
     assert folder.items() is None
     assert folder.missing().startswith("there is no bucket or container no-such-bucket")
 
 
-def test_rights_that_are_missing_are_named(
-    s3_store: Store, hdfs_store: Store, tmp_path: Path
-) -> None:
+def test_missing_rights_are_named(s3_store: Store, hdfs_store: Store, tmp_path: Path) -> None:
     wrong = {**s3_store.options, "secret": "not-the-secret"}
     with pytest.raises(RedisStateError, match="the file system refuses it") as told:
         folder_at(f"{s3_store.url}/flights", storage_options=wrong).items()

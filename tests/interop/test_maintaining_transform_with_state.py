@@ -15,7 +15,7 @@ from tests.support.redis_server import RedisServer
 pytestmark = pytest.mark.spark
 
 
-def test_a_query_goes_on_from_the_workers_snapshots(
+def test_query_continues_from_the_workers_snapshots(
     streams: Streams, reader: Reader, shared_redis_server: RedisServer
 ) -> None:
     def build(frame: DataFrame) -> DataFrame:

@@ -59,7 +59,7 @@ def sums(batches: int) -> dict[str | None, tuple[int, int]]:
     return found
 
 
-def test_an_aggregation_by_key(
+def test_aggregation_is_read_by_key(
     streams: Streams, reader: Reader, shared_redis_server: RedisServer
 ) -> None:
     query = run(
@@ -108,7 +108,7 @@ def test_three_round_trips_to_the_first_value(streams: Streams, reader: Reader) 
     assert found in ({"count": BATCHES - 1}, {"count": BATCHES}), "confirmed by then or not"
 
 
-def test_signed_state_is_for_who_has_the_key(
+def test_signed_state_needs_its_key(
     streams: Streams, reader: Reader, shared_redis_server: RedisServer, tmp_path: Path
 ) -> None:
     secret = tmp_path / "secret"
@@ -148,7 +148,7 @@ def test_a_window_is_a_key_column_with_parts(
     check_round_trip(shared_redis_server.url, query.info.gen, at=BATCHES - 1)
 
 
-def test_deduplication(streams: Streams, reader: Reader) -> None:
+def test_deduplication_state_is_read(streams: Streams, reader: Reader) -> None:
     state = run(streams, reader, lambda df: df.dropDuplicates(["k"]), mode="append").operator()
     assert {key["k"] for key, _ in state.items(version=BATCHES)} == set(sums(BATCHES))
     assert state.get({"k": "only1"}, version=1) is None

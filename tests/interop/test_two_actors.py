@@ -196,7 +196,9 @@ def step(history: History, jvm: JvmActor) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_python_and_the_jvm_in_turns(shared_redis_server: RedisServer, seed: int) -> None:
+def test_python_and_the_jvm_read_each_others_writes(
+    shared_redis_server: RedisServer, seed: int
+) -> None:
     history = History(shared_redis_server, seed)
     schema = family_of(MSGPACK.name, lists=True).key_schema
     with jvm_actor(shared_redis_server.url, history.gen, schema, lists=True) as jvm:

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.spark
 USER, PASSWORD, TENANT = "job", "rights-secret", "team-a"
 
 
-def test_a_query_needs_no_other_right(
+def test_query_runs_with_the_printed_rights(
     streams: Streams, redis_server: RedisServer, redis_conf: Callable[..., None]
 ) -> None:
     rules = acl.rules(acl.Role.JOB, version="7.0", key_prefix=TENANT)

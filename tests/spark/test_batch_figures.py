@@ -43,7 +43,7 @@ def shown(spark: SparkSession, store: str) -> list[dict[str, str]]:
     return found
 
 
-def test_an_operator_of_the_ui_has_the_figures(store: Store, spark: SparkSession) -> None:
+def test_operator_in_the_ui_has_the_metrics(store: Store, spark: SparkSession) -> None:
     store.run(BATCHES[0], 0)
     wait_until(lambda: shown(spark, store.name) != [], "the UI to list the query")
     (figures,) = shown(spark, store.name)
@@ -54,7 +54,7 @@ def test_an_operator_of_the_ui_has_the_figures(store: Store, spark: SparkSession
     assert len(figures) == len(BATCH_METRICS)
 
 
-def test_a_schema_without_nulls_stays_one(store: Store) -> None:
+def test_schema_without_nulls_is_kept(store: Store) -> None:
     schema = StructType(
         [StructField("k", StringType(), False), StructField("total", LongType(), False)]
     )
@@ -64,7 +64,7 @@ def test_a_schema_without_nulls_stays_one(store: Store) -> None:
     mapped.verify_committed()
 
 
-def test_rows_are_joined_with_themselves_cached_and_cut_to_a_column(store: Store) -> None:
+def test_mapped_rows_support_self_join_cache_and_column_pruning(store: Store) -> None:
     mapped = store.map(BATCHES[0], 0)
     joined = mapped.alias("l").join(mapped.alias("r"), "k").where("l.total > 2")
     assert [tuple(row) for row in joined.collect()] == [("a", 4, 4)]
@@ -76,15 +76,13 @@ def test_rows_are_joined_with_themselves_cached_and_cut_to_a_column(store: Store
     mapped.verify_committed()
 
 
-def test_rows_meet_those_of_another_session(store: Store, spark: SparkSession) -> None:
+def test_mapped_rows_join_rows_of_another_session(store: Store, spark: SparkSession) -> None:
     other = spark.newSession().createDataFrame([("z", 0)], OUT)
     found = other.unionAll(store.map(BATCHES[0], 0)).collect()
     assert {tuple(row) for row in found} == {("z", 0), ("a", 4), ("b", 2)}
 
 
-def test_the_progress_of_a_query_has_the_figures_of_its_stores(
-    store: Store, streams: Streams
-) -> None:
+def test_query_progress_has_the_metrics_of_its_stores(store: Store, streams: Streams) -> None:
     def count(_: BatchStore, rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         for row in rows:
             _.put(row["k"], 1)

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.application]
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_the_next_batch_of_a_partition_comes_to_the_worker_that_had_the_last_one(
+def test_next_batch_is_scheduled_on_the_worker_with_the_state(
     redis_server: RedisServer, tmp_path: Path
 ) -> None:
     done = subprocess.run(

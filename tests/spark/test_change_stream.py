@@ -131,7 +131,7 @@ def test_replayed_changes_are_the_state_over_restarts(
     assert len(replica.seen) == before
 
 
-def test_a_limit_of_batches_for_each_micro_batch(
+def test_batch_limit_applies_to_each_micro_batch(
     spark: SparkSession,
     streams: Streams,
     counts: Counts,
@@ -151,7 +151,7 @@ def test_a_limit_of_batches_for_each_micro_batch(
     assert len(replica.runs) >= len(batches)
 
 
-def test_a_running_stream_follows_and_ends_with_the_error_that_says_what_to_do(
+def test_running_stream_follows_and_ends_with_advice(
     spark: SparkSession,
     streams: Streams,
     counts: Counts,
@@ -172,7 +172,7 @@ def test_a_running_stream_follows_and_ends_with_the_error_that_says_what_to_do(
         query.stop()
 
 
-def test_a_stream_without_a_beginning_is_refused(
+def test_stream_without_since_is_refused(
     spark: SparkSession, streams: Streams, counts: Counts, shared_redis_server: RedisServer
 ) -> None:
     counts.run(1)

@@ -98,10 +98,10 @@ CASES: dict[str, Case] = {
     "limit": operators.test_limit,
     "applyInPandasWithState": lambda s: operators.test_apply_in_pandas_with_state(s, EVENT_TIME),
     "several operators": operators.test_several_operators_in_one_query,
-    "transformWithStateInPandas": transform.test_every_kind_of_state_and_event_time_timers,
-    "transformWithState, TTL": transform.test_time_to_live_and_processing_time_timers,
-    "transformWithState, initial state": transform.test_rows_and_an_initial_state,
-    "transformWithState, chained": transform.test_a_second_stateful_operator_behind_it,
+    "transformWithStateInPandas": transform.test_every_kind_of_state_and_event_timers_equal_rocksdb,
+    "transformWithState, TTL": transform.test_time_to_live_and_processing_timers_equal_rocksdb,
+    "transformWithState, initial state": transform.test_rows_with_an_initial_state_equal_rocksdb,
+    "transformWithState, chained": transform.test_chained_stateful_operator_equals_rocksdb,
 }
 
 
@@ -132,7 +132,7 @@ def marks_of(case: str) -> list[pytest.MarkDecorator]:
 
 @pytest.mark.parametrize("case", [pytest.param(case, marks=marks_of(case)) for case in CASES])
 @pytest.mark.compatibility("checkpoint format 2", "{case}")
-def test_every_operator_gives_what_it_gives_without_ids(streams: Streams, case: str) -> None:
+def test_every_operator_gives_the_output_of_format_1(streams: Streams, case: str) -> None:
     CASES[case](streams)
 
 
@@ -195,7 +195,7 @@ def run_in_format_1(streams: Streams, job: Job) -> None:
         Streams.run(streams, frame, NAME, mode="complete", output=job.output)
 
 
-def test_a_live_checkpoint_goes_over_to_format_2(streams: Streams, job: Job) -> None:
+def test_live_checkpoint_switches_to_format_2(streams: Streams, job: Job) -> None:
     job.feed(3)
     run_in_format_1(streams, job)
     checkpoint = streams.checkpoint(NAME)
@@ -227,7 +227,7 @@ def follows_the_log(spark: SparkSession) -> bool:
     return tuple(map(int, spark.version.split(".")[:2])) >= (4, 3)
 
 
-def test_nothing_goes_back_to_format_1(streams: Streams, job: Job) -> None:
+def test_switch_back_to_format_1_is_refused(streams: Streams, job: Job) -> None:
     job.feed(2)
     job.run()
     job.feed(1)
@@ -243,9 +243,7 @@ def test_nothing_goes_back_to_format_1(streams: Streams, job: Job) -> None:
     job.check()
 
 
-def test_attempts_stay_side_by_side_until_spark_has_chosen(
-    streams: Streams, reader: Reader
-) -> None:
+def test_attempts_are_kept_until_spark_logs_one(streams: Streams, reader: Reader) -> None:
     """Each batch runs its stateful tasks three times; the query goes on with one of each."""
     source = streams.input("events", "k string, v long")
     for number in range(5):
@@ -287,7 +285,7 @@ def test_attempts_stay_side_by_side_until_spark_has_chosen(
     wait_until(lambda: opened() == last, "the attempts that were logged")
 
 
-def test_the_reader_of_spark_and_ours_see_the_logged_version(
+def test_sparks_reader_and_ours_read_the_logged_version(
     streams: Streams, job: Job, reader: Reader
 ) -> None:
     job.feed(4)

@@ -107,7 +107,7 @@ def failure(run: Callable[[], object]) -> str:
     return str(caught.value)
 
 
-def test_restart_goes_on(job: Job) -> None:
+def test_restarted_query_continues(job: Job) -> None:
     for _ in range(3):
         job.feed(2)
         job.run()
@@ -124,7 +124,7 @@ def test_restart_from_an_older_batch(job: Job) -> None:
     job.check()
 
 
-def test_doctor_and_rewind_lead_back_to_what_is_whole(
+def test_doctor_and_rewind_return_to_complete_state(
     job: Job, use_server: Callable[..., RedisServer], capsys: pytest.CaptureFixture[str]
 ) -> None:
     server = use_server()
@@ -145,7 +145,7 @@ def test_doctor_and_rewind_lead_back_to_what_is_whole(
     assert main(["doctor", *place]) == 0
 
 
-def test_deleted_checkpoint_starts_anew(job: Job) -> None:
+def test_deleted_checkpoint_starts_empty(job: Job) -> None:
     job.feed(3)
     job.run()
     shutil.rmtree(job.streams.checkpoint(NAME))
@@ -185,7 +185,7 @@ def marker_files(job: Job, name: str = NAME) -> dict[str, tuple[bytes, int]]:
     return {file.name: (file.read_bytes(), file.stat().st_ino) for file in files}
 
 
-def test_the_driver_decides_on_the_id_before_there_is_a_batch(
+def test_driver_creates_the_id_before_the_first_batch(
     job: Job, use_server: Callable[..., RedisServer]
 ) -> None:
     server = use_server()
@@ -212,7 +212,7 @@ def test_a_query_without_state_gets_no_marker(job: Job) -> None:
     assert not marker_files(job, "plain")
 
 
-def test_the_driver_adopts_once_and_changes_no_file(job: Job) -> None:
+def test_driver_adopts_once_and_changes_no_file(job: Job) -> None:
     job.feed(2)
     job.run()
     before = marker_files(job)
@@ -243,7 +243,7 @@ def test_missing_marker_is_named(job: Job) -> None:
     assert "[REDIS_MARKER_MISSING]" in failure(job.run)
 
 
-def test_emptied_server_is_an_error_and_never_an_empty_start(
+def test_emptied_server_raises_and_never_starts_empty(
     job: Job, use_server: Callable[..., RedisServer]
 ) -> None:
     server = use_server()
@@ -257,7 +257,7 @@ def test_emptied_server_is_an_error_and_never_an_empty_start(
     assert f"redis-state doctor --checkpoint {job.streams.checkpoint(NAME)}" in message
 
 
-def test_server_restarted_with_its_file_goes_on(
+def test_query_continues_after_a_server_restart(
     job: Job, use_server: Callable[..., RedisServer], tmp_path: Path
 ) -> None:
     folder = tmp_path / "aof"

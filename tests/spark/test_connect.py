@@ -78,7 +78,7 @@ def test_connect_session_runs_batches_without_rows_and_refuses_by_name(
         )
     },
 )
-def test_a_processor_of_sparks_over_connect(
+def test_sparks_processor_runs_over_connect(
     shared_redis_server: RedisServer, tmp_path: Path
 ) -> None:
     found = run("connect_job.py", shared_redis_server, tmp_path, "processor")

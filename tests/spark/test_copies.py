@@ -65,7 +65,7 @@ def restore(server: RedisServer, checkpoint: Path) -> None:
 
 @pytest.mark.usefixtures("copying")
 @pytest.mark.parametrize("number", ["1", "2"])
-def test_the_state_outlives_its_server(
+def test_state_survives_the_loss_of_its_server(
     job: Job, use_server: Callable[..., RedisServer], number: str
 ) -> None:
     with format_of(job.streams.spark, number):
@@ -91,7 +91,7 @@ def test_the_state_outlives_its_server(
 
 
 @pytest.mark.usefixtures("copying")
-def test_a_join_goes_on_as_if_nothing_had_happened(
+def test_join_continues_after_the_loss_of_its_server(
     streams: Streams, use_server: Callable[..., RedisServer]
 ) -> None:
     """Four stores a partition, which have to be of one version."""
@@ -131,7 +131,7 @@ class Joined:
 
 
 @pytest.mark.usefixtures("copying")
-def test_a_rewind_makes_copies_of_its_own(job: Job) -> None:
+def test_rewound_query_makes_its_own_copies(job: Job) -> None:
     job.feed(6)
     job.run()
     checkpoint = job.streams.checkpoint(NAME)
@@ -150,7 +150,7 @@ def test_a_rewind_makes_copies_of_its_own(job: Job) -> None:
 
 
 @pytest.mark.usefixtures("copying")
-def test_no_batch_fails_with_a_copy(job: Job) -> None:
+def test_failed_copy_fails_no_batch(job: Job) -> None:
     checkpoint = job.streams.checkpoint(NAME)
     job.feed(1)
     job.run()

@@ -63,7 +63,7 @@ def test_a_temporary_checkpoint_expires_unless_its_query_runs(
         query.stop()
 
 
-def test_a_run_may_keep_what_an_ephemeral_one_made(
+def test_permanent_run_keeps_the_state_of_an_ephemeral_one(
     streams: Streams, redis_conf: Callable[..., None], redis_server: RedisServer
 ) -> None:
     redis_conf({"url": redis_server.url, "ephemeral": "true"})

@@ -132,7 +132,7 @@ def told(output: Output) -> list[list[str]]:
 
 
 @pytest.mark.parametrize(("delay", "batches"), CASES)
-def test_rows_and_timers_are_those_of_spark_while_batches_have_data(
+def test_late_rows_and_timers_equal_sparks_while_batches_have_data(
     streams: Streams, shared_redis_server: RedisServer, delay: str, batches: Batches
 ) -> None:
     """Rows up to 1970 are late from the first batch on: Spark's watermark is 0 before it rises."""
@@ -150,14 +150,14 @@ def no_batches_without_data(streams: Streams) -> Iterator[None]:
 
 @pytest.mark.usefixtures("no_batches_without_data")
 @pytest.mark.parametrize(("delay", "batches"), CASES[:4])
-def test_a_query_that_is_started_for_each_batch_agrees_without_batches_without_data(
+def test_query_restarted_for_each_batch_equals_sparks_without_empty_batches(
     streams: Streams, shared_redis_server: RedisServer, delay: str, batches: Batches
 ) -> None:
     spark, here = Runs(streams, shared_redis_server.url, delay).both(batches, each=True)
     assert here == spark
 
 
-def test_a_batch_without_data_makes_rows_late_one_batch_of_data_earlier_in_spark(
+def test_empty_batch_makes_rows_late_one_batch_earlier_in_spark(
     streams: Streams, shared_redis_server: RedisServer
 ) -> None:
     """As the page says: with a delay of 0 a row of the newest time is late there."""
@@ -175,7 +175,7 @@ def test_a_batch_without_data_makes_rows_late_one_batch_of_data_earlier_in_spark
 @pytest.mark.usefixtures("no_batches_without_data")
 @pytest.mark.parametrize("mode", ["None", "ProcessingTime"])
 @pytest.mark.parametrize(("delay", "batches"), [CASES[1], CASES[3]])
-def test_late_rows_in_other_time_modes(
+def test_no_row_is_late_in_other_time_modes(
     streams: Streams, shared_redis_server: RedisServer, mode: str, delay: str, batches: Batches
 ) -> None:
     """No row is late. By processing time Spark tells the watermark, and here it is 0."""

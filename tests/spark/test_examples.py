@@ -103,7 +103,7 @@ def check_nothing_is_left(folder: Path) -> None:
     assert [path.name for name in ("tmp", "cwd") for path in (folder / name).iterdir()] == []
 
 
-def test_all_of_them_are_run_and_listed() -> None:
+def test_every_example_is_tested_and_listed() -> None:
     scripts = {path.stem for path in EXAMPLES.glob("*.py")}
     assert scripts == LAST_LINES.keys()
     page = (EXAMPLES / "README.md").read_text("utf-8")
@@ -111,14 +111,14 @@ def test_all_of_them_are_run_and_listed() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(LAST_LINES))
-def test_a_script_is_short_and_says_how_to_run_it(name: str) -> None:
+def test_script_is_short_and_documents_its_command(name: str) -> None:
     text = (EXAMPLES / f"{name}.py").read_text("utf-8")
     assert len(text.splitlines()) <= LINES_MAX
     assert f"`python examples/{name}.py`" in text.split('"""')[1]
 
 
 @pytest.mark.parametrize("name", sorted(LAST_LINES.keys() - set(WITHOUT_SPARK)))
-def test_a_script_proves_what_it_says_and_leaves_nothing(name: str, tmp_path: Path) -> None:
+def test_script_verifies_its_claim_and_leaves_nothing(name: str, tmp_path: Path) -> None:
     printed = run(name, tmp_path, settings(tmp_path))
     assert tuple(printed[-len(LAST_LINES[name]) :]) == LAST_LINES[name]
     if name == "recovery":
@@ -129,7 +129,7 @@ def test_a_script_proves_what_it_says_and_leaves_nothing(name: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("name", WITHOUT_SPARK)
-def test_a_script_without_spark(name: str, tmp_path: Path) -> None:
+def test_script_runs_without_spark(name: str, tmp_path: Path) -> None:
     environment = settings(tmp_path)
     (tmp_path / "none" / "pyspark").mkdir(parents=True)
     refusal = "raise ImportError('this script has to run without Spark')"
@@ -143,9 +143,7 @@ def test_a_script_without_spark(name: str, tmp_path: Path) -> None:
     check_nothing_is_left(tmp_path)
 
 
-def test_a_script_takes_a_server_that_is_named(
-    shared_redis_server: RedisServer, tmp_path: Path
-) -> None:
+def test_script_uses_a_given_server(shared_redis_server: RedisServer, tmp_path: Path) -> None:
     environment = {**settings(tmp_path), "REDIS_STATE_URL": shared_redis_server.url}
     for _ in range(2):
         assert tuple(run("store_alone", tmp_path, environment)) == LAST_LINES["store_alone"]

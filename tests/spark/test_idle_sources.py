@@ -47,7 +47,7 @@ class Counting(StatefulProcessor):
         """Nothing is open."""
 
 
-def test_an_operator_begins_each_batch_also_without_rows(queries: Queries) -> None:
+def test_operator_begins_each_batch_without_rows_too(queries: Queries) -> None:
     """Without a watermark, which Spark would keep the shuffle for."""
     sources = [queries.streams.input(name, OPS) for name in ("left", "right")]
     first, second, third = batches(58, count=3)

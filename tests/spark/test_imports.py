@@ -33,7 +33,7 @@ def bring_back(server: RedisServer, folder: Path, checkpoint: Path) -> None:
 
 
 @pytest.mark.parametrize("number", ["1", "2"])
-def test_a_query_goes_on_after_the_exported_batch(
+def test_query_continues_after_the_exported_batch(
     job: Job, use_server: Callable[..., RedisServer], tmp_path: Path, number: str
 ) -> None:
     with format_of(job.streams.spark, number):
@@ -55,7 +55,7 @@ def test_a_query_goes_on_after_the_exported_batch(
         job.check()
 
 
-def test_a_join_goes_on(
+def test_join_continues_after_the_exported_batch(
     streams: Streams, use_server: Callable[..., RedisServer], tmp_path: Path
 ) -> None:
     """Four stores a partition, which have to be of one version."""

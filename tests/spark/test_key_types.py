@@ -108,7 +108,7 @@ def initial(frame: DataFrame, url: str) -> DataFrame:
 
 @pytest.mark.parametrize("call", [processor, columns, partitions])
 @pytest.mark.parametrize(("key", "named"), UNEQUAL)
-def test_a_key_whose_equality_is_not_that_of_its_bytes_is_refused_before_the_first_batch(
+def test_key_with_collation_is_refused_before_the_first_batch(
     streams: Streams,
     shared_redis_server: RedisServer,
     call: Callable[[DataFrame, str], DataFrame],
@@ -124,7 +124,7 @@ def test_a_key_whose_equality_is_not_that_of_its_bytes_is_refused_before_the_fir
 
 
 @pytest.mark.parametrize(("key", "named"), ARRAYS)
-def test_in_an_array_too(
+def test_key_in_an_array_is_refused(
     streams: Streams, shared_redis_server: RedisServer, key: str, named: str
 ) -> None:
     rows = streams.input("in", "k string, v long").stream(streams.spark)
@@ -157,7 +157,7 @@ def test_a_map_by_a_collated_key_is_refused_by_the_first_batch(
 
 
 @pytest.mark.parametrize("key", [LCASE, f"named_struct('x', {LCASE})"])
-def test_on_our_provider_the_operator_of_spark_is_refused_at_its_start(
+def test_sparks_operator_with_a_collated_key_is_refused_at_its_start(
     streams: Streams, key: str
 ) -> None:
     """RocksDB's keeps a row for each form of a text. All other operators are refused by Spark."""
@@ -177,7 +177,7 @@ def test_on_our_provider_the_operator_of_spark_is_refused_at_its_start(
     assert output == {0: ["Row(n=1)", "Row(n=1)"]}
 
 
-def test_the_advice_for_a_collated_key_is_taken(
+def test_advice_for_a_collated_key_works(
     streams: Streams, shared_redis_server: RedisServer
 ) -> None:
     source = streams.input("in", "k string, v long")
@@ -219,7 +219,7 @@ def test_look_ups_by_collated_columns_are_refused(
             )
 
 
-def test_a_look_up_in_a_state_by_arrays_is_refused_when_it_is_called(
+def test_look_up_by_an_array_key_is_refused_at_the_call(
     streams: Streams, shared_redis_server: RedisServer
 ) -> None:
     """Spark groups by them, and no reader asks for such a key by its value."""

@@ -39,9 +39,7 @@ def shown(reader: Reader, query: str, wanted: dict[str, int]) -> None:
 
 
 @pytest.mark.parametrize("format_", ["1", "2"])
-def test_a_query_that_ended_shows_its_last_batch(
-    streams: Streams, reader: Reader, format_: str
-) -> None:
+def test_ended_query_shows_its_last_batch(streams: Streams, reader: Reader, format_: str) -> None:
     """As a job that a scheduler starts each day, over new data or none."""
     streams.spark.conf.set(FORMAT, format_)
     try:
@@ -65,7 +63,7 @@ def test_a_query_that_ended_shows_its_last_batch(
         streams.spark.conf.set(FORMAT, "1")
 
 
-def test_a_query_that_waits_shows_its_last_batch(streams: Streams, reader: Reader) -> None:
+def test_waiting_query_shows_its_last_batch(streams: Streams, reader: Reader) -> None:
     source = streams.input("in", SCHEMA)
     source.add([{"k": "a", "v": 1, "ts": TS}])
     streams.spark.conf.set(PROVIDER, REDIS)
@@ -119,7 +117,7 @@ def test_all_stores_of_a_join_show_the_attempts_that_were_logged(
 
 
 @pytest.mark.application
-def test_a_program_that_ends_at_once_shows_its_last_batch(
+def test_program_that_exits_at_once_shows_its_last_batch(
     reader: Reader, shared_redis_server: RedisServer, tmp_path: Path
 ) -> None:
     """No `spark.stop()`, no sleep: the last lines of a script."""
@@ -155,7 +153,7 @@ def test_a_program_that_ends_at_once_shows_its_last_batch(
     assert counts(reader, "script that ends") == {"a": 1}
 
 
-def test_a_folder_that_was_made_anew_names_what_is_left(streams: Streams, reader: Reader) -> None:
+def test_recreated_folder_names_the_older_checkpoint(streams: Streams, reader: Reader) -> None:
     source = streams.input("in", SCHEMA)
     source.add([{"k": "a", "v": 1, "ts": TS}])
     frame = source.stream(streams.spark).groupBy("k").count()

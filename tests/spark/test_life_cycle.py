@@ -49,14 +49,14 @@ def counted(inputs: Sequence[DataFrame]) -> DataFrame:
     "conf",
     ["unloadOnCommit", "commitValidation.enabled", "rowChecksum.enabled"],
 )
-def test_a_conf_of_the_life_cycle_changes_no_answer(
+def test_life_cycle_settings_change_no_answer(
     conf: str, streams: Streams, spark_conf: Callable[[str, str], None]
 ) -> None:
     spark_conf(STORE + conf, "true")
     streams.same_on_both(counted, [SCHEMA], BATCHES, oracle=ROCKSDB)
 
 
-def test_a_store_that_is_unloaded_loads_each_version(
+def test_unloaded_store_loads_each_version(
     streams: Streams, spark_conf: Callable[[str, str], None]
 ) -> None:
     spark_conf(STORE + "unloadOnCommit", "true")
@@ -66,7 +66,7 @@ def test_a_store_that_is_unloaded_loads_each_version(
     assert all(batch["redisStateCacheMisses"] == 2 for batch in metrics)
 
 
-def test_the_newest_snapshots_are_in_the_progress(
+def test_progress_has_the_newest_snapshots(
     streams: Streams, spark_conf: Callable[[str, str], None]
 ) -> None:
     spark_conf(STORE + "numStateStoreInstanceMetricsToReport", "4")
@@ -92,7 +92,7 @@ def custom(progress: str) -> dict[str, int]:
     return found
 
 
-def test_a_query_that_is_stopped_while_it_starts_leaves_the_listener(
+def test_query_stopped_during_its_start_removes_the_listener(
     streams: Streams, redis_conf: Callable[[dict[str, str]], None]
 ) -> None:
     """The query waits for a server that does not answer when it is stopped."""

@@ -122,7 +122,7 @@ def store(spark: SparkSession, shared_redis_server: RedisServer) -> Store:
 @pytest.mark.parametrize(
     ("rows", "func"), [("dicts", add_dicts), ("pandas", add_frames), ("arrow", add_arrow)]
 )
-def test_batches_add_up_as_in_a_dict(store: Store, rows: str, func: Callable[[], Any]) -> None:
+def test_batch_sums_equal_a_dict(store: Store, rows: str, func: Callable[[], Any]) -> None:
     model: Counter[str] = Counter()
     for number, batch in enumerate(BATCHES):
         for key, value in batch:
@@ -132,7 +132,7 @@ def test_batches_add_up_as_in_a_dict(store: Store, rows: str, func: Callable[[],
         assert store.state(number + 1) == model
 
 
-def test_a_key_meets_one_partition_whatever_the_number(store: Store) -> None:
+def test_key_stays_in_one_partition_for_any_partition_count(store: Store) -> None:
     rows = [(f"k{i % 40}", i) for i in range(400)]
     model: Counter[str] = Counter()
     for key, value in rows:
@@ -142,7 +142,7 @@ def test_a_key_meets_one_partition_whatever_the_number(store: Store) -> None:
     assert sum(store.state(1, partitions=7).values()) == sum(model.values())
 
 
-def test_each_evaluation_starts_from_the_same_version_and_the_last_one_wins(store: Store) -> None:
+def test_evaluations_start_from_one_version_and_the_last_wins(store: Store) -> None:
     store.run([("a", 1), ("b", 1)], 0)
     mapped = store.map([("a", 10), ("c", 10)], 1)
     for _ in range(3):
@@ -177,7 +177,7 @@ def test_an_evaluation_after_the_next_call_is_refused(store: Store) -> None:
     assert store.state(2) == {"a": 21}
 
 
-def test_a_gap_and_an_older_batch_are_refused_with_the_newest(store: Store) -> None:
+def test_gap_or_older_batch_is_refused_naming_the_newest(store: Store) -> None:
     with pytest.raises(StateError, match=r"no store of this name.*begin with batch 0"):
         store.map([("a", 1)], 1)
     for number in range(3):
@@ -191,7 +191,7 @@ def test_a_gap_and_an_older_batch_are_refused_with_the_newest(store: Store) -> N
     assert store.run([("a", 1)], 3) == {"a": 4}
 
 
-def test_a_store_begins_with_the_batch_that_is_named(store: Store) -> None:
+def test_store_begins_with_the_named_batch(store: Store) -> None:
     with pytest.raises(UsageError, match="the first batch id is 7"):
         store.map([("a", 1)], 6, first_batch_id=7)
     store.run([("a", 1)], 7, first_batch_id=7)
@@ -200,7 +200,7 @@ def test_a_store_begins_with_the_batch_that_is_named(store: Store) -> None:
         store.map([("a", 1)], 9)
 
 
-def test_a_batch_that_never_ran_is_missing_when_the_next_one_begins(store: Store) -> None:
+def test_unevaluated_batch_is_reported_by_the_next_one(store: Store) -> None:
     store.run([("a", 1)], 0)
     store.map([("a", 1)], 1)
     with pytest.raises(StateError, match=r"partition 0, 1 does not hold version 2: batch 1 never"):
@@ -232,7 +232,7 @@ def test_partitions_keep_their_numbers_in_unions_and_coalesced(store: Store) -> 
     assert store.state(2) == {key: 2 * value for key, value in rows}
 
 
-def test_rows_come_in_the_order_that_was_asked_for(store: Store) -> None:
+def test_rows_arrive_in_the_requested_order(store: Store) -> None:
     def listed(_: BatchStore, rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         yield from ({"k": row["k"], "total": row["v"]} for row in rows)
 
@@ -241,7 +241,7 @@ def test_rows_come_in_the_order_that_was_asked_for(store: Store) -> None:
     assert [tuple(row) for row in mapped.collect()] == sorted(rows)
 
 
-def test_what_the_stores_counted_comes_to_the_driver(store: Store) -> None:
+def test_store_metrics_reach_the_driver(store: Store) -> None:
     mapped = store.map(BATCHES[0], 0)
     assert mapped.state_metrics() == {}
     mapped.collect()
@@ -252,7 +252,7 @@ def test_what_the_stores_counted_comes_to_the_driver(store: Store) -> None:
     assert set(found) == names | {"num_keys", "memory_bytes"}
 
 
-def test_a_stream_uses_it_by_the_helper(store: Store, streams: Streams) -> None:
+def test_stream_uses_the_helper(store: Store, streams: Streams) -> None:
     from redis_state import foreach_batch_with_state_store
 
     written: dict[int, dict[str, int]] = {}

@@ -52,7 +52,7 @@ def refused(
         mapped.verify_committed()
 
 
-def test_a_function_that_raises_after_half_its_rows(store: Store) -> None:
+def test_function_that_raises_changes_nothing(store: Store) -> None:
     def half(state: BatchStore, rows: Dicts) -> Dicts:
         for number, row in enumerate(rows):
             if number == 7:
@@ -64,7 +64,7 @@ def test_a_function_that_raises_after_half_its_rows(store: Store) -> None:
     unchanged(store)
 
 
-def test_a_function_that_ends_before_its_rows(store: Store) -> None:
+def test_function_that_returns_early_is_refused(store: Store) -> None:
     def early(state: BatchStore, rows: Dicts) -> Dicts:
         row = next(rows)
         state.put(row["k"], -1)
@@ -79,7 +79,7 @@ def test_a_function_that_ends_before_its_rows(store: Store) -> None:
     unchanged(store)
 
 
-def test_a_function_that_stops_at_its_last_row_has_read_them_all(store: Store) -> None:
+def test_function_that_stops_at_its_last_row_is_accepted(store: Store) -> None:
     def first(state: BatchStore, rows: Dicts) -> Dicts:
         for _ in range(30):
             row = next(rows)
@@ -101,7 +101,7 @@ def test_a_function_that_stops_at_its_last_row_has_read_them_all(store: Store) -
     assert store.state(2) == {"a": 1, "b": 2} | dict(ROWS)
 
 
-def test_an_output_that_is_never_read_to_its_end(store: Store) -> None:
+def test_partly_read_output_changes_nothing(store: Store) -> None:
     def endless(state: BatchStore, rows: Dicts) -> Dicts:
         for row in rows:
             state.put(row["k"], -1)
@@ -135,7 +135,7 @@ def test_a_function_cannot_commit_by_itself(store: Store) -> None:
         (7, "it returned a int"),
     ],
 )
-def test_outputs_that_do_not_fit(store: Store, given: Any, match: str) -> None:
+def test_invalid_outputs_are_refused(store: Store, given: Any, match: str) -> None:
     def gives(_: BatchStore, rows: Dicts) -> Any:
         for _row in rows:
             pass
@@ -154,7 +154,7 @@ def test_outputs_that_do_not_fit(store: Store, given: Any, match: str) -> None:
         ("arrow", pd.DataFrame(), "a DataFrame instead of a RecordBatch"),
     ],
 )
-def test_frames_that_do_not_fit(store: Store, rows: str, given: Any, match: str) -> None:
+def test_invalid_frames_are_refused(store: Store, rows: str, given: Any, match: str) -> None:
     def gives(_: BatchStore, parts: Iterator[Any]) -> Iterator[Any]:
         for _part in parts:
             pass
@@ -163,7 +163,7 @@ def test_frames_that_do_not_fit(store: Store, rows: str, given: Any, match: str)
     refused(store, gives, f"REDIS_USAGE.*{match}", rows=rows)
 
 
-def test_nulls_where_the_schema_allows_none(store: Store) -> None:
+def test_nulls_in_a_non_null_column_are_refused(store: Store) -> None:
     def gives(_: BatchStore, rows: Dicts) -> Dicts:
         yield from ({"k": row["k"]} for row in rows)
 
@@ -171,7 +171,7 @@ def test_nulls_where_the_schema_allows_none(store: Store) -> None:
     refused(store, gives, "nulls in column 'total', which does not allow them", schema=schema)
 
 
-def test_a_value_that_cannot_be_stored(store: Store) -> None:
+def test_unencodable_value_is_refused(store: Store) -> None:
     def puts(state: BatchStore, rows: Dicts) -> None:
         for row in rows:
             state.put(row["k"], object())
@@ -200,7 +200,7 @@ def test_a_value_that_cannot_be_stored(store: Store) -> None:
         ({"codec": RAW}, "not with .key k string; codec raw"),
     ],
 )
-def test_arguments_that_do_not_fit(store: Store, options: dict[str, Any], match: str) -> None:
+def test_invalid_arguments_are_refused(store: Store, options: dict[str, Any], match: str) -> None:
     given = {"batch_id": 1} | options
     with pytest.raises(UsageError, match=match):
         store.map(ROWS, **given)

@@ -333,7 +333,7 @@ def _(place: Place) -> str:
 
 
 @pytest.mark.parametrize("title", MISTAKES)
-def test_the_page_says_what_the_query_says(
+def test_error_of_the_query_equals_the_page(
     title: str,
     job: Job,
     redis_conf: Callable[..., None],
@@ -344,11 +344,11 @@ def test_the_page_says_what_the_query_says(
     assert shown(said) == documented(SECTION).get(title)
 
 
-def test_the_page_shows_nothing_else() -> None:
+def test_page_lists_only_tested_mistakes() -> None:
     assert list(documented(SECTION)) == list(MISTAKES)
 
 
-def test_another_number_of_partitions_changes_nothing(
+def test_changed_shuffle_partitions_setting_changes_nothing(
     job: Job, spark: SparkSession, streams: Streams
 ) -> None:
     """Spark keeps to the number that the checkpoint was made with."""
@@ -400,7 +400,7 @@ class Heard(StreamingQueryListener):
         self.ended.append(str(event.runId))
 
 
-def test_a_refused_start_is_told_to_other_listeners_from_its_beginning(
+def test_refused_start_reaches_other_listeners_from_its_beginning(
     job: Job, spark: SparkSession, redis_conf: Callable[..., None]
 ) -> None:
     redis_conf({"url": f"redis://127.0.0.1:{free_port()}/0", "deadline": "1s"})

@@ -34,12 +34,14 @@ def last_of(folder: Path, url: str, jar: str) -> str:
     return caused[-1].removeprefix("Caused by: ")
 
 
-def test_no_jar(redis_server: RedisServer, tmp_path: Path) -> None:
+def test_missing_jar_shows_the_documented_error(redis_server: RedisServer, tmp_path: Path) -> None:
     said = last_of(tmp_path, redis_server.url, "")
     assert said == documented(SECTION)["No jar of redis-state"]
 
 
-def test_the_jar_of_another_spark(redis_server: RedisServer, tmp_path: Path) -> None:
+def test_jar_of_another_spark_shows_the_documented_error(
+    redis_server: RedisServer, tmp_path: Path
+) -> None:
     said = last_of(tmp_path, redis_server.url, str(jar_path("4.2")))
     running = running_pyspark_version()
     text = documented(SECTION)["The jar of another Spark"]

@@ -48,7 +48,7 @@ def test_keys_of_other_partitions_are_refused(
         streams.run(made, "to all")
 
 
-def test_own_keys_are_taken(streams: Streams, shared_redis_server: RedisServer) -> None:
+def test_own_keys_are_accepted(streams: Streams, shared_redis_server: RedisServer) -> None:
     """Whatever the type: those of the rows, and those of timers that are due."""
 
     def count(state: ColumnState, table: pa.Table) -> pa.Table:

@@ -125,9 +125,7 @@ def run_both(
         (Timeout.ProcessingTimeTimeout, "update"),
     ],
 )
-def test_the_wrapped_call_gives_what_sparks_gives(
-    streams: Streams, timeout: str, mode: str
-) -> None:
+def test_wrapped_call_equals_sparks_call(streams: Streams, timeout: str, mode: str) -> None:
     native, wrapped = run_both(streams, timeout, mode, BATCHES)
     assert wrapped == native
     text = str(native)
@@ -206,7 +204,7 @@ class Query:
         return "\n".join(self.output[max(self.output)])
 
 
-def test_a_class_grows_on_one_checkpoint(streams: Streams) -> None:
+def test_class_gains_fields_on_one_checkpoint(streams: Streams) -> None:
     query = Query(streams)
     query.run(first_class(), [event(0, "a", 1)], [event(0, "b", 2)])
     query.run(grown_class(), [event(0, "a", 3), event(0, "c", 4)])
@@ -220,7 +218,7 @@ def test_a_class_grows_on_one_checkpoint(streams: Streams) -> None:
     assert "values=[1, 3, 5, 8]" in query.last()
 
 
-def test_the_objects_are_read_live(streams: Streams, shared_redis_server: RedisServer) -> None:
+def test_objects_are_read_live(streams: Streams, shared_redis_server: RedisServer) -> None:
     query = Query(streams)
     id_ = query.run(first_class(), [event(0, "a", 1), event(0, "b", 2)], [event(0, "a", 3)])
     cls: Any = first_class()
@@ -238,7 +236,7 @@ def test_the_objects_are_read_live(streams: Streams, shared_redis_server: RedisS
             redis_state.state_objects(rows, list).get(["b"], 2)
 
 
-def test_a_time_out_without_a_state_is_no_object(
+def test_timeout_without_a_state_has_no_object(
     streams: Streams, shared_redis_server: RedisServer
 ) -> None:
     def step(key: tuple[str], frames: Frames, state: GroupState[int]) -> Frames:
@@ -267,7 +265,7 @@ def test_a_time_out_without_a_state_is_no_object(
         assert list(objects.items(1)) == [({"k": "with"}, 1)]
 
 
-def test_rows_of_another_operator_are_no_objects(
+def test_rows_of_another_operator_are_not_read_as_objects(
     streams: Streams, shared_redis_server: RedisServer
 ) -> None:
     source = streams.input("events", EVENTS)
@@ -318,7 +316,7 @@ def test_a_session_without_our_provider_is_refused(streams: Streams, provider: s
         sessions(first_class())(grouped)
 
 
-def test_members_are_those_of_spark() -> None:
+def test_wrapper_has_the_members_of_sparks_class() -> None:
     public = {name for name in dir(SparkGroupState) if not name.startswith("_")}
     internal = {"json"}  # what Spark's worker sends back; it asks its own object
     assert public - internal <= set(dir(GroupState))

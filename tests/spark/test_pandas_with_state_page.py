@@ -69,7 +69,7 @@ def test_the_examples_run(
     assert capsys.readouterr().out == blocks("text")[0]
 
 
-def test_the_error_of_the_page(spark: SparkSession) -> None:
+def test_error_equals_the_page(spark: SparkSession) -> None:
     spark.conf.set(PROVIDER, HDFS)
     frame = spark.createDataFrame([("a",)], "user string")
     with pytest.raises(ConfigError):

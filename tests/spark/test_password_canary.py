@@ -40,7 +40,7 @@ def written(start_redis: Callable[..., RedisServer], tmp_path: Path) -> dict[str
     return texts
 
 
-def test_the_password_is_nowhere(written: dict[str, str]) -> None:
+def test_password_is_never_written_or_shown(written: dict[str, str]) -> None:
     leaks = {name: around(text) for name, text in written.items() if CANARY in text}
     assert leaks == {}
 

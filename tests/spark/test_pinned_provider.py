@@ -36,7 +36,7 @@ def warnings(spark: SparkSession) -> Iterator[Callable[[], str]]:
     appender.stop()
 
 
-def test_a_checkpoint_of_another_provider_gets_a_warning(
+def test_checkpoint_of_another_provider_logs_a_warning(
     streams: Streams,
     warnings: Callable[[], str],
     redis_conf: Callable[..., None],
@@ -60,7 +60,7 @@ def test_a_checkpoint_of_another_provider_gets_a_warning(
     assert streams.spark.conf.get(PROVIDER) != HDFS
 
 
-def test_a_checkpoint_of_this_provider_gets_none(
+def test_checkpoint_of_this_provider_logs_no_warning(
     streams: Streams, warnings: Callable[[], str]
 ) -> None:
     job = Job(streams)

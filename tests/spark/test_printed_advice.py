@@ -192,7 +192,7 @@ def test_processors_and_foreach_batch_start_after_a_rewind(sums: Sums) -> None:
 
 
 @pytest.mark.parametrize("number", [0, 1], ids=["the processor", "foreachBatch"])
-def test_what_doctor_prints_for_lost_versions_leads_to_a_start(
+def test_doctor_steps_for_lost_versions_lead_to_a_start(
     sums: Sums, number: int, shared_redis_server: RedisServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     raw: redis.Redis = shared_redis_server.client()
@@ -214,7 +214,7 @@ def test_what_doctor_prints_for_lost_versions_leads_to_a_start(
     sums.check(ENDS)
 
 
-def test_a_purged_store_is_called_back_and_nothing_of_it_was_renewed(
+def test_purged_store_is_recalled_without_renewed_expiries(
     sums: Sums, shared_redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(URL_VARIABLE, sums.url)

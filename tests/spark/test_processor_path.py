@@ -59,7 +59,7 @@ class Followed(StatefulProcessor):
             Path(self._out).write_text(json.dumps([walk.before, walk.uphill]))
 
 
-def test_path_of_a_batch_of_a_processor(queries: Queries, tmp_path: Path) -> None:
+def test_processor_batch_follows_the_documented_path(queries: Queries, tmp_path: Path) -> None:
     out, source = tmp_path / "walk.json", tmp_path / "source"
     source.mkdir()
     for number in range(5):

@@ -79,7 +79,7 @@ def test_plan_with_several_watermarks_is_refused_at_the_call(queries: Queries, w
     queries.ours(unite(one, two), Machine(), "s", time_mode="None")
 
 
-def test_view_does_not_hide_a_watermark(queries: Queries) -> None:
+def test_watermark_behind_a_view_is_found(queries: Queries) -> None:
     one, two = (
         watermarked(queries.streams.input(name, OPS).stream(queries.spark))
         for name in ("one", "two")
@@ -89,7 +89,7 @@ def test_view_does_not_hide_a_watermark(queries: Queries) -> None:
         queries.ours(queries.spark.table("united"), Machine(), "s")
 
 
-def test_watermark_behind_a_union_is_that_of_spark(queries: Queries) -> None:
+def test_watermark_behind_a_union_equals_sparks(queries: Queries) -> None:
     """As the refusal says: one call of withWatermark, behind the union of both streams."""
     outputs: list[Given] = []
     for which in ("theirs", "ours"):

@@ -45,7 +45,7 @@ def text_of(n: int) -> str:
 
 
 @pytest.mark.compatibility(OPERATOR, "more state than a worker's memory")
-def test_more_state_than_a_workers_memory(streams: Streams) -> None:
+def test_state_larger_than_worker_memory_is_processed(streams: Streams) -> None:
     queries = Queries(streams)
     source = queries.streams.input("in", OPS)
     keys = 1500

@@ -97,7 +97,7 @@ def ours(frame: DataFrame, processor: Any, mode: str, **options: Any) -> list[An
     [(Timed(), "EventTime"), (Timeless(), "None"), (Ageing(), "ProcessingTime"),
      (Ageing(3_600_000), "ProcessingTime")],
 )  # fmt: skip
-def test_the_output_is_that_of_sparks_operator(
+def test_batch_output_equals_sparks_operator(
     spark: SparkSession, processor: Machine, mode: str
 ) -> None:
     frame = rows_of(spark, 61)
@@ -114,14 +114,14 @@ def test_the_output_is_that_of_sparks_operator(
 
 
 @pytest.mark.compatibility(OPERATOR, "batch DataFrame, rows instead of frames", absent=NO_ROWS)
-def test_rows_instead_of_frames_and_keys_with_null(spark: SparkSession) -> None:
+def test_row_processor_with_null_keys_equals_sparks(spark: SparkSession) -> None:
     frame = rows_of(spark, 62, nulls=True).where("op not in ('timer', 'untimer')")
     expected = theirs(frame, Rows(), "EventTime")
     assert ours(frame, Rows(), "EventTime", rows="rows") == expected
 
 
 @pytest.mark.compatibility(OPERATOR, "batch DataFrame, initial state")
-def test_an_initial_state_and_no_rows_at_all(spark: SparkSession) -> None:
+def test_initial_state_without_rows_equals_sparks(spark: SparkSession) -> None:
     initial = spark.createDataFrame(
         [("a", 1, 5), ("a", 1, 6), ("z", 3, 7)], "k string, n int, v int"
     )
@@ -134,7 +134,7 @@ def test_an_initial_state_and_no_rows_at_all(spark: SparkSession) -> None:
 
 
 @pytest.mark.compatibility("redis_state.transform_columns_with_state", "batch DataFrame")
-def test_columns(spark: SparkSession) -> None:
+def test_column_processor_runs_on_a_batch_dataframe(spark: SparkSession) -> None:
     def count(state: ColumnState, table: pa.Table) -> pa.Table:
         new = table.group_by("k").aggregate([("v", "sum")])
         assert state.get(new["k"])["n"].null_count == new.num_rows

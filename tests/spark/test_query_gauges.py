@@ -27,7 +27,7 @@ def names_of_the_page() -> set[str]:
     return {name.replace("<n>", "0") for name in names}
 
 
-def test_sparks_endpoint_has_the_figures_of_a_running_query(
+def test_sparks_endpoint_has_the_metrics_of_a_running_query(
     redis_server: RedisServer, tmp_path: Path
 ) -> None:
     done = subprocess.run(

@@ -51,7 +51,7 @@ def logged(spark: SparkSession) -> Iterator[Callable[[str], list[str]]]:
     appender.stop()
 
 
-def test_the_first_batches_of_a_checkpoint(
+def test_first_batches_log_no_warning(
     job: Job,
     redis_conf: Callable[..., None],
     start_redis: Callable[..., RedisServer],
@@ -69,7 +69,7 @@ def test_the_first_batches_of_a_checkpoint(
     assert logged(server.url) == []
 
 
-def test_what_a_server_lacks_is_said_once(
+def test_missing_server_feature_is_logged_once(
     job: Job,
     redis_conf: Callable[..., None],
     redis_server: RedisServer,

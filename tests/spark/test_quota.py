@@ -38,7 +38,7 @@ def age(server: RedisServer) -> None:
             client.hset(keys.sizes(), gen, json.dumps({**json.loads(text), "at": 0}))
 
 
-def test_a_query_stops_at_its_limit_and_goes_on_with_a_higher_one(
+def test_query_stops_at_its_limit_and_continues_with_a_higher_one(
     job: Job,
     spark: SparkSession,
     redis_conf: Callable[[dict[str, str]], None],
@@ -100,7 +100,7 @@ def test_a_query_stops_at_its_limit_and_goes_on_with_a_higher_one(
     job.check()
 
 
-def test_a_neighbour_whose_registry_is_damaged_is_not_counted(
+def test_query_with_a_damaged_registry_is_not_counted(
     job: Job,
     redis_conf: Callable[[dict[str, str]], None],
     redis_server: RedisServer,

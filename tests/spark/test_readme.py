@@ -53,7 +53,7 @@ def test_the_quick_start_runs_in_a_fresh_process(tmp_path: Path) -> None:
     assert not re.search(r"^\s+at |redis://|ServerChecks|redisstate", logged, re.MULTILINE)
 
 
-def test_the_conf_lines_are_those_of_the_command(
+def test_conf_lines_equal_the_commands_output(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     shown = dict(line.split(maxsplit=1) for line in fenced(README, "properties")[0].splitlines())
@@ -75,7 +75,7 @@ def test_the_conf_lines_are_those_of_the_command(
     }
 
 
-def test_the_other_ways_in_run_on_one_session(
+def test_other_examples_run_in_one_session(
     streams: Streams,
     spark: SparkSession,
     shared_redis_server: RedisServer,

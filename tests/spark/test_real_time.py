@@ -37,7 +37,7 @@ ALLOWLIST = "OPERATOR_OR_SINK_NOT_IN_ALLOWLIST"
         "4.2": (ALLOWLIST, NO_STATE),
     },
 )
-def test_a_query_goes_on_in_real_time_mode(
+def test_query_continues_in_real_time_mode(
     shared_redis_server: RedisServer, tmp_path: Path
 ) -> None:
     settings = {
@@ -69,7 +69,7 @@ def test_a_query_goes_on_in_real_time_mode(
         "4.3": ("providerClass must be", "it begins one on RocksDB's provider only"),
     },
 )
-def test_a_new_query_in_real_time_mode(spark: SparkSession, tmp_path: Path) -> None:
+def test_new_query_starts_in_real_time_mode(spark: SparkSession, tmp_path: Path) -> None:
     spark.conf.set(PROVIDER, REDIS)
     # Older ones lack the trigger; the stream below would hide that.
     rate: Any = spark.readStream.format("rate").load().writeStream  # its stub lacks real time

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.spark
 
 
 @pytest.mark.parametrize("name", written())
-def test_a_query_goes_on(
+def test_query_continues_from_each_release(
     name: str,
     streams: Streams,
     use_server: Callable[..., RedisServer],

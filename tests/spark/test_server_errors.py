@@ -34,14 +34,14 @@ def failure(job: Job) -> str:
     return str(caught.value)
 
 
-def test_unreachable_server(job: Job, redis_conf: Callable[..., None]) -> None:
+def test_unreachable_server_raises_unavailable(job: Job, redis_conf: Callable[..., None]) -> None:
     redis_conf({"url": f"redis://127.0.0.1:{free_port()}/0", "deadline": "1s"})
     message = failure(job)
     assert "[REDIS_UNAVAILABLE]" in message
     assert "reachable" in message
 
 
-def test_wrong_password(
+def test_wrong_password_raises_permission(
     job: Job, redis_conf: Callable[..., None], start_redis: Callable[..., RedisServer]
 ) -> None:
     server = start_redis(password="right")
@@ -52,7 +52,7 @@ def test_wrong_password(
     assert CANARY not in message
 
 
-def test_missing_password(
+def test_missing_password_raises_permission(
     job: Job, redis_conf: Callable[..., None], start_redis: Callable[..., RedisServer]
 ) -> None:
     redis_conf({"url": start_redis(password="right").url})
@@ -61,7 +61,7 @@ def test_missing_password(
     assert "passwordFile" in message
 
 
-def test_wrong_database(
+def test_wrong_database_raises_config(
     job: Job, redis_conf: Callable[..., None], redis_server: RedisServer
 ) -> None:
     redis_conf({"url": redis_server.url[:-1] + "9999"})
@@ -70,7 +70,7 @@ def test_wrong_database(
     assert "9999" in message
 
 
-def test_tls_to_a_plain_port(
+def test_tls_to_a_plain_port_is_named(
     job: Job, redis_conf: Callable[..., None], redis_server: RedisServer
 ) -> None:
     redis_conf(
@@ -85,7 +85,7 @@ def test_tls_to_a_plain_port(
     assert "does that port speak TLS" in message
 
 
-def test_tls_with_a_password(
+def test_query_runs_over_tls_with_a_password(
     job: Job, redis_conf: Callable[..., None], start_redis: Callable[..., RedisServer]
 ) -> None:
     server = start_redis(tls=True, password=CANARY)
@@ -110,7 +110,7 @@ def test_evicting_server_is_refused(
     assert "noeviction" in message
 
 
-def test_server_that_is_too_old_is_refused(
+def test_old_server_is_refused(
     job: Job, redis_conf: Callable[..., None], old_redis_server: RedisServer
 ) -> None:
     redis_conf({"url": old_redis_server.url})
@@ -170,7 +170,7 @@ def test_a_full_disk_fails_the_batch_and_loses_nothing(
     job.check()
 
 
-def test_state_that_is_evicted_behind_the_query_is_named_as_lost(
+def test_evicted_state_of_a_query_raises_state_lost(
     job: Job, redis_conf: Callable[..., None], redis_server: RedisServer
 ) -> None:
     redis_conf({"url": redis_server.url})

@@ -112,7 +112,7 @@ def test_frame_of_an_earlier_batch_changes_nothing(
     assert counts(store, shared_redis_server) == {k: 2 + (k < rows_before) for k in KEYS}
 
 
-def test_frame_of_an_earlier_batch_that_comes_first_changes_nothing(
+def test_frame_of_an_earlier_batch_evaluated_first_changes_nothing(
     queries: Queries, shared_redis_server: RedisServer
 ) -> None:
     """The frame of a batch without rows is evaluated before the one of the batch."""
@@ -160,7 +160,7 @@ def test_frame_of_an_earlier_start_changes_nothing(
     assert counts(store, shared_redis_server) == dict.fromkeys(KEYS, 1)
 
 
-def test_evicted_cache_that_spark_computes_again_changes_nothing(
+def test_recomputed_cached_frame_changes_nothing(
     queries: Queries, shared_redis_server: RedisServer
 ) -> None:
     """A cached frame loses its blocks; Spark computes them under the next batch's properties."""
@@ -195,7 +195,7 @@ def test_two_calls_with_one_store_in_a_query_are_refused(streams: Streams) -> No
         queries.start(united, "q", [])
 
 
-def test_coalesce_behind_is_refused_in_the_first_batch(queries: Queries) -> None:
+def test_coalesce_behind_the_operator_is_refused_in_the_first_batch(queries: Queries) -> None:
     source = queries.streams.input("in", INPUT)
     source.add([{"k": k, "use": True} for k in KEYS])
     store = f"{queries.folder} merged"

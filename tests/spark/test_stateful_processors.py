@@ -291,7 +291,7 @@ def same(theirs: Given, ours: Given) -> None:
 
 @pytest.mark.compatibility(OPERATOR, "value, list and map state, event-time timers, a crash")
 @pytest.mark.parametrize("partitions", [pytest.param(5, marks=pytest.mark.long), 1])
-def test_every_kind_of_state_and_timers_in_event_time(queries: Queries, partitions: int) -> None:
+def test_all_state_kinds_and_event_timers_equal_sparks(queries: Queries, partitions: int) -> None:
     """Ours fails once in the middle and is started anew; Spark's runs through."""
     made = batches(40 + partitions, breaks_at=2)
     broken = queries.folder / "broken"
@@ -323,7 +323,7 @@ def test_every_kind_of_state_and_timers_in_event_time(queries: Queries, partitio
 
 @pytest.mark.compatibility(OPERATOR, "rows instead of frames", absent=NO_ROWS)
 @pytest.mark.parametrize("ours_with", [Rows, Machine])
-def test_keys_with_null_and_rows_instead_of_frames(queries: Queries, ours_with: Any) -> None:
+def test_row_processor_with_null_keys_equals_sparks(queries: Queries, ours_with: Any) -> None:
     source = queries.streams.input("in", OPS)
     for batch in batches(51, count=3, nulls=True):
         source.add(batch)
@@ -336,7 +336,7 @@ def test_keys_with_null_and_rows_instead_of_frames(queries: Queries, ours_with: 
 
 
 @pytest.mark.compatibility(OPERATOR, "no time mode")
-def test_without_a_time_mode(queries: Queries) -> None:
+def test_processor_without_a_time_mode_equals_sparks(queries: Queries) -> None:
     source = queries.streams.input("in", OPS)
     for batch in batches(52, count=3):
         source.add([row for row in batch if "timer" not in row["op"]])
@@ -350,7 +350,7 @@ def test_without_a_time_mode(queries: Queries) -> None:
 
 @pytest.mark.compatibility(OPERATOR, "time to live, processing-time timers")
 @pytest.mark.parametrize("ttl_ms", [1, pytest.param(3_600_000, marks=pytest.mark.long)])
-def test_time_to_live_and_timers_in_processing_time(queries: Queries, ttl_ms: int) -> None:
+def test_time_to_live_and_processing_timers_equal_sparks(queries: Queries, ttl_ms: int) -> None:
     """A row that lives a millisecond is gone by the next batch; one that lives an hour remains."""
     outputs: list[Given] = []
     for which in ("theirs", "ours"):
@@ -370,7 +370,7 @@ def test_time_to_live_and_timers_in_processing_time(queries: Queries, ttl_ms: in
     assert any(row[2] < 0 for _, rows in outputs[1] for row in rows), "no timer fired"
 
 
-def test_a_batch_that_is_evaluated_twice_gives_out_the_same_twice(queries: Queries) -> None:
+def test_batch_evaluated_twice_gives_the_same_output(queries: Queries) -> None:
     source = queries.streams.input("in", OPS)
     for batch in batches(54, count=3):
         source.add(batch)
@@ -389,7 +389,7 @@ def test_a_batch_that_is_evaluated_twice_gives_out_the_same_twice(queries: Queri
 
 
 @pytest.mark.compatibility(OPERATOR, "two in one query")
-def test_two_of_them_behind_one_another_and_beside_one_another(queries: Queries) -> None:
+def test_chained_and_parallel_processors_give_their_own_output(queries: Queries) -> None:
     source = queries.streams.input("in", OPS)
     for batch in batches(55, count=2):
         source.add(batch)
@@ -408,7 +408,7 @@ def refused(queries: Queries, frame: DataFrame, name: str, found: str) -> None:
         queries.start(frame, name, [])
 
 
-def test_what_the_operator_cannot_serve_is_refused_while_it_runs(
+def test_unsupported_use_is_refused_at_run_time(
     queries: Queries, shared_redis_server: RedisServer
 ) -> None:
     url = shared_redis_server.url
@@ -477,7 +477,7 @@ def test_what_the_operator_cannot_serve_is_refused_while_it_runs(
     assert [number for number, _ in given] == [1, 2]
 
 
-def test_what_cannot_be_served_is_refused_at_the_call(queries: Queries) -> None:
+def test_unsupported_arguments_are_refused_at_the_call(queries: Queries) -> None:
     source = queries.streams.input("in", OPS)
     plain = source.stream(queries.spark)
     timed = queries.frame(source)

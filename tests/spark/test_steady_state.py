@@ -145,7 +145,7 @@ def start(
             spark.conf.set(name, value)
 
 
-def test_two_round_trips_a_batch_and_store(
+def test_each_store_needs_two_round_trips_a_batch(
     maintenance_every: Callable[[str], None], start: Callable[..., Running]
 ) -> None:
     """A batch is one `open`, and one `MULTI … EXEC` with two scripts in it, all by their hashes."""

@@ -75,7 +75,7 @@ def read(url: str, **options: Any) -> dict[str, dict[str, object]]:
         return {key["k"]: value for key, value in rows}
 
 
-def test_a_query_on_a_cluster_while_its_slots_move_is_read_and_purged(
+def test_query_on_a_cluster_with_moving_slots_is_read_and_purged(
     job: Job, use_url: Callable[..., None]
 ) -> None:
     with RedisCluster(masters=2) as cluster:
@@ -92,7 +92,7 @@ def test_a_query_on_a_cluster_while_its_slots_move_is_read_and_purged(
         assert cluster.keys() == []
 
 
-def test_a_query_goes_on_when_a_master_of_the_cluster_fails(
+def test_query_continues_after_a_cluster_master_fails(
     job: Job, use_url: Callable[..., None]
 ) -> None:
     with RedisCluster(masters=3, replicas=1) as cluster:
@@ -115,7 +115,7 @@ def lose_the_master(sentinels: SentinelSet) -> None:
     sentinels.servers[0].kill()
 
 
-def test_a_query_goes_on_when_sentinel_fails_over(job: Job, use_url: Callable[..., None]) -> None:
+def test_query_continues_after_a_sentinel_fail_over(job: Job, use_url: Callable[..., None]) -> None:
     with SentinelSet() as sentinels:
         use_url(sentinels.url)
         run(job, 2)
@@ -124,7 +124,7 @@ def test_a_query_goes_on_when_sentinel_fails_over(job: Job, use_url: Callable[..
         assert len(read(sentinels.url)) == 5
 
 
-def test_what_a_replica_confirmed_outlives_the_master(
+def test_replicated_commit_survives_the_master(
     job: Job, use_url: Callable[..., None], spark: SparkSession
 ) -> None:
     with SentinelSet() as sentinels:
@@ -140,7 +140,7 @@ def test_what_a_replica_confirmed_outlives_the_master(
         assert len(read(sentinels.url)) == 5
 
 
-def test_a_query_goes_on_over_tls_when_sentinel_fails_over(
+def test_tls_query_continues_after_a_sentinel_fail_over(
     job: Job, use_url: Callable[..., None], tmp_path: Path
 ) -> None:
     tls = make_certificates(tmp_path)
@@ -151,7 +151,7 @@ def test_a_query_goes_on_over_tls_when_sentinel_fails_over(
         run(job, 1)
 
 
-def test_a_query_goes_on_over_tls_while_slots_move(
+def test_tls_query_continues_while_slots_move(
     job: Job, use_url: Callable[..., None], tmp_path: Path
 ) -> None:
     tls = make_certificates(tmp_path)

@@ -183,7 +183,7 @@ def _grouped(frame: DataFrame) -> GroupedData:
 @pytest.mark.compatibility(
     "transformWithStateInPandas", "value, list and map state, event-time timers"
 )
-def test_every_kind_of_state_and_event_time_timers(streams: Streams) -> None:
+def test_every_kind_of_state_and_event_timers_equal_rocksdb(streams: Streams) -> None:
     def build(frame: DataFrame) -> DataFrame:
         return _grouped(frame).transformWithStateInPandas(
             Everything(), outputStructType=OUT, outputMode="Update", timeMode="EventTime"
@@ -235,7 +235,7 @@ def _once(streams: Streams, source: Input, provider: str, batch: int, output: Ou
 
 
 @pytest.mark.compatibility("transformWithStateInPandas", "time to live, processing-time timers")
-def test_time_to_live_and_processing_time_timers(streams: Streams) -> None:
+def test_time_to_live_and_processing_timers_equal_rocksdb(streams: Streams) -> None:
     outputs: list[Output] = []
     for provider in (ROCKSDB, REDIS):
         source = streams.input(provider.rsplit(".", 1)[-1], EVENTS)
@@ -251,17 +251,17 @@ def test_time_to_live_and_processing_time_timers(streams: Streams) -> None:
 
 @ROWS
 @pytest.mark.compatibility("transformWithState in Python, rows", "initial state")
-def test_rows_and_an_initial_state(streams: Streams) -> None:
+def test_rows_with_an_initial_state_equal_rocksdb(streams: Streams) -> None:
     _same_as_rocksdb(streams, lambda frame: started(frame, in_pandas=False), 33)
 
 
 @pytest.mark.compatibility("transformWithStateInPandas", "initial state")
-def test_frames_and_an_initial_state(streams: Streams) -> None:
+def test_frames_with_an_initial_state_equal_rocksdb(streams: Streams) -> None:
     _same_as_rocksdb(streams, lambda frame: started(frame, in_pandas=True), 33)
 
 
 @pytest.mark.compatibility("transformWithStateInPandas", "a second stateful operator behind it")
-def test_a_second_stateful_operator_behind_it(streams: Streams) -> None:
+def test_chained_stateful_operator_equals_rocksdb(streams: Streams) -> None:
     def build(frame: DataFrame) -> DataFrame:
         states = _grouped(frame).transformWithStateInPandas(
             Everything(), outputStructType=OUT, outputMode="Update", timeMode="EventTime"

@@ -159,7 +159,7 @@ def numbers(log: Path) -> list[int]:
     return [int(path.name) for path in log.iterdir() if path.name.isdigit()]
 
 
-def test_the_wheel_is_the_one_of_this_version() -> None:
+def test_wheel_in_the_tutorial_has_this_version() -> None:
     assert f"'redis_state-{__version__}-py3-none-any.whl[demo]'" in PAGE.read_text("utf-8")
 
 

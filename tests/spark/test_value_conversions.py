@@ -101,7 +101,7 @@ def both(spark: SparkSession, processor: StatefulProcessor, schema: str) -> tupl
     return theirs.collect(), ours.collect()
 
 
-def test_state_is_what_sparks_operator_makes_of_the_same_value(spark: SparkSession) -> None:
+def test_stored_value_equals_sparks_conversion(spark: SparkSession) -> None:
     theirs, ours = both(spark, Keeps(STATE), "kind string, n int, found string")
     assert len(ours) == sum(map(len, STATE.values()))
     assert sorted(ours) == sorted(theirs)
@@ -135,7 +135,7 @@ FRAMES: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize(("schema", "frame"), FRAMES, ids=[schema for schema, _ in FRAMES])
-def test_a_frame_is_what_spark_makes_of_it(
+def test_frame_output_equals_sparks_conversion(
     spark: SparkSession, schema: str, frame: pd.DataFrame
 ) -> None:
     spark.conf.set("spark.sql.session.timeZone", "America/New_York")
@@ -184,7 +184,7 @@ class Dotted(StatefulProcessor):
         yield pd.DataFrame({"k.1": [key[0]], "total.1": [n + same]})
 
 
-def test_columns_may_have_dots_in_their_names(spark: SparkSession) -> None:
+def test_column_names_with_dots_are_accepted(spark: SparkSession) -> None:
     """Spark's own operator does not find such a column of its input."""
     schema = "`k.1` string, `total.1` int"
     frame = spark.createDataFrame([("a", 1), ("b", 2), ("a", 3)], "`k.1` string, `v.1` int")
@@ -219,7 +219,7 @@ class GivesRows(Gives):
         ("a int, b int", Row(a=1)),
     ],
 )  # fmt: skip
-def test_a_row_is_what_spark_makes_of_it(spark: SparkSession, schema: str, row: Any) -> None:
+def test_row_output_equals_sparks_conversion(spark: SparkSession, schema: str, row: Any) -> None:
     if not hasattr(spark.createDataFrame([], "k string").groupBy("k"), "transformWithState"):
         pytest.skip("this Spark has no transformWithState in Python")
     spark.conf.set(PROVIDER, ROCKSDB)
@@ -234,7 +234,7 @@ def test_a_row_is_what_spark_makes_of_it(spark: SparkSession, schema: str, row: 
     assert ours.collect() == theirs.collect()
 
 
-def test_what_spark_would_store_as_null_is_refused() -> None:
+def test_value_that_spark_stores_as_null_is_refused() -> None:
     for kind, value in (
         ("decimal(10,2)", 1.5),
         ("string", 5),

@@ -53,7 +53,9 @@ finally:
 """
 
 
-def test_the_log_names_the_conf(redis_server: RedisServer, tmp_path: Path) -> None:
+def test_missing_extension_is_logged_with_its_conf(
+    redis_server: RedisServer, tmp_path: Path
+) -> None:
     (tmp_path / "input").mkdir()
     (tmp_path / "input" / "a.json").write_text(json.dumps({"k": "a"}))
     settings = {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}

@@ -32,7 +32,7 @@ def write(client: Client, value: str) -> list[object]:
     return client.transaction("writing", [("SET", KEY, value), ("GET", KEY)])
 
 
-def test_a_pipeline_over_several_slots_comes_back_in_order(
+def test_pipeline_over_several_slots_keeps_the_order_of_replies(
     cluster: RedisCluster, connect: Connect
 ) -> None:
     names = [f"{{{n}}}:k" for n in range(20)]
@@ -44,9 +44,7 @@ def test_a_pipeline_over_several_slots_comes_back_in_order(
     ]
 
 
-def test_a_script_that_a_pipeline_taught_one_node_runs_on_all(
-    cluster: RedisCluster, connect: Connect
-) -> None:
+def test_script_loaded_on_one_node_runs_on_all(cluster: RedisCluster, connect: Connect) -> None:
     client = connect(url=cluster.url, clock=ActsOnSleep(unwaiting))
     metas = [f"{{{n}}}:m" for n in range(20)]
     calls = [(key, ("-", "-1", "")) for key in metas]
@@ -70,7 +68,7 @@ def test_ask_and_moved_are_followed_without_waiting(
     assert write(client, "moved") == [b"OK", b"moved"]
 
 
-def test_try_again_is_waited_for_until_the_slot_has_moved(
+def test_tryagain_is_retried_until_the_slot_has_moved(
     cluster: RedisCluster, connect: Connect
 ) -> None:
     source = cluster.owner_of(KEY)
@@ -89,7 +87,7 @@ def test_try_again_is_waited_for_until_the_slot_has_moved(
     assert client.call("reading", [("GET", "{a}:new")]) == [b"2"]
 
 
-def test_a_slot_left_half_migrated_past_the_deadline_is_named(
+def test_half_migrated_slot_is_named_at_the_deadline(
     cluster: RedisCluster, connect: Connect
 ) -> None:
     source = cluster.owner_of(KEY)
@@ -102,7 +100,7 @@ def test_a_slot_left_half_migrated_past_the_deadline_is_named(
     assert f"127.0.0.1:{cluster.masters[1 - source].port}" in str(caught.value)
 
 
-def test_the_fail_over_of_a_master_is_followed_within_one_call(connect: Connect) -> None:
+def test_master_fail_over_is_followed_within_one_call(connect: Connect) -> None:
     with RedisCluster(masters=3, replicas=1) as cluster:
         client = connect(url=cluster.url)
         owner = cluster.owner_of(KEY)
@@ -115,7 +113,7 @@ def test_the_fail_over_of_a_master_is_followed_within_one_call(connect: Connect)
             assert direct.get(KEY) == b"after"
 
 
-def test_a_master_that_was_replaced_is_asked_no_more(connect: Connect) -> None:
+def test_replaced_master_is_not_used_again(connect: Connect) -> None:
     written = {f"{{{n}}}:k" for n in range(20)}
     with RedisCluster(masters=3, replicas=1) as cluster:
         client = connect(url=cluster.url)
@@ -128,7 +126,7 @@ def test_a_master_that_was_replaced_is_asked_no_more(connect: Connect) -> None:
         assert found == written
 
 
-def test_a_master_that_fails_amid_a_scan_has_all_scanned_again(connect: Connect) -> None:
+def test_master_fail_over_during_a_scan_restarts_the_scan(connect: Connect) -> None:
     written = {f"{{{n}}}:k" for n in range(5000)}
     with RedisCluster(masters=3, replicas=1) as cluster:
         client = connect(url=cluster.url)
@@ -144,7 +142,7 @@ def test_a_master_that_fails_amid_a_scan_has_all_scanned_again(connect: Connect)
         assert found == written
 
 
-def test_each_master_is_a_part(cluster: RedisCluster, connect: Connect) -> None:
+def test_over_parts_calls_each_master(cluster: RedisCluster, connect: Connect) -> None:
     client = connect(url=cluster.url)
     client.call("writing", [("SET", f"{{{n}}}:k", "1") for n in range(20)])
     sizes = list(client.over_parts("counting", lambda part: part.call("counting", [("DBSIZE",)])))
@@ -153,13 +151,15 @@ def test_each_master_is_a_part(cluster: RedisCluster, connect: Connect) -> None:
     assert all(sizes)
 
 
-def test_a_lone_server_is_no_cluster(redis_server: RedisServer, connect: Connect) -> None:
+def test_cluster_url_to_a_lone_server_raises_config(
+    redis_server: RedisServer, connect: Connect
+) -> None:
     client = connect(url=redis_server.url.replace("redis://", "redis+cluster://"))
     with pytest.raises(ConfigError, match="not a node of a cluster"):
         client.call("reading", [("GET", KEY)])
 
 
-def test_how_queries_stand_is_told_over_all_nodes(cluster: RedisCluster) -> None:
+def test_status_covers_all_nodes(cluster: RedisCluster) -> None:
     for partition in range(8):
         id_ = StateStoreProviderId(StateStoreId("visits", 0, partition), f"run-{partition}")
         provider = StateStoreProvider(id_, config=cluster.url)

@@ -78,7 +78,7 @@ def begin_loading(server: RedisServer) -> None:
     assert is_loading(server)
 
 
-def test_a_commit_waits_until_the_server_has_loaded(server: RedisServer, connect: Connect) -> None:
+def test_commit_waits_for_a_loading_server(server: RedisServer, connect: Connect) -> None:
     clock = ActsOnSleep(lambda sleeps: go_on(server) if sleeps == 3 else None)
     with provider(connect, server.url, clock) as writer:
         store = writer.get_store(0)
@@ -94,7 +94,7 @@ def test_a_commit_waits_until_the_server_has_loaded(server: RedisServer, connect
         assert dict(reader.get_read_store(2).iterator()) == {**ROWS, "key 0": "changed"}
 
 
-def test_a_new_process_waits_and_does_not_begin_with_nothing(
+def test_new_process_waits_for_a_loading_server_and_never_starts_empty(
     server: RedisServer, connect: Connect
 ) -> None:
     with provider(connect, server.url, ActsOnSleep()) as writer:
@@ -108,9 +108,7 @@ def test_a_new_process_waits_and_does_not_begin_with_nothing(
     assert clock.sleeps == 3
 
 
-def test_past_the_deadline_the_error_says_that_it_loads(
-    server: RedisServer, connect: Connect
-) -> None:
+def test_loading_server_is_named_at_the_deadline(server: RedisServer, connect: Connect) -> None:
     begin_loading(server)
     client = connect(url=server.url, clock=ActsOnSleep(), deadline="10s")
     with pytest.raises(CommitOutcomeUnknownError, match="LOADING"):

@@ -27,7 +27,7 @@ def client_of(url: str, **options: Any) -> Client:
     return Client(config.parse(given), clock=ManualClock())
 
 
-def test_one_node_of_a_cluster_as_the_server(cluster: RedisCluster) -> None:
+def test_plain_url_to_a_cluster_node_advises_a_cluster_url(cluster: RedisCluster) -> None:
     other = cluster.masters[1 - cluster.owner_of(KEY)]
     with (
         closing(client_of(other.url)) as client,
@@ -36,7 +36,7 @@ def test_one_node_of_a_cluster_as_the_server(cluster: RedisCluster) -> None:
         client.transaction("committing", [("SET", KEY, "1")])
 
 
-def test_a_slot_that_moves_away_from_one_node_as_the_server(cluster: RedisCluster) -> None:
+def test_plain_url_to_a_moving_slot_advises_a_cluster_url(cluster: RedisCluster) -> None:
     source = cluster.owner_of(KEY)
     cluster.begin_migration(KEY, to=1 - source)
     with (
@@ -46,13 +46,13 @@ def test_a_slot_that_moves_away_from_one_node_as_the_server(cluster: RedisCluste
         client.call("reading", [("GET", KEY)])
 
 
-def test_a_database_of_a_node_of_a_cluster(cluster: RedisCluster) -> None:
+def test_database_on_a_cluster_node_raises_config(cluster: RedisCluster) -> None:
     url = cluster.masters[0].url.removesuffix("/0") + "/1"
     with closing(client_of(url)) as client, pytest.raises(ConfigError, match="no database 1"):
         client.call("reading", [("PING",)])
 
 
-def test_a_sentinel_as_the_server(sentinels: SentinelSet) -> None:
+def test_plain_url_to_a_sentinel_advises_a_sentinel_url(sentinels: SentinelSet) -> None:
     url = f"redis://127.0.0.1:{sentinels.port}/0"
     with closing(client_of(url)) as client, pytest.raises(ConfigError) as caught:
         check_server(client)
@@ -62,13 +62,13 @@ def test_a_sentinel_as_the_server(sentinels: SentinelSet) -> None:
         client.call("reading", [("HGETALL", KEY)])
 
 
-def test_a_server_as_the_sentinel(redis_server: RedisServer) -> None:
+def test_sentinel_url_to_a_server_raises_config(redis_server: RedisServer) -> None:
     url = f"redis+sentinel://127.0.0.1:{redis_server.port}/main/0"
     with closing(client_of(url)) as client, pytest.raises(ConfigError, match="it is no Sentinel"):
         client.call("reading", [("PING",)])
 
 
-def test_a_server_beside_a_sentinel_does_no_harm(
+def test_server_listed_among_sentinels_is_skipped(
     sentinels: SentinelSet, redis_server: RedisServer
 ) -> None:
     host, _, rest = sentinels.url.partition(":")[2].removeprefix("//").partition(":")
@@ -77,13 +77,15 @@ def test_a_server_beside_a_sentinel_does_no_harm(
         assert client.call("greeting the server", [("PING",)]) == [True]
 
 
-def test_a_server_without_cluster_support_as_a_node(redis_server: RedisServer) -> None:
+def test_cluster_url_to_a_server_without_cluster_mode_raises_config(
+    redis_server: RedisServer,
+) -> None:
     url = f"redis+cluster://127.0.0.1:{redis_server.port}"
     with closing(client_of(url)) as client, pytest.raises(ConfigError, match="not a node"):
         client.call("reading", [("PING",)])
 
 
-def test_a_node_that_lacks_the_command_of_clusters(start_redis: Start) -> None:
+def test_cluster_node_without_the_cluster_command_is_named(start_redis: Start) -> None:
     server = start_redis(lacks=["CLUSTER"])
     url = f"redis+cluster://127.0.0.1:{server.port}"
     with (
@@ -93,7 +95,7 @@ def test_a_node_that_lacks_the_command_of_clusters(start_redis: Start) -> None:
         client.call("reading", [("PING",)])
 
 
-def test_a_master_of_sentinels_that_lacks_role_is_used(
+def test_master_without_the_role_command_is_used(
     sentinels: SentinelSet, start_redis: Start
 ) -> None:
     server = start_redis(lacks=["ROLE"])

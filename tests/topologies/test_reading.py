@@ -64,7 +64,9 @@ class Looker:
 
 
 @pytest.mark.parametrize("fail_overs", [1, pytest.param(5, marks=pytest.mark.long)])
-def test_reads_go_on_over_fail_overs(sentinels: SentinelSet, bank: Bank, fail_overs: int) -> None:
+def test_reads_continue_during_fail_overs(
+    sentinels: SentinelSet, bank: Bank, fail_overs: int
+) -> None:
     bank.run()
     bank.run()
     with (
@@ -90,7 +92,7 @@ def asked(server: RedisServer) -> int:
     return sum(stats.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("hmget", "hget"))
 
 
-def test_a_replica_serves_if_it_is_asked_for(sentinels: SentinelSet, bank: Bank) -> None:
+def test_replica_serves_reads_if_configured(sentinels: SentinelSet, bank: Bank) -> None:
     for _ in range(3):
         bank.run()
     master, replica = sentinels.servers
@@ -120,7 +122,7 @@ def put(server: RedisServer, value: str) -> None:
         client.wait(1, 10_000)
 
 
-def test_a_replica_that_lost_its_master_is_left(sentinels: SentinelSet, spares: Spares) -> None:
+def test_replica_without_its_master_is_abandoned(sentinels: SentinelSet, spares: Spares) -> None:
     master, replica = sentinels.servers
     reader, _ = spares
     put(master, "before")
@@ -135,9 +137,7 @@ def test_a_replica_that_lost_its_master_is_left(sentinels: SentinelSet, spares: 
 
 
 @pytest.mark.long
-def test_a_replica_that_became_the_master_is_spared_again(
-    sentinels: SentinelSet, spares: Spares
-) -> None:
+def test_promoted_replica_is_not_read_as_a_replica(sentinels: SentinelSet, spares: Spares) -> None:
     old, new = sentinels.servers
     reader, clock = spares
     put(old, "value")
@@ -154,9 +154,7 @@ def test_a_replica_that_became_the_master_is_spared_again(
     assert (asked(new), asked(old)) == (before[0], before[1] + READS)
 
 
-def test_a_replica_that_was_restarted_is_asked_again(
-    sentinels: SentinelSet, spares: Spares
-) -> None:
+def test_restarted_replica_is_used_again(sentinels: SentinelSet, spares: Spares) -> None:
     master, replica = sentinels.servers
     reader, clock = spares
     put(master, "value")
@@ -178,7 +176,7 @@ def test_a_replica_that_was_restarted_is_asked_again(
     assert (asked(master), asked(replica)) == (before[0], before[1] + READS)
 
 
-def test_who_may_not_ask_for_roles_reads_from_a_replica(sentinels: SentinelSet) -> None:
+def test_user_without_the_role_right_reads_from_a_replica(sentinels: SentinelSet) -> None:
     master, replica = sentinels.servers
     for server in (master, replica):
         with server.client() as client:
@@ -192,9 +190,7 @@ def test_who_may_not_ask_for_roles_reads_from_a_replica(sentinels: SentinelSet) 
         assert (asked(master), asked(replica)) == (0, 1)
 
 
-def test_the_url_of_a_replica_is_enough_without_sentinels(
-    sentinels: SentinelSet, bank: Bank
-) -> None:
+def test_url_of_a_replica_suffices_without_sentinels(sentinels: SentinelSet, bank: Bank) -> None:
     for _ in range(2):
         bank.run()
     _, replica = sentinels.servers
@@ -202,7 +198,7 @@ def test_the_url_of_a_replica_is_enough_without_sentinels(
         Looker(reader.query(bank.name)).read()
 
 
-def test_what_a_replica_does_not_have_yet_is_not_lost(sentinels: SentinelSet) -> None:
+def test_version_missing_on_a_replica_is_not_state_lost(sentinels: SentinelSet) -> None:
     master, replica = sentinels.servers
     bank = Bank(sentinels.url)
     for _ in range(2):
@@ -235,6 +231,6 @@ def test_what_a_replica_does_not_have_yet_is_not_lost(sentinels: SentinelSet) ->
         assert sum(view.get_many(keys)) == SUM
 
 
-def test_a_cluster_is_refused() -> None:
+def test_replica_reads_on_a_cluster_are_refused() -> None:
     with pytest.raises(ConfigError, match="not equally far behind"):
         redis_state.connect("redis+cluster://127.0.0.1:7000", replica=True)

@@ -36,7 +36,7 @@ def cured(cure: Callable[[], object]) -> ActsOnSleep:
         (("GET", "k"), {"replica-serve-stale-data": "no"}, "MASTERDOWN"),
     ],
 )
-def test_a_replica_is_waited_for_until_it_is_a_master(
+def test_readonly_is_retried_until_the_replica_is_promoted(
     start_redis: Start,
     connect: Connect,
     command: tuple[str, ...],
@@ -54,7 +54,7 @@ def test_a_replica_is_waited_for_until_it_is_a_master(
     assert clock.sleeps == 3
 
 
-def test_missing_replicas_are_waited_for(redis_server: RedisServer, connect: Connect) -> None:
+def test_noreplicas_is_retried(redis_server: RedisServer, connect: Connect) -> None:
     with redis_server.client() as direct:
         direct.config_set("min-replicas-to-write", 1)
         clock = cured(lambda: direct.config_set("min-replicas-to-write", 0))
@@ -82,7 +82,7 @@ def endless_script(server: RedisServer) -> Iterator[None]:
         connection.disconnect()
 
 
-def test_a_busy_server_is_waited_for(redis_server: RedisServer, connect: Connect) -> None:
+def test_busy_is_retried(redis_server: RedisServer, connect: Connect) -> None:
     with endless_script(redis_server), redis_server.client() as direct:
 
         def kill() -> None:
@@ -95,7 +95,7 @@ def test_a_busy_server_is_waited_for(redis_server: RedisServer, connect: Connect
         assert direct.get("k") == b"written"
 
 
-def test_a_slot_that_nobody_serves_is_waited_for(cluster: RedisCluster, connect: Connect) -> None:
+def test_clusterdown_is_retried(cluster: RedisCluster, connect: Connect) -> None:
     slot = key_slot(b"k")
     with cluster.masters[cluster.owner_of("k")].client() as direct:
         clock = cured(lambda: direct.execute_command("CLUSTER", "ADDSLOTS", slot))
@@ -107,7 +107,7 @@ def test_a_slot_that_nobody_serves_is_waited_for(cluster: RedisCluster, connect:
         assert direct.get("k") == b"written"
 
 
-def test_a_forgotten_script_is_sent_again(redis_server: RedisServer, connect: Connect) -> None:
+def test_noscript_sends_the_script_again(redis_server: RedisServer, connect: Connect) -> None:
     client = connect(url=redis_server.url, clock=ActsOnSleep())
     step = script("open")
     arguments = (["{p}:m"], ["-", "-1", ""])
@@ -118,7 +118,7 @@ def test_a_forgotten_script_is_sent_again(redis_server: RedisServer, connect: Co
     assert client.round_trips == 4
 
 
-def test_a_full_memory_fails_at_once(start_redis: Start, connect: Connect) -> None:
+def test_oom_fails_at_once(start_redis: Start, connect: Connect) -> None:
     server = start_redis(maxmemory=1)
     client = connect(url=server.url, clock=ActsOnSleep())
     with server.client() as direct:
@@ -127,9 +127,7 @@ def test_a_full_memory_fails_at_once(start_redis: Start, connect: Connect) -> No
         assert direct.exists("k", "k2") == 0
 
 
-def test_a_disk_that_takes_nothing_fails_at_once(
-    start_redis: Start, connect: Connect, tmp_path: Path
-) -> None:
+def test_misconf_fails_at_once(start_redis: Start, connect: Connect, tmp_path: Path) -> None:
     folder = tmp_path / "data"
     folder.mkdir()
     server = start_redis(options={"dir": str(folder), "save": "3600 1"})

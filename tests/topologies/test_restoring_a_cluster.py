@@ -34,7 +34,7 @@ def planted(cluster: RedisCluster) -> Iterator[Planted]:
 
 
 @pytest.mark.parametrize("lost", [(0,), (1,), (0, 1)])
-def test_what_the_shards_lost_comes_back(
+def test_state_lost_by_shards_is_restored(
     lost: Sequence[int],
     cluster: RedisCluster,
     planted: Planted,

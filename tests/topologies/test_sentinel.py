@@ -10,7 +10,7 @@ from tests.support.redis_server import free_port
 from tests.topologies.conftest import Connect
 
 
-def test_a_fail_over_is_followed_within_one_call(sentinels: SentinelSet, connect: Connect) -> None:
+def test_fail_over_is_followed_within_one_call(sentinels: SentinelSet, connect: Connect) -> None:
     client = connect(url=sentinels.url)
     client.call("writing", [("SET", "k", "before"), ("WAIT", "1", "10000")])
     sentinels.servers[0].kill()
@@ -19,7 +19,7 @@ def test_a_fail_over_is_followed_within_one_call(sentinels: SentinelSet, connect
         assert direct.get("k") == b"before and after"
 
 
-def test_a_master_that_became_a_replica_is_left(sentinels: SentinelSet, connect: Connect) -> None:
+def test_demoted_master_is_abandoned(sentinels: SentinelSet, connect: Connect) -> None:
     client = connect(url=sentinels.url)
     client.call("writing", [("SET", "k", "before"), ("WAIT", "1", "10000")])
     sentinels.fail_over()
@@ -30,24 +30,24 @@ def test_a_master_that_became_a_replica_is_left(sentinels: SentinelSet, connect:
         assert direct.get("k") == b"after"
 
 
-def test_a_sentinel_that_is_down_is_passed_over(sentinels: SentinelSet, connect: Connect) -> None:
+def test_stopped_sentinel_is_skipped(sentinels: SentinelSet, connect: Connect) -> None:
     url = f"redis+sentinel://127.0.0.1:{free_port()},127.0.0.1:{sentinels.port}/{SERVICE}"
     assert connect(url=url).call("reading", [("GET", "k")]) == [None]
 
 
-def test_no_sentinel_answers(connect: Connect) -> None:
+def test_no_answer_from_any_sentinel_raises_unavailable(connect: Connect) -> None:
     client = connect(url=f"redis+sentinel://127.0.0.1:{free_port()}/{SERVICE}", deadline="1s")
     with pytest.raises(UnavailableError, match="no sentinel names a master"):
         client.call("reading", [("GET", "k")])
 
 
-def test_a_name_that_no_sentinel_knows(sentinels: SentinelSet, connect: Connect) -> None:
+def test_unknown_service_name_raises_config(sentinels: SentinelSet, connect: Connect) -> None:
     client = connect(url=f"redis+sentinel://127.0.0.1:{sentinels.port}/other")
     with pytest.raises(ConfigError, match="no master named 'other'"):
         client.call("reading", [("GET", "k")])
 
 
-def test_the_password_is_for_the_servers(connect: Connect) -> None:
+def test_password_is_sent_to_the_servers(connect: Connect) -> None:
     with SentinelSet(password="right-secret") as sentinels:
         client = connect(url=sentinels.url, password="right-secret")
         assert client.call("writing", [("SET", "k", "1")]) == [True]

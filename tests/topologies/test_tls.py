@@ -76,7 +76,7 @@ def count_up(client: Client, version: int) -> int:
         return count
 
 
-def test_state_in_a_cluster(
+def test_tls_cluster_keeps_state(
     cluster: RedisCluster, connect: Connect, certificates: Certificates
 ) -> None:
     client = connect(url=cluster.url, **{"tls.caFile": str(certificates.authority)})
@@ -84,7 +84,7 @@ def test_state_in_a_cluster(
 
 
 @pytest.mark.parametrize("topology", ["cluster", "sentinels"])
-def test_a_certificate_of_another_authority_is_refused_at_once(
+def test_certificate_of_another_authority_fails_at_once(
     request: pytest.FixtureRequest, topology: str, connect: Connect, others: Certificates
 ) -> None:
     url = request.getfixturevalue(topology).url
@@ -94,7 +94,7 @@ def test_a_certificate_of_another_authority_is_refused_at_once(
 
 
 @pytest.mark.parametrize("topology", ["cluster", "sentinels"])
-def test_without_tls_nobody_is_spoken_to(
+def test_plain_url_to_a_tls_topology_advises_a_rediss_url(
     request: pytest.FixtureRequest, topology: str, connect: Connect
 ) -> None:
     url = request.getfixturevalue(topology).url.replace("rediss+", "redis+")
@@ -103,7 +103,7 @@ def test_without_tls_nobody_is_spoken_to(
         client.call("reading", [("GET", "k")])
 
 
-def test_what_tls_itself_sends_is_no_answer(
+def test_tls_session_tickets_are_not_taken_for_a_reply(
     cluster: RedisCluster, connect: Connect, certificates: Certificates
 ) -> None:
     client = connect(url=cluster.url, **{"tls.caFile": str(certificates.authority)})
@@ -119,7 +119,7 @@ def test_what_tls_itself_sends_is_no_answer(
         connection.disconnect()
 
 
-def test_slots_that_move(
+def test_moving_slots_are_followed_over_tls(
     cluster: RedisCluster, connect: Connect, certificates: Certificates
 ) -> None:
     client = connect(url=cluster.url, **{"tls.caFile": str(certificates.authority)})
@@ -135,7 +135,7 @@ def test_slots_that_move(
     assert key_slot(b"{a}:k") * 2 // 16384 != key_slot(b"{c}:k") * 2 // 16384
 
 
-def test_a_fail_over_of_sentinel(
+def test_sentinel_fail_over_is_followed_over_tls(
     sentinels: SentinelSet, connect: Connect, certificates: Certificates
 ) -> None:
     authority = str(certificates.authority)

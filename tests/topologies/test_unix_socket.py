@@ -9,7 +9,7 @@ from redis_state.errors import ConfigError
 from tests.topologies.conftest import Connect
 
 
-def test_a_server_that_listens_on_a_socket_only(connect: Connect) -> None:
+def test_client_and_reader_use_a_unix_socket(connect: Connect) -> None:
     with redis_state.EmbeddedRedis(unix_socket=True, password="right-secret") as server:
         client = connect(url=server.url, password="right-secret")
         assert client.transaction("writing", [("SET", "k", "1")]) == [b"OK"]
@@ -19,6 +19,6 @@ def test_a_server_that_listens_on_a_socket_only(connect: Connect) -> None:
             assert list(reader.queries()) == []
 
 
-def test_spark_is_refused() -> None:
+def test_unix_socket_for_spark_is_refused() -> None:
     with pytest.raises(ConfigError, match="unix:// is not supported by the JVM adapter"):
         redis_state.configure({}, url="unix:///run/redis.sock")

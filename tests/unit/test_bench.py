@@ -9,7 +9,7 @@ from tests.bench.pairs import row
 from tests.bench.ratio import ratio
 
 
-def test_a_ratio_is_that_of_the_medians_and_lies_in_its_interval() -> None:
+def test_ratio_is_of_medians_and_lies_in_its_interval() -> None:
     found = ratio([1.0, 2.0, 3.0, 2.0, 2.0], [4.0, 4.0, 5.0, 3.0, 4.0])
     assert found is not None
     assert found.point == 0.5
@@ -24,11 +24,11 @@ def test_few_pairs_have_no_interval() -> None:
     assert (found.point, found.low, found.high) == (0.25, None, None)
 
 
-def test_nothing_to_compare_with_is_no_ratio() -> None:
+def test_missing_baseline_has_no_ratio() -> None:
     assert ratio([1.0], [0.0]) is None
 
 
-def test_a_line_says_whether_the_ratio_is_what_is_aimed_at() -> None:
+def test_result_line_states_whether_the_aim_is_met() -> None:
     reached = row("batch", [103.0], [100.0], 1.03)
     assert reached == "| batch | 103.00 | 100.00 | 1.030 | ≤ 1.03 reached |"
     assert row("batch", [104.0], [100.0], 1.03).endswith("| 1.040 | ≤ 1.03 **missed** |")

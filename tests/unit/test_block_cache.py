@@ -31,7 +31,7 @@ def test_empty_buckets_count() -> None:
     assert peak < 2 * BYTES_MAX
 
 
-def test_a_header_counts_by_what_it_is_decoded_to() -> None:
+def test_header_counts_with_its_decoded_size() -> None:
     cache = BlockCache()
     parts = dict.fromkeys(range(5_000), 2)
     for number in range(100):
@@ -43,7 +43,7 @@ def test_a_header_counts_by_what_it_is_decoded_to() -> None:
     assert cache.head(place(100)) is None, "too large to be kept"
 
 
-def test_a_chain_ends_when_the_cache_starts_afresh() -> None:
+def test_chain_ends_when_the_cache_is_reset() -> None:
     cache = BlockCache()
     opened = Opened(PartitionId(StoreId("0" * 32, 0), 0), EMPTY, False, 0, 0, EMPTY, ())
     chain = Chain(opened, 7, (), cache.resets)
@@ -59,7 +59,7 @@ def test_a_chain_ends_when_the_cache_starts_afresh() -> None:
     assert cache.chain(opened) is None
 
 
-def test_payloads_count_until_a_table_takes_their_place() -> None:
+def test_payloads_count_until_a_table_replaces_them() -> None:
     cache = BlockCache()
     cache.add_payload(place(0), b"payload")
     assert [cache.payload(place(0)) for _ in range(2)] == [(b"payload", False), (b"payload", True)]
@@ -79,7 +79,7 @@ def test_payloads_count_until_a_table_takes_their_place() -> None:
     assert cache.payload(place(0)) is None
 
 
-def test_a_payload_stays_where_its_table_is_too_large() -> None:
+def test_payload_is_kept_if_its_table_is_too_large() -> None:
     cache = BlockCache()
     cache.add_payload(place(0), b"payload")
     assert cache.payload(place(0)) == (b"payload", False)

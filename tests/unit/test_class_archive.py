@@ -9,7 +9,7 @@ import pytest
 from tools import class_archive
 
 
-def test_what_the_jvm_said_is_told_and_no_archive_is_left(
+def test_failed_archive_shows_the_jvm_output_and_keeps_the_older_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     java = tmp_path / "bin" / "java"

@@ -56,7 +56,7 @@ def refused(*words: str) -> str:
     return str(caught.value)
 
 
-def test_a_profile_gives_all_options_of_a_connection() -> None:
+def test_profile_sets_all_connection_options() -> None:
     config = found("--profile", "production")
     assert config.url.url == "redis://redis.example:6379/3"
     assert (config.username, config.key_prefix, config.deadline) == ("dashboard", "team-a", 3000)
@@ -68,7 +68,7 @@ def test_an_argument_wins_over_the_profile() -> None:
     assert (config.key_prefix, config.deadline, config.username) == ("b", 1000, "dashboard")
 
 
-def test_one_source_alone_names_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_comes_from_a_single_source(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REDIS_STATE_PROFILE", "production")
     assert found().username == "dashboard"
     monkeypatch.setenv("REDIS_STATE_URL", "redis://of-the-environment:1")
@@ -81,7 +81,7 @@ def test_one_source_alone_names_the_server(monkeypatch: pytest.MonkeyPatch) -> N
     assert "--url and --profile both name one" in refused("--url", "redis://a", "--profile", "b")
 
 
-def test_without_a_server_the_ways_to_name_one_are_told() -> None:
+def test_missing_server_lists_the_ways_to_name_one() -> None:
     message = refused()
     for way in ("--url", "--profile", "REDIS_STATE_URL", "REDIS_STATE_PROFILE"):
         assert way in message
@@ -100,7 +100,7 @@ def test_a_password_file_of_the_profile_wins_over_the_environment(
     assert found("--profile", "other").password == "secret"
 
 
-def test_the_options_of_file_systems_are_those_of_the_profile_that_is_meant(
+def test_storage_options_come_from_the_selected_profile(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file.write_text(PROFILES.replace("[other]", 'storage_options = "s3.json"\n[other]'))
@@ -118,7 +118,7 @@ def test_the_options_of_file_systems_are_those_of_the_profile_that_is_meant(
         storage_options_file(None, "production")
 
 
-def test_a_local_folder_takes_no_options_of_file_systems(file: Path, tmp_path: Path) -> None:
+def test_storage_options_of_a_local_folder_are_ignored(file: Path, tmp_path: Path) -> None:
     file.write_text(PROFILES.replace("[other]", 'storage_options = "gone.json"\n[other]'))
 
     def folder(checkpoint: str) -> str:
@@ -155,14 +155,14 @@ def test_advice_can_be_pasted() -> None:
         ("#" + "x" * (1 << 20), "larger than 1 MiB"),
     ],
 )
-def test_a_bad_file_is_said(file: Path, text: str, said: str) -> None:
+def test_malformed_profile_file_is_named(file: Path, text: str, said: str) -> None:
     file.write_text(text, "utf-8")
     message = refused("--profile", "p")
     assert said in message
     assert "top-secret" not in message
 
 
-def test_a_file_that_cannot_be_read_is_said(file: Path) -> None:
+def test_unreadable_profile_file_is_named(file: Path) -> None:
     file.write_bytes(b"\xff")
     assert "it is not UTF-8" in refused("--profile", "p")
     file.unlink()
@@ -171,7 +171,7 @@ def test_a_file_that_cannot_be_read_is_said(file: Path) -> None:
     assert "it cannot be read: Is a directory" in refused("--profile", "p")
 
 
-def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     # Which of the two it is depends on the version of Python.
     for name in ("tomli", "tomllib"):
         monkeypatch.setitem(sys.modules, name, None)

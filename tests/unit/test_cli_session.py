@@ -26,7 +26,7 @@ def no_server(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def test_of_another_provider_it_is_only_said_that_it_cannot_be_seen(
+def test_query_of_another_provider_prints_a_reminder(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = Namespace(checkpoint=str(tmp_path), storage_options=None)
@@ -49,7 +49,7 @@ def test_options_of_a_file_system_are_read(
     assert "missing.json" in capsys.readouterr().err
 
 
-def test_state_that_is_in_redis_is_not_read_from_the_server_that_it_goes_to(
+def test_source_server_is_not_taken_from_the_target_url(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     state = tmp_path / "old" / "state"
@@ -64,11 +64,11 @@ def test_state_that_is_in_redis_is_not_read_from_the_server_that_it_goes_to(
     ("heap_mib", "cores", "tasks"),
     [(1_024, 8, 4), (1_024, 2, 2), (2_048, 64, 11), (65_536, 64, 64), (128, 4, 1)],
 )
-def test_each_task_has_room(heap_mib: int, cores: int, tasks: int) -> None:
+def test_tasks_are_limited_by_memory(heap_mib: int, cores: int, tasks: int) -> None:
     assert session.tasks_in(heap_mib * MIB, cores) == tasks
 
 
-def test_the_heap_is_that_which_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heap_size_comes_from_the_conf_or_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     for text, mib in (("2g", 2_048), ("512m", 512), ("512", 512), ("1048576KB", 1_024)):
         assert session.heap_of({session.HEAP: text}) == mib * MIB
     with pytest.raises(ConfigError, match=r"spark\.driver\.memory.* such as 4g or 512m"):
@@ -79,7 +79,7 @@ def test_the_heap_is_that_which_was_given(monkeypatch: pytest.MonkeyPatch) -> No
     assert 1 <= session.cores_of_machine() <= (os.cpu_count() or 1)
 
 
-def test_the_limit_of_a_container_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_container_limit_bounds_the_heap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     limits = [tmp_path / "none", tmp_path / "unlimited", tmp_path / "limited"]
     limits[1].write_text("max\n")
     limits[2].write_text(f"{512 * MIB}\n")

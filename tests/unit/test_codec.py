@@ -60,11 +60,11 @@ class Pair(NamedTuple):
 
 
 @given(PLAIN)
-def test_values_come_back(value: Any) -> None:
+def test_values_round_trip(value: Any) -> None:
     assert MSGPACK.decode_value(MSGPACK.encode_value(value)) == value
 
 
-def test_tuples_come_back_as_lists() -> None:
+def test_tuples_decode_as_lists() -> None:
     assert MSGPACK.decode_value(MSGPACK.encode_value((1, (2,)))) == [1, [2]]
 
 
@@ -82,12 +82,12 @@ def test_a_value_that_contains_itself_is_refused() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"\xc1", b"\x92\x01", b"\x01\x02"])
-def test_bytes_that_are_no_value(data: bytes) -> None:
+def test_malformed_bytes_raise_format(data: bytes) -> None:
     with pytest.raises(FormatError):
         MSGPACK.decode_value(data)
 
 
-def test_raw_takes_bytes_alone() -> None:
+def test_raw_codec_accepts_only_bytes() -> None:
     assert RAW.encode_key(bytearray(b"a")) == RAW.encode_value(memoryview(b"a")) == b"a"
     for wrong in ("a", 1, None, [1]):
         with pytest.raises(UsageError, match="no encoding"):
@@ -105,7 +105,9 @@ def test_raw_takes_bytes_alone() -> None:
         (b"\xff", [b"\xff", b"\xff\xff"], [b"\xfe\xff"]),
     ],
 )
-def test_prefixes_of_bytes(prefix: bytes, inside: list[bytes], outside: list[bytes]) -> None:
+def test_prefix_range_covers_exactly_the_prefix(
+    prefix: bytes, inside: list[bytes], outside: list[bytes]
+) -> None:
     low, high = RAW.prefix_range(prefix)
     for key in inside:
         assert low <= key
@@ -114,7 +116,7 @@ def test_prefixes_of_bytes(prefix: bytes, inside: list[bytes], outside: list[byt
         assert key < low or (high is not None and key >= high)
 
 
-def test_a_dataclass_may_grow_and_lose_fields() -> None:
+def test_dataclass_may_gain_and_lose_fields() -> None:
     data = MSGPACK.with_values(Point).encode_value(Point(1, 2))
     assert MSGPACK.with_values(PointWithName).decode_value(data) == PointWithName(1)
     with pytest.raises(FormatError, match="'z'"):
@@ -123,7 +125,7 @@ def test_a_dataclass_may_grow_and_lose_fields() -> None:
         MSGPACK.with_values(Point).encode_value(PointWithName(1))
 
 
-def test_named_tuples_are_keys_in_the_order_of_their_fields() -> None:
+def test_named_tuple_keys_sort_by_their_fields() -> None:
     codec = MSGPACK.with_keys(Pair)
     keys = [Pair("ann", 2), Pair("ann", 10), Pair("bob", 1)]
     encoded = [codec.encode_key(key) for key in keys]
@@ -132,12 +134,12 @@ def test_named_tuples_are_keys_in_the_order_of_their_fields() -> None:
     assert codec.decode_key(MSGPACK.encode_key(("cid",))) == Pair("cid", 1)
 
 
-def test_other_classes_are_no_codec() -> None:
+def test_unsupported_class_is_refused_as_a_codec() -> None:
     with pytest.raises(UsageError, match="neither a dataclass nor a named tuple"):
         MSGPACK.with_values(dict)
 
 
-def test_lists_are_their_elements_one_behind_the_other() -> None:
+def test_list_encodes_as_its_concatenated_elements() -> None:
     codec = MSGPACK.with_lists()
     assert codec.encode_value([]) == b""
     assert codec.encode_value([1, "a"]) == codec.encode_value([1]) + codec.encode_value(["a"])

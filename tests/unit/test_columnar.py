@@ -40,7 +40,7 @@ def one_by_one(of: FamilyCodec, rows: list[bytes]) -> list[pa.Array]:
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda v: v["name"])
-def test_every_type_is_read_as_it_is_row_by_row(vector: dict[str, Any]) -> None:
+def test_columnar_decoding_equals_row_decoding(vector: dict[str, Any]) -> None:
     of = codec(vector["schema"])
     rows = [b"\0" + bytes.fromhex(vector["row"])] * 3
     expected = one_by_one(of, rows)
@@ -55,7 +55,7 @@ def test_every_type_is_read_as_it_is_row_by_row(vector: dict[str, Any]) -> None:
     assert _shown(key_arrays(of, [b"\0\0" + row for row in rows])) == _shown(expected)
 
 
-def test_rows_of_different_lengths_and_nulls_stand_side_by_side() -> None:
+def test_rows_of_different_lengths_and_nulls_are_decoded_together() -> None:
     strings = named("strings")
     of = codec(strings["schema"])
     count = len(of.values.columns.fields)
@@ -72,7 +72,7 @@ def test_rows_of_different_lengths_and_nulls_stand_side_by_side() -> None:
     st.sampled_from(MIXED),
     st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), min_size=1, max_size=4),
 )
-def test_damage_is_never_read(name: str, changes: list[tuple[int, int]]) -> None:
+def test_damaged_rows_are_refused(name: str, changes: list[tuple[int, int]]) -> None:
     vector = named(name)
     of = codec(vector["schema"])
     whole = b"\0" + bytes.fromhex(vector["row"])
@@ -98,7 +98,7 @@ def _shown(arrays: list[pa.Array]) -> str:
     return "\n".join(f"{array.type} {array}" for array in arrays)
 
 
-def test_long_texts_take_little_besides_themselves() -> None:
+def test_long_texts_need_little_extra_memory() -> None:
     schema = {"type": "struct", "fields": [{"name": "t", "type": "string", "nullable": True}]}
     of = codec(schema)
     texts = ["a" * 200, "b" * (3 << 20), "", None, *(f"{n:04d}" * 250 for n in range(16_000))]

@@ -33,7 +33,7 @@ def page(*columns: tuple[str, dict[str, Any]], text: str = PAGE) -> str:
     return compatibility.write_page(text, table)
 
 
-def test_a_column_goes_in_and_the_others_stay() -> None:
+def test_new_column_is_inserted_and_others_are_kept() -> None:
     first = page(("4.2", run(row("join", "inner"), row("limit", ""))))
     assert first.startswith("before\n")
     assert first.endswith("-->\nafter\n")
@@ -45,12 +45,12 @@ def test_a_column_goes_in_and_the_others_stay() -> None:
     assert "| *ran with* |  | – | – | pyspark 4.2.1 | pyspark 4.3.0 | – |" in lines
 
 
-def test_a_row_that_no_test_shows_any_more_goes() -> None:
+def test_row_without_a_test_is_removed() -> None:
     text = page(("4.2", run(row("join", "inner"))))
     assert "join" not in page(("4.2", run(row("limit", ""))), text=text)
 
 
-def test_a_run_of_some_tests_leaves_the_other_cells() -> None:
+def test_partial_run_keeps_the_other_cells() -> None:
     table = compatibility.read_page(page(("4.2", run(row("join", "inner"), row("limit", "")))))
     some = run(row("limit", "", "red"), row("upgrade", "", "absent", "there is none before"))
     table.merge("4.2", some, "pyspark 4.2.2")
@@ -68,7 +68,7 @@ def test_the_worst_of_several_tests_counts(order: int) -> None:
     assert compatibility.cells_of(run(*rows)) == {("join", "inner"): "**red**"}
 
 
-def test_a_run_that_says_something_else_is_named() -> None:
+def test_contradicting_run_is_named() -> None:
     text = page(("4.2", run(row("join", "inner"), row("join", "outer"))))
     same = run(row("join", "inner"))
     assert compatibility.differences(same, text) == []

@@ -19,17 +19,17 @@ URL = "redis://localhost:6379/0"
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "configuration.md"
 
 
-def test_fields_and_defaults_are_those_of_the_table() -> None:
+def test_fields_and_defaults_match_the_table() -> None:
     assert [f.name for f in fields(Config)] == [o.python_name for o in config.options().values()]
     assert parse({"url": URL}) == Config(url=Endpoint("localhost", 6379, 0, tls=False))
 
 
-def test_the_docs_are_current() -> None:
+def test_configuration_page_is_current() -> None:
     """To renew: `redis-state options-doc > docs/configuration.md`."""
     assert DOCS.read_text("utf-8") == options_doc.page()
 
 
-def test_names_in_three_spellings() -> None:
+def test_option_is_found_in_three_spellings() -> None:
     for name in ("tls.caFile", "tls_ca_file", config.conf_prefix() + "tls.caFile"):
         assert config.option_named(name).name == "tls.caFile"
 
@@ -44,12 +44,12 @@ def test_names_in_three_spellings() -> None:
         ("keyprefix", "keyPrefix"),
     ],
 )
-def test_unknown_names_get_the_nearest(name: str, nearest: str) -> None:
+def test_unknown_option_suggests_the_nearest(name: str, nearest: str) -> None:
     with pytest.raises(ConfigError, match=f"no option '{name}'. Did you mean '{nearest}'"):
         parse({"url": URL, name: "x"})
 
 
-def test_a_name_like_none_gets_the_list() -> None:
+def test_unknown_option_without_a_near_name_lists_all() -> None:
     with pytest.raises(ConfigError, match=r"no option 'zzz'\. Options: url, "):
         parse({"url": URL, "zzz": "x"})
 
@@ -74,7 +74,7 @@ def test_a_name_like_none_gets_the_list() -> None:
         ("password_file", Path("/run/secret"), "/run/secret", "/run/secret"),
     ],
 )
-def test_values(name: str, given: object, text: str, value: object) -> None:
+def test_valid_values_are_parsed(name: str, given: object, text: str, value: object) -> None:
     options = {"url": URL, name: given}
     assert normalize(options)[config.option_named(name).name] == text
     assert getattr(parse(options), name) == value
@@ -110,7 +110,7 @@ def test_values(name: str, given: object, text: str, value: object) -> None:
         ({"url": None}, "'url'; it is missing"),
     ],
 )
-def test_wrong_values(options: dict[str, Any], message: str) -> None:
+def test_wrong_values_raise_config(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         parse({"url": URL, **options})
 
@@ -123,7 +123,7 @@ def test_a_password_is_never_shown(password: object) -> None:
     assert "geheim" not in repr(parse({"url": URL, "password": "geheim"}))
 
 
-def test_password_from_a_file(tmp_path: Path) -> None:
+def test_password_is_read_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "password"
     made = parse({"url": URL, "username": "joe", "password_file": path})
     with pytest.raises(ConfigError, match="there is no such file"):
@@ -146,7 +146,7 @@ def test_password_from_a_file(tmp_path: Path) -> None:
         ("redis://[::1]:6380/2", Endpoint("::1", 6380, 2, tls=False)),
     ],
 )
-def test_urls(text: str, expected: Endpoint) -> None:
+def test_valid_urls_are_parsed(text: str, expected: Endpoint) -> None:
     assert parse_url(text) == expected
     assert parse_url(expected.url) == expected
 
@@ -175,7 +175,7 @@ def test_urls(text: str, expected: Endpoint) -> None:
         ("redis://a b", "a blank"),
     ],
 )
-def test_wrong_urls_are_explained_and_not_repeated(text: str, message: str) -> None:
+def test_wrong_url_is_explained_without_quoting_it(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
         parse({"url": text})
     assert "geheim" not in str(caught.value)

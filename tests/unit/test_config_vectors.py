@@ -19,7 +19,7 @@ URL = "redis://localhost:6379/0"
 
 
 @pytest.mark.parametrize("case", CASES, ids=[json.dumps(case["options"]) for case in CASES])
-def test_as_in_the_table(case: dict[str, Any]) -> None:
+def test_options_match_the_table(case: dict[str, Any]) -> None:
     options = {"url": URL, **case["options"]}
     if "refused" in case:
         with pytest.raises(ConfigError) as caught:

@@ -76,7 +76,7 @@ def expected(folder: Path, minor: str = "4.3") -> dict[str, str]:
     }
 
 
-def test_all_three_targets_get_the_same(built_jars: Path) -> None:
+def test_all_three_targets_get_the_same_settings(built_jars: Path) -> None:
     a_dict: dict[str, str] = {}
     builder, conf = Builder(), Conf()
     for target in (a_dict, builder, conf):
@@ -84,7 +84,7 @@ def test_all_three_targets_get_the_same(built_jars: Path) -> None:
     assert a_dict == builder._options == conf.values == expected(built_jars)
 
 
-def test_what_is_there_is_kept_and_nothing_comes_twice(built_jars: Path) -> None:
+def test_existing_settings_are_kept_without_duplicates(built_jars: Path) -> None:
     conf = {JARS: "a.jar, b.jar", module.LISTENERS_CONF: "x.Listener", PREFIX + "deadline": "9s"}
     for _ in range(2):
         redis_state.configure(conf, url=URL)
@@ -105,20 +105,20 @@ def test_jars_of_spark_submit_are_kept(
     assert values[PREFIX + "deadline"] == "9s"
 
 
-def test_an_argument_wins_over_what_is_there() -> None:
+def test_argument_overrides_an_existing_setting() -> None:
     conf = {PREFIX + "deadline": "9s"}
     redis_state.configure(conf, url=URL, deadline="8s")
     assert conf[PREFIX + "deadline"] == "8s"
 
 
-def test_a_checkpoint_format_that_is_asked_for_stays() -> None:
+def test_requested_checkpoint_format_is_kept() -> None:
     conf = {module.FORMAT_CONF: "1"}
     redis_state.configure(conf, url=URL)
     assert conf[module.FORMAT_CONF] == "1"
 
 
 @pytest.mark.parametrize("minor", jars.SUPPORTED_MINORS)
-def test_each_spark_gets_the_format_that_all_its_operators_have(
+def test_each_spark_gets_the_format_that_all_operators_support(
     minor: str, built_jars: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = ["conf", "--url", URL, "--spark", minor, "--option", "versionsToRetain=20"]
@@ -137,7 +137,7 @@ def test_a_wrong_option_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("option", ["password_file", "signing_key_file"])
-def test_a_file_that_cannot_be_read_is_told_at_once(option: str, tmp_path: Path) -> None:
+def test_unreadable_file_raises_at_once(option: str, tmp_path: Path) -> None:
     made = Builder()
     absent: Any = {option: tmp_path / "absent"}
     with pytest.raises(ConfigError, match="there is no such file"):
@@ -166,14 +166,16 @@ def test_a_missing_jar_names_the_remedy(built_jars: Path) -> None:
         redis_state.configure({}, url=URL)
 
 
-def test_the_command_prints_the_same(built_jars: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_conf_command_prints_the_same_settings(
+    built_jars: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     arguments = ["conf", "--url", URL, "--spark", "4.2", "--option", "versionsToRetain=20"]
     assert main(arguments) == 0
     lines = capsys.readouterr().out.splitlines()
     assert dict(line.split("=", 1) for line in lines) == expected(built_jars, "4.2")
 
 
-def test_the_command_escapes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_conf_command_escapes_values(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["conf", "--url", URL, "--option", "password=a\\b=c:d #é"]) == 0
     assert f"{PREFIX}password=a\\\\b=c:d #é" in capsys.readouterr().out.splitlines()
 
@@ -188,7 +190,7 @@ def test_the_command_escapes(capsys: pytest.CaptureFixture[str]) -> None:
         ["--spark", "3.5"],
     ],
 )
-def test_the_command_explains_errors(
+def test_conf_command_explains_errors(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["conf", "--url", URL, *arguments]) == 1
@@ -197,7 +199,7 @@ def test_the_command_explains_errors(
     assert err.startswith("[REDIS_CONFIG] ")
 
 
-def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_and_help_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     for argument in ("--version", "--help"):
         with pytest.raises(SystemExit) as ended:
             main([argument])

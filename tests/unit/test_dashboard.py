@@ -29,14 +29,14 @@ def settings(tmp_path: Path, **given: Any) -> Settings:
     return checked(**{**values, **given})
 
 
-def test_numbers_fit_a_cell() -> None:
+def test_numbers_are_abbreviated_to_fit_a_cell() -> None:
     for number in (0, 7, 999, 1000, 9949, 9951, 99_999, 999_499, 999_500, 10**9, 10**14):
         assert len(words.short(number)) <= 4, number
     assert words.short(1234) == "1.2k"
     assert words.short(999_500) == "1.0M"
 
 
-def test_moments() -> None:
+def test_moment_formats_a_time() -> None:
     assert words.moment(1) == "1970-01-01 00:00:00 UTC"
     assert words.moment(0) == words.moment(10**30) == "-"
 
@@ -52,7 +52,7 @@ def test_a_series_keeps_the_newest_samples() -> None:
     assert found[-1].rows == 2 * (SAMPLES_MAX + 2)
 
 
-def test_the_rate_is_of_the_last_minute() -> None:
+def test_rate_covers_the_last_minute() -> None:
     def at(second: int, version: int) -> Sample:
         return Sample(second * 1000, 0, 0, version, 0)
 
@@ -65,7 +65,7 @@ def test_the_rate_is_of_the_last_minute() -> None:
     assert versions_a_minute([at(0, 9), at(10, 3), at(20, 4)]) == [None, None, None]
 
 
-def test_a_mean_is_of_what_was_done_in_two_minutes() -> None:
+def test_mean_covers_two_minutes() -> None:
     def at(second: int, commits: int, commit_ms: int) -> Sample:
         return Sample(second * 1000, 0, 0, 0, 0, commits=commits, commit_ms=commit_ms)
 
@@ -82,7 +82,7 @@ def partitions(*rows: int) -> list[PartitionStatus]:
     return [PartitionStatus(0, "default", at, rows=number) for at, number in enumerate(rows)]
 
 
-def test_a_map_shows_who_has_most() -> None:
+def test_heat_map_shows_the_largest_partition() -> None:
     found = heat_map(partitions(0, 1, 50, 100), of="rows")
     assert [[cell.level for cell in row] for row in found.rows] == [[0, 1, LEVELS // 2, LEVELS]]
     assert (found.largest, found.left_out) == (100, 0)
@@ -92,13 +92,13 @@ def test_a_map_shows_who_has_most() -> None:
     assert heat_map([], of="rows").rows == ()
 
 
-def test_a_map_has_a_largest_size() -> None:
+def test_heat_map_size_is_bounded() -> None:
     found = heat_map(partitions(*[1] * (CELLS_MAX + 5)), of="rows")
     assert found.left_out == 5
     assert {len(row) for row in found.rows} == {MAP_COLUMNS}
 
 
-def test_a_line_brings_shapes_and_nothing_else() -> None:
+def test_chart_contains_only_shapes() -> None:
     drawn = line([(0, 5), (10, None), (20, 6), (30, 7)], label='<"Rows">')
     assert set(re.findall(r"<(\w+)", drawn)) == {"svg", "path"}
     assert 'aria-label="&lt;&quot;Rows&quot;&gt;"' in drawn
@@ -108,7 +108,7 @@ def test_a_line_brings_shapes_and_nothing_else() -> None:
     assert flat.count("<path") == 2
 
 
-def test_who_is_answered(tmp_path: Path) -> None:
+def test_only_known_host_names_are_answered(tmp_path: Path) -> None:
     here = settings(tmp_path, names=("State.Example.org",))
     for name in ("localhost", "127.0.0.1", "::1", "state.example.org"):
         assert here.answers_to(name)
@@ -121,18 +121,18 @@ def test_who_is_answered(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0", "::", "10.0.0.1", "state.example.org", ""])
-def test_others_need_a_token(tmp_path: Path, address: str) -> None:
+def test_foreign_address_needs_a_token(tmp_path: Path, address: str) -> None:
     with pytest.raises(ConfigError, match="there is no token"):
         settings(tmp_path, address=address)
     assert settings(tmp_path, address=address, token_file=str(tmp_path / "token")).token == TOKEN
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
-def test_this_machine_needs_none(tmp_path: Path, address: str) -> None:
+def test_loopback_address_needs_no_token(tmp_path: Path, address: str) -> None:
     assert settings(tmp_path, address=address).loopback
 
 
-def test_sessions_end() -> None:
+def test_sessions_expire() -> None:
     clock = ManualClock()
     sessions = Sessions(TOKEN, clock=clock)
     assert sessions.open(TOKEN[:-1]) is None
@@ -153,13 +153,13 @@ def test_sessions_are_bounded() -> None:
     assert not sessions.knows(first)
 
 
-def test_without_a_token_nobody_logs_in() -> None:
+def test_session_without_a_token_cannot_be_opened() -> None:
     sessions = Sessions(None)
     assert not sessions.needed
     assert sessions.open("") is None
 
 
-def test_a_failure_does_not_tell_what_was_typed(
+def test_failed_request_does_not_quote_the_input(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     key = "a key that somebody typed"

@@ -59,7 +59,7 @@ def _bare(found: Any) -> Any:
 
 
 @given(st.lists(st.tuples(NAMES, TYPES, st.booleans()), min_size=1, max_size=4))
-def test_every_schema_is_read_as_spark_wrote_it(fields: list[Any]) -> None:
+def test_schema_round_trips_through_sparks_ddl(fields: list[Any]) -> None:
     schema = t.StructType([t.StructField(*one) for one in fields])
     for between in (" ", ": "):
         text = ", ".join(_field(one, between) for one in schema.fields)
@@ -83,14 +83,14 @@ def test_every_schema_is_read_as_spark_wrote_it(fields: list[Any]) -> None:
         ("1a int", "integer"),
     ],
 )
-def test_spellings(text: str, kind: str) -> None:
+def test_ddl_spellings_are_accepted(text: str, kind: str) -> None:
     if "''" in text:
         text = text.replace("''", "\\'")
     (field,) = struct_of(text)["fields"]
     assert field["type"] == kind
 
 
-def test_nested_types_stand_close_together() -> None:
+def test_nested_types_without_blanks_are_read() -> None:
     (field,) = struct_of("m map<string,array<struct<a:int,b:array<array<long>>>>>")["fields"]
     assert field["type"]["valueType"]["elementType"]["fields"][1]["name"] == "b"
 
@@ -124,6 +124,6 @@ def test_nested_types_stand_close_together() -> None:
         "a-b int",
     ],
 )
-def test_what_is_no_list_of_columns_is_refused(text: str) -> None:
+def test_malformed_ddl_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="is not a list of columns"):
         struct_of(text)

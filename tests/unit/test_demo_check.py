@@ -30,7 +30,7 @@ def write_batch(folder: Path, batch: int, rows: list[tuple[str, int, int, int]])
     pd.DataFrame(rows, columns=columns).to_pickle(results / f"{batch:06}.pickle")
 
 
-def test_later_batches_win(tmp_path: Path, flights: pd.DataFrame) -> None:
+def test_later_batch_overrides_an_earlier_one(tmp_path: Path, flights: pd.DataFrame) -> None:
     write_batch(tmp_path, 0, [("UA", 1, 5, 5), ("DL", 1, -2, -2)])
     write_batch(tmp_path, 1, [("UA", 2, 12, 7)])
     assert check.differences(CARRIERS, flights, tmp_path, NO_READER) == (2, [])

@@ -21,7 +21,7 @@ def without(*names: str) -> Callable[[str], ModuleSpec | None]:
     return find_spec
 
 
-def test_missing_packages_are_named_with_the_command_that_brings_them(
+def test_missing_packages_are_named_with_the_install_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(start, "util", SimpleNamespace(find_spec=without("rich", "pandas")))

@@ -31,13 +31,13 @@ def artifacts(pom: Path, properties: dict[str, str]) -> Iterator[tuple[str, str]
                 yield name, re.sub(r"\$\{(.+)\}", lambda found: properties[found[1]], version)
 
 
-def test_every_python_package_is_on_the_page() -> None:
+def test_page_lists_every_python_package() -> None:
     project = (ROOT / "pyproject.toml").read_text("utf-8").split("\n[tool.")[0]
     tools = (ROOT / "tools/sbom.sh").read_text("utf-8")
     assert table("Python") == dict(REQUIREMENT.findall(project) + REQUIREMENT.findall(tools))
 
 
-def test_every_artifact_of_the_jvm_is_on_the_page() -> None:
+def test_page_lists_every_jvm_artifact() -> None:
     parent = ElementTree.parse(ADAPTER / "pom.xml").getroot()
     given = parent.find(f"{POM}properties")
     assert given is not None
@@ -52,7 +52,7 @@ def test_every_artifact_of_the_jvm_is_on_the_page() -> None:
     assert table("JVM") == found | {bom[0]: bom[1]}
 
 
-def test_modules_of_a_spark_minor_name_its_jars_alone() -> None:
+def test_modules_of_a_spark_minor_name_only_its_jars() -> None:
     for pom in sorted(ADAPTER.glob("spark*/pom.xml")):
         for dependency in ElementTree.parse(pom).getroot().iter(f"{POM}dependency"):
             group, scope = dependency.findtext(f"{POM}groupId"), dependency.findtext(f"{POM}scope")

@@ -42,7 +42,7 @@ def _state(pid: int) -> str:
         return "Z"
 
 
-def test_port_and_url_and_nothing_left() -> None:
+def test_server_has_port_and_url_and_leaves_nothing() -> None:
     with EmbeddedRedis() as server:
         assert server.url == f"redis://127.0.0.1:{server.port}/0"
         assert server.socket is None
@@ -82,7 +82,7 @@ def test_without_a_folder_nothing_is_kept() -> None:
         assert value_of(server, "a") is None
 
 
-def test_unix_socket() -> None:
+def test_server_listens_on_a_unix_socket() -> None:
     with EmbeddedRedis(unix_socket=True) as server:
         assert server.port is None
         assert server.socket is not None
@@ -91,7 +91,7 @@ def test_unix_socket() -> None:
         assert Path(server.socket).stat().st_mode & 0o077 == 0
 
 
-def test_password_is_asked_for_and_not_on_the_command_line() -> None:
+def test_password_is_required_and_not_on_the_command_line() -> None:
     with EmbeddedRedis(password='ge"heim \\ü') as server:
         assert "geheim" not in server.url
         with (
@@ -115,7 +115,7 @@ def put_many(server: EmbeddedRedis) -> None:
         put(server, f"k{index}", "x" * 100_000)
 
 
-def test_start_twice_and_close_twice() -> None:
+def test_repeated_start_and_close_are_safe() -> None:
     server = EmbeddedRedis()
     with pytest.raises(ConfigError, match="not started"):
         _ = server.url
@@ -142,7 +142,7 @@ if sys.argv[1] == "wait":
 
 
 @pytest.mark.parametrize("ending", ["exit", "wait"])
-def test_it_does_not_outlive_its_process(ending: str, tmp_path: Path) -> None:
+def test_server_ends_with_its_process(ending: str, tmp_path: Path) -> None:
     """Started on a thread that has ended, left running at exit, or its parent killed."""
     child = subprocess.Popen(
         [sys.executable, "-c", CHILD, ending],
@@ -162,7 +162,7 @@ def test_it_does_not_outlive_its_process(ending: str, tmp_path: Path) -> None:
         assert probe.connect_ex(("127.0.0.1", port)) != 0
 
 
-def test_a_taken_port_is_left_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_port_in_use_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     with EmbeddedRedis() as other:
         ports = iter([other.port, None])
         find = EmbeddedRedis.__init__.__globals__["_free_port"]
@@ -173,7 +173,7 @@ def test_a_taken_port_is_left_for_another(monkeypatch: pytest.MonkeyPatch) -> No
             assert value_of(other, "a") is None
 
 
-def test_wrong_programs_are_explained(tmp_path: Path) -> None:
+def test_invalid_server_program_is_explained(tmp_path: Path) -> None:
     script = tmp_path / "server"
     script.write_text("#!/bin/sh\necho 'no such thing'; exit 1\n")
     with pytest.raises(ConfigError, match="may not be run"):
@@ -199,7 +199,7 @@ class FastClock:
         self.now_s += 3600
 
 
-def test_a_silent_program_is_given_up(tmp_path: Path) -> None:
+def test_silent_server_program_is_abandoned(tmp_path: Path) -> None:
     script = tmp_path / "server"
     script.write_text("#!/bin/sh\nexec sleep 600\n")
     script.chmod(0o755)

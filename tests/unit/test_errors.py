@@ -19,7 +19,7 @@ CLASSES = [
 ]
 
 
-def test_message_has_kind_place_finding_and_advice() -> None:
+def test_message_names_kind_store_finding_and_advice() -> None:
     error = StateError(
         "Spark asks for version 812",
         found="Redis holds up to 809",
@@ -34,7 +34,7 @@ def test_message_has_kind_place_finding_and_advice() -> None:
     assert (error.kind, error.version, error.retryable) == ("STATE_LOST", 812, False)
 
 
-def test_the_class_gives_advice_and_kind() -> None:
+def test_error_class_sets_advice_and_kind() -> None:
     error = ConflictError("committing version 3", store="operator 0 partition 1")
     assert error.kind is Kind.FENCED
     assert str(error).startswith("[REDIS_FENCED] operator 0 partition 1: committing version 3. ")

@@ -48,7 +48,7 @@ ADDRESSES = {
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
-def test_an_address_of_spark(address: str) -> None:
+def test_spark_address_is_parsed(address: str) -> None:
     protocol, path, _ = ADDRESSES[address]
     place = place_of(address)
     assert (place.protocol, place.path) == (protocol, path)
@@ -58,12 +58,12 @@ def test_an_address_of_spark(address: str) -> None:
     "address",
     [one for one in ADDRESSES if ADDRESSES[one][0] in ("s3", "webhdfs")],
 )
-def test_hadoop_spells_it_among_others(address: str) -> None:
+def test_spellings_include_hadoops(address: str) -> None:
     assert ADDRESSES[address][2] in folder_at(address).spellings()
 
 
 @pytest.mark.parametrize("prefix", ["", "file:", "file://"])
-def test_a_local_address(prefix: str, tmp_path: Path) -> None:
+def test_local_address_opens_a_local_folder(prefix: str, tmp_path: Path) -> None:
     folder = folder_at(f"{prefix}{tmp_path}")
     assert str(folder) == str(tmp_path)
     assert f"file:{tmp_path}" in folder.spellings()
@@ -72,7 +72,7 @@ def test_a_local_address(prefix: str, tmp_path: Path) -> None:
     assert (folder / "none").read("none") is None
 
 
-def test_what_a_driver_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_driver_options_are_derived_from_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HADOOP_USER_NAME", "spark")
     found = options_of(place_of("hdfs://node:8020/a"), {})
     assert (found["host"], found["port"], found["user"]) == ("node", 9870, "spark")
@@ -96,12 +96,12 @@ def test_what_a_driver_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
         ("nonesuch://host/a", "Protocol not known: nonesuch"),
     ],
 )
-def test_an_address_that_leads_nowhere(address: str, said: str) -> None:
+def test_invalid_address_raises_config(address: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         folder_at(address)
 
 
-def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "fsspec", None)
     with pytest.raises(ConfigError, match=r"pip install 'redis-state\[checkpoints\]' s3fs"):
         folder_at("s3a://bucket/a")
@@ -167,9 +167,7 @@ def content(folder: Folder) -> dict[str, bytes | None]:
 
 
 @pytest.mark.parametrize("after", [True, False])
-def test_a_rewind_that_is_killed_leaves_what_spark_can_read(
-    checkpoint: Folder, *, after: bool
-) -> None:
+def test_killed_rewind_leaves_a_readable_checkpoint(checkpoint: Folder, *, after: bool) -> None:
     """Killed before or after each step, and finished by the same command."""
     before, steps = content(checkpoint), 0
     while True:
@@ -191,7 +189,7 @@ def test_a_rewind_that_is_killed_leaves_what_spark_can_read(
     assert (checkpoint / "rewound-to-2.2").items() is None
 
 
-def test_a_second_rewind_to_a_batch_has_a_folder_of_its_own(checkpoint: Folder) -> None:
+def test_second_rewind_to_a_batch_gets_its_own_folder(checkpoint: Folder) -> None:
     plan_rewind(checkpoint, TO_BATCH).carry_out()
     for log in ("offsets", "commits"):
         path = (checkpoint / log / str(TO_BATCH + 1)).path
@@ -199,7 +197,7 @@ def test_a_second_rewind_to_a_batch_has_a_folder_of_its_own(checkpoint: Folder) 
     assert plan_rewind(checkpoint, TO_BATCH).folder == "rewound-to-2.2"
 
 
-def test_two_at_once_do_not_overwrite(checkpoint: Folder) -> None:
+def test_concurrent_rewinds_do_not_overwrite_files(checkpoint: Folder) -> None:
     first, second = (plan_rewind(checkpoint, TO_BATCH) for _ in range(2))
     first.carry_out()
     with pytest.raises(UsageError, match="Another command, or the query, is at work"):
@@ -211,7 +209,7 @@ def test_two_at_once_do_not_overwrite(checkpoint: Folder) -> None:
     assert checkpoint.read("offsets/9") == b"one"
 
 
-def test_a_marker_file_elsewhere(memory: Any) -> None:
+def test_marker_file_on_another_file_system_is_checked(memory: Any) -> None:
     address = "memory://flights"
     digest = hashlib.sha256(f"{address}/state".encode()).hexdigest()
     marker = {"format": 1, "gen": GEN, "path": digest}
@@ -252,7 +250,7 @@ def failing(memory: Any) -> Iterator[type[Failing]]:
     Failing.cut, Failing.error = b"", None
 
 
-def test_an_error_page_in_place_of_a_file_is_not_taken_for_it(failing: type[Failing]) -> None:
+def test_error_page_is_not_read_as_a_file(failing: type[Failing]) -> None:
     failing.cut = b"<html>502 Bad Gateway</html>"
     with pytest.raises(ConfigError, match="it has 2 bytes, and 28 were given out"):
         folder_at("failing://flights").read("offsets/0")
@@ -271,7 +269,7 @@ def test_an_error_page_in_place_of_a_file_is_not_taken_for_it(failing: type[Fail
         (ValueError("token=hunter2"), ConfigError, "listing failing://flights; ValueError"),
     ],
 )
-def test_what_a_driver_raises_becomes_an_error_of_ours(
+def test_driver_error_is_wrapped(
     failing: type[Failing], error: Exception, kind: type[RedisStateError], said: str
 ) -> None:
     failing.error = error

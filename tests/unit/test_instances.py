@@ -12,7 +12,7 @@ GEN = "0123456789abcdef0123456789abcdef"
 ID = PartitionId(StoreId(GEN, 2, tenant="team:"), 7)
 
 
-def test_the_bytes_are_those_of_the_jvm() -> None:
+def test_instance_bytes_equal_the_jvms() -> None:
     instance = Instance("hö st", "3", "6d2bd1e5-0c7c-4c3e-9d77-111111111111")
     # As json4s writes it: no blanks, this order, UTF-8.
     expected = '{"host":"hö st","executor":"3","run":"6d2bd1e5-0c7c-4c3e-9d77-111111111111"}'
@@ -26,12 +26,12 @@ def test_the_command_is_one_set_with_an_expiry() -> None:
     assert report_command(ID, instance, ttl_ms=500) == ("SET", key, instance.encode(), "PX", "500")
 
 
-def test_the_location_is_spelled_as_spark_does() -> None:
+def test_location_is_spelled_as_in_spark() -> None:
     assert Instance("host.example", "12", "r").location == "executor_host.example_12"
 
 
 @pytest.mark.parametrize("raw", [None, b""])
-def test_nobody_is_there(raw: bytes | None) -> None:
+def test_missing_instance_decodes_to_none(raw: bytes | None) -> None:
     assert decode_instance(raw) is None
 
 
@@ -47,6 +47,6 @@ def test_nobody_is_there(raw: bytes | None) -> None:
         b"[" * 100_000,
     ],
 )
-def test_what_is_no_instance_is_not_read_as_absent(raw: bytes) -> None:
+def test_malformed_instance_is_not_read_as_absent(raw: bytes) -> None:
     with pytest.raises(FormatError):
         decode_instance(raw)

@@ -50,7 +50,7 @@ def keys(draw: st.DrawFn) -> tuple[str, list[tuple[Any, ...]]]:
 
 @settings(deadline=None)
 @given(keys())
-def test_they_are_as_those_made_one_by_one(drawn: tuple[str, list[tuple[Any, ...]]]) -> None:
+def test_key_arrays_equal_single_keys(drawn: tuple[str, list[tuple[Any, ...]]]) -> None:
     kind, rows = drawn
     codec = codec_of(family(kind, schema(v="long")))
     made = KeyArrays(codec, list(zip(*rows, strict=True)))
@@ -59,7 +59,7 @@ def test_they_are_as_those_made_one_by_one(drawn: tuple[str, list[tuple[Any, ...
 
 
 @pytest.mark.parametrize("columns", [1, 63, 64, 65])
-def test_any_number_of_columns(columns: int) -> None:
+def test_key_arrays_accept_any_number_of_columns(columns: int) -> None:
     kind = schema(**{f"c{at}": "string" if at % 3 == 0 else "integer" for at in range(columns)})
     codec = codec_of(family(kind, schema(v="long")))
     row = [(f"text {at}" if at % 3 == 0 else at) if at % 5 else None for at in range(columns)]
@@ -72,13 +72,13 @@ def test_any_number_of_columns(columns: int) -> None:
     ("type_", "value"),
     [("decimal(38,2)", Decimal(1)), ("string", "x" * 2000), ("string", "\ud800")],
 )
-def test_what_it_does_not_know_is_left_to_the_other_way(type_: str, value: Any) -> None:
+def test_unsupported_type_falls_back_to_single_keys(type_: str, value: Any) -> None:
     codec = codec_of(family(schema(k=type_), schema(v="long")))
     with pytest.raises(OneByOneError):
         KeyArrays(codec, [[value]]).hashes()
 
 
-def test_kinds_that_are_not_hashed_whole_are_left_to_the_other_way() -> None:
+def test_partly_hashed_kind_falls_back_to_single_keys() -> None:
     kind = schema(a="string", b="long")
     codec = codec_of(family(kind, schema(v="long"), kind="prefix", params=(1,)))
     with pytest.raises(OneByOneError):
@@ -88,7 +88,7 @@ def test_kinds_that_are_not_hashed_whole_are_left_to_the_other_way() -> None:
 @pytest.mark.parametrize(
     ("type_", "value"), [("long", "1"), ("integer", 1 << 31), ("string", 1), ("long", True)]
 )
-def test_values_that_do_not_fit_are_refused(type_: str, value: Any) -> None:
+def test_mistyped_values_are_refused(type_: str, value: Any) -> None:
     codec = codec_of(family(schema(k=type_), schema(v="long")))
     with pytest.raises(ConfigError):
         KeyArrays(codec, [[value]])

@@ -63,14 +63,14 @@ def check(kind: t.DataType) -> None:
 
 
 @pytest.mark.parametrize("kind", BY_BYTES, ids=lambda kind: kind.simpleString())
-def test_types_that_are_equal_by_their_bytes_are_keys(kind: t.DataType) -> None:
+def test_types_with_unique_bytes_are_accepted(kind: t.DataType) -> None:
     """Their names may be those of other types."""
     for nested in (kind, struct(kind), t.ArrayType(kind), struct(t.ArrayType(struct(kind)))):
         check(nested)
 
 
 @pytest.mark.parametrize(("kind", "name"), UNEQUAL, ids=[name for _, name in UNEQUAL])
-def test_a_type_that_is_not_is_refused_wherever_it_stands(kind: t.DataType, name: str) -> None:
+def test_type_with_ambiguous_bytes_is_refused_at_any_depth(kind: t.DataType, name: str) -> None:
     places = [
         (kind, ""),
         (struct(kind), "k.variant"),
@@ -89,7 +89,7 @@ def test_a_type_that_is_not_is_refused_wherever_it_stands(kind: t.DataType, name
         assert caught.value.advice
 
 
-def test_a_type_of_a_program_is_what_it_is_kept_as() -> None:
+def test_user_defined_type_is_checked_by_its_storage_type() -> None:
     with pytest.raises(UsageError, match=r"part k\.variant, is of type string collate UTF8_LCASE"):
         check(Point())
 
@@ -103,7 +103,7 @@ def test_a_type_of_a_program_is_what_it_is_kept_as() -> None:
         t.StructType([t.StructField("n", t.IntegerType()), t.StructField("k", struct(LCASE))]),
     ],
 )
-def test_the_key_of_a_map_is_looked_at(given: object) -> None:
+def test_map_key_is_checked(given: object) -> None:
     def schema(names: list[str] | None = None) -> str:
         return key_schema_json(given, "the key column", attempted="declaring", names=names)
 
@@ -112,7 +112,7 @@ def test_the_key_of_a_map_is_looked_at(given: object) -> None:
     assert schema(["n"]) == schema_json("n int")
 
 
-def test_values_have_no_collation() -> None:
+def test_collated_values_are_accepted() -> None:
     """As for Spark, whose operator hands out the text."""
     texts = "s string collate UTF8_LCASE, a array<string collate UNICODE>"
     columns = [t.StructField("s", LCASE), t.StructField("a", t.ArrayType(UNICODE))]
@@ -138,14 +138,14 @@ class Nothing(StatefulProcessor):
         pass
 
 
-def test_a_test_of_a_processor_refuses_them_too() -> None:
+def test_processor_test_refuses_ambiguous_keys() -> None:
     for given in ("n int, k string collate UTF8_LCASE", "n int, k struct<m: map<string, int>>"):
         with pytest.raises(UsageError, match="testing a processor; the key column 'k'"):
             ProcessorTest(Nothing(), key="k", input=given, schema="n int")
         ProcessorTest(Nothing(), key="n", input=given, schema="n int")
 
 
-def test_a_map_that_an_earlier_release_wrote_stays() -> None:
+def test_map_of_an_earlier_release_is_kept() -> None:
     """Its keys go by the bytes that they have: a refusal would leave no way to read them."""
     id_ = StateStoreProviderId(StateStoreId("s", 0, 0), "run")
     store = scratch_store(id_)

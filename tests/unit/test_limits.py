@@ -44,5 +44,5 @@ OURS = {
 }
 
 
-def test_each_number_is_that_of_the_table() -> None:
+def test_each_limit_matches_the_table() -> None:
     assert {one["name"]: one["value"] for one in json.loads(TABLE.read_text("utf-8"))} == OURS

@@ -80,7 +80,7 @@ def test_intervals_differ_by_no_more_than_the_jitter() -> None:
     assert len(gaps) > 1
 
 
-def test_an_error_unloads_what_it_concerns_and_nothing_else(
+def test_error_unloads_only_its_provider(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     broken, fine = Provider(ValueError("no")), Provider()
@@ -140,7 +140,7 @@ def test_a_pass_ends_early_when_it_is_stopped() -> None:
     assert (first.passes, second.passes) == (1, 0)
 
 
-def test_a_thread_that_is_still_at_its_last_provider_does_not_keep_a_new_one_away() -> None:
+def test_busy_stopped_thread_does_not_block_a_new_one() -> None:
     entered, released = threading.Event(), threading.Event()
 
     class Slow(Provider):
@@ -166,7 +166,7 @@ def test_a_thread_that_is_still_at_its_last_provider_does_not_keep_a_new_one_awa
     one.stop()
 
 
-def test_a_list_that_cannot_be_made_does_not_end_the_thread() -> None:
+def test_failure_to_list_providers_does_not_end_the_thread() -> None:
     asked = threading.Semaphore(0)
 
     def fail() -> dict[Hashable, Maintained]:

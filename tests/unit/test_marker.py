@@ -48,7 +48,7 @@ def found(checkpoint: Path) -> tuple[str, int | None]:
     return marker.gen, marker.since
 
 
-def test_what_is_announced_counts_once_the_log_has_it(checkpoint: Path) -> None:
+def test_announced_marker_counts_once_logged(checkpoint: Path) -> None:
     assert found(checkpoint) == (OLD, None)
     write(checkpoint, NEW, batch=5)
     assert found(checkpoint) == (OLD, None)
@@ -59,7 +59,7 @@ def test_what_is_announced_counts_once_the_log_has_it(checkpoint: Path) -> None:
 
 
 @pytest.mark.parametrize(("decided", "since"), [(OLD, None), (NEW, 5)])
-def test_what_is_decided_needs_no_log(checkpoint: Path, decided: str, since: int | None) -> None:
+def test_decided_marker_needs_no_log(checkpoint: Path, decided: str, since: int | None) -> None:
     write(checkpoint, NEW, batch=5)
     write(checkpoint, decided)
     assert found(checkpoint) == (decided, since)
@@ -69,7 +69,7 @@ def test_what_is_decided_needs_no_log(checkpoint: Path, decided: str, since: int
     assert found(checkpoint) == (OTHER, 9)
 
 
-def test_one_of_several_announced(checkpoint: Path) -> None:
+def test_logged_marker_of_several_announced_counts(checkpoint: Path) -> None:
     write(checkpoint, NEW, batch=5)
     write(checkpoint, OTHER, batch=5)
     plan(checkpoint, 5, NEW)
@@ -77,7 +77,7 @@ def test_one_of_several_announced(checkpoint: Path) -> None:
 
 
 @pytest.mark.parametrize("late", [4, 5])
-def test_what_is_announced_after_the_decision_is_too_late(checkpoint: Path, late: int) -> None:
+def test_marker_announced_after_the_decision_is_ignored(checkpoint: Path, late: int) -> None:
     write(checkpoint, NEW, batch=5)
     plan(checkpoint, 5, NEW)
     write(checkpoint, NEW)
@@ -86,7 +86,7 @@ def test_what_is_announced_after_the_decision_is_too_late(checkpoint: Path, late
     assert found(checkpoint) == (NEW, 5)
 
 
-def test_what_belongs_to_another_checkpoint_is_refused(checkpoint: Path) -> None:
+def test_marker_of_another_checkpoint_is_refused(checkpoint: Path) -> None:
     announced = write(checkpoint, NEW, batch=5)
     plan(checkpoint, 5, OTHER)
     with pytest.raises(FormatError, match=f"gen {OTHER}, which no marker file names"):
@@ -106,7 +106,7 @@ def test_what_belongs_to_another_checkpoint_is_refused(checkpoint: Path) -> None
         found(checkpoint)
 
 
-def test_a_folder_that_was_moved_is_told(checkpoint: Path) -> None:
+def test_moved_folder_is_reported(checkpoint: Path) -> None:
     moved = checkpoint.with_name("moved")
     checkpoint.rename(moved)
     with pytest.raises(StateError, match="the checkpoint was made under another path"):

@@ -15,19 +15,19 @@ from tests.unit.unsafe_row_vectors import PARTITIONS, VECTORS, can_be_looked_up,
 HASHED = [vector for vector in VECTORS if "hash" in vector and can_be_looked_up(vector)]
 
 
-def test_there_are_vectors() -> None:
+def test_vectors_exist() -> None:
     assert len(HASHED) >= 20
 
 
 @pytest.mark.parametrize("vector", HASHED, ids=lambda v: v["name"])
-def test_hash_and_partition_are_sparks(vector: dict[str, Any]) -> None:
+def test_hash_and_partition_equal_sparks(vector: dict[str, Any]) -> None:
     schema = parse_schema(vector["schema"])
     values = decode(schema, bytes.fromhex(vector["row"]))
     assert hash_key(schema, values) == vector["hash"]
     assert partition_of(schema, values, partitions=PARTITIONS) == vector["partition"]
 
 
-def test_what_cannot_be_hashed_is_refused() -> None:
+def test_unhashable_type_is_refused() -> None:
     schema = parse_schema(named("collated")["schema"])
     with pytest.raises(ConfigError, match="collation"):
         hash_key(schema, ["Abc"])

@@ -253,7 +253,7 @@ TAKEN: list[tuple[Any, Any]] = [
 
 
 @pytest.mark.parametrize(("hint", "value"), TAKEN, ids=str)
-def test_what_fits_is_taken(hint: Any, value: Any) -> None:
+def test_fitting_value_round_trips(hint: Any, value: Any) -> None:
     codec = StateObject(hint)
     back = codec.decode(codec.encode(value))
     assert equal(value, back)
@@ -290,12 +290,12 @@ def test_what_fits_is_taken(hint: Any, value: Any) -> None:
     ],
     ids=str,
 )
-def test_what_does_not_fit_is_named(hint: Any, value: Any, named: str) -> None:
+def test_unfitting_value_is_refused_and_named(hint: Any, value: Any, named: str) -> None:
     with pytest.raises(ConfigError, match=named):
         StateObject(hint).encode(value)
 
 
-def test_what_a_class_makes_of_its_fields_is_checked() -> None:
+def test_fields_changed_by_the_class_are_checked() -> None:
     counted = Counted(["a"])
     counted.cache["x"] = 1
     assert StateObject(Counted).decode(StateObject(Counted).encode(counted)) == counted
@@ -319,7 +319,7 @@ class Mixed(enum.Enum):
 
 
 @pytest.mark.parametrize("hint", [Mixed, Literal[Mixed.PAIR], date, Decimal, Page | Point, complex])
-def test_types_whose_values_would_not_come_back_are_refused_at_once(hint: Any) -> None:
+def test_types_that_do_not_round_trip_are_refused_at_once(hint: Any) -> None:
     with pytest.raises(ConfigError, match="preparing a state object"):
         StateObject(hint)
 
@@ -333,12 +333,12 @@ def test_types_whose_values_would_not_come_back_are_refused_at_once(hint: Any) -
         (Tree, {"name": "a", "color": "green"}, r"color was stored as a value that Color does not"),
     ],
 )
-def test_what_was_stored_in_another_form_is_named(hint: Any, stored: Any, named: str) -> None:
+def test_value_stored_in_another_form_is_named(hint: Any, stored: Any, named: str) -> None:
     with pytest.raises(FormatError, match=named):
         StateObject(hint).decode(StateObject(object).encode(stored))
 
 
-def test_what_an_older_release_stored_is_read() -> None:
+def test_value_of_an_older_release_is_read() -> None:
     """Earlier releases checked no scalar, and wrote None for fields whose default is None."""
     stored = StateObject(object).encode({"visits": "s", "tags": None, "page": None})
     found = StateObject(Session).decode(stored)
@@ -346,7 +346,7 @@ def test_what_an_older_release_stored_is_read() -> None:
 
 
 @pytest.mark.parametrize("hint", HINTS, ids=str)
-def test_a_rule_that_has_travelled_is_the_same(hint: Any) -> None:
+def test_pickled_codec_encodes_the_same(hint: Any) -> None:
     here, there = StateObject(hint), pickle.loads(pickle.dumps(StateObject(hint)))
     for value in [*SCALARS, *TIMES, *RECORDS]:
         found = []

@@ -31,9 +31,7 @@ def answer(at: int, *entries: list[str], start: Pin = EMPTY) -> list[str]:
         ((), Pin(3, "u3")),
     ],
 )
-def test_a_version_is_its_segments_over_its_start(
-    entries: tuple[list[str], ...], start: Pin
-) -> None:
+def test_opened_version_lists_its_segments(entries: tuple[list[str], ...], start: Pin) -> None:
     cached = [Pin(7, "u7"), start]
     opened = read_opened(ID, answer(3, *entries, start=start), version=3, cached=cached)
     assert (opened.id, opened.pin, opened.start) == (ID, Pin(3, "u3"), start)
@@ -41,7 +39,7 @@ def test_a_version_is_its_segments_over_its_start(
     assert [[one.field, one.entry.text] for one in opened.segments] == list(entries)
 
 
-def test_nothing_written_is_version_0() -> None:
+def test_empty_partition_opens_at_version_0() -> None:
     for reply in (["EMPTY"], answer(0)):
         opened = read_opened(ID, reply, version=None)
         assert (opened.pin, opened.segments) == (EMPTY, ())
@@ -85,7 +83,7 @@ def test_a_malformed_answer_is_refused(reply: list[str]) -> None:
         read_opened(ID, reply, version=3)
 
 
-def test_a_refusal_is_a_named_error() -> None:
+def test_refusal_raises_a_named_error() -> None:
     with pytest.raises(ConflictError, match="version 4 is open already"):
         read_opened(ID, ["FENCED", "opened", "4"], version=3)
     with pytest.raises(StateError, match="retention keeps version 2") as expired:
@@ -95,7 +93,7 @@ def test_a_refusal_is_a_named_error() -> None:
         read_opened(ID, ["SOMETHING"], version=1)
 
 
-def test_a_store_and_a_reader_miss_a_version_for_different_reasons() -> None:
+def test_missing_version_raises_by_store_or_reader() -> None:
     with pytest.raises(StateError, match=r"^\[REDIS_STATE_LOST\] orders: .* up to version 2\."):
         read_opened(ID, ["STATE_LOST", "2", "0"], version=3, where="orders")
     with pytest.raises(StateError, match=r"operator 0 partition 3 .* no such version") as error:

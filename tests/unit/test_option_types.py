@@ -29,7 +29,7 @@ def _expected(option: config.Option) -> Any:
     return Literal[option.values] | None if option.type == "enum" else TYPES[option.type]
 
 
-def test_the_keyword_options_are_those_of_the_table() -> None:
+def test_keyword_options_match_the_table() -> None:
     others = [one for one in config.options().values() if one.name != "url"]
     table = {one.python_name: _expected(one) for one in others}
     assert get_type_hints(Options) == table
@@ -49,7 +49,7 @@ def test_the_keyword_options_are_those_of_the_table() -> None:
         redis_state.stores.coordinator,
     ],
 )
-def test_what_takes_options_takes_them_by_these_names(function: Any) -> None:
+def test_functions_accept_the_options_by_name(function: Any) -> None:
     parameters = inspect.signature(function).parameters
     (rest,) = (one for one in parameters.values() if one.kind is one.VAR_KEYWORD)
     assert rest.annotation == "Unpack[Options]"

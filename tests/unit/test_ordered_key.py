@@ -42,23 +42,23 @@ def same(one: Any, other: Any) -> bool:
 
 
 @given(KEYS)
-def test_keys_come_back(key: Any) -> None:
+def test_keys_round_trip(key: Any) -> None:
     assert same(decode_key(encode_key(key)), key)
 
 
 @given(st.lists(INTS) | st.lists(st.floats(allow_nan=False)) | st.lists(st.text()))
-def test_the_order_of_bytes_is_that_of_the_keys(keys: list[Any]) -> None:
+def test_encoded_keys_sort_like_the_keys(keys: list[Any]) -> None:
     assert sorted(keys) == sorted(keys, key=encode_key)
     assert [(k, 1) for k in sorted(keys)] == sorted([(k, 1) for k in keys], key=encode_key)
 
 
-def test_the_order_of_types() -> None:
+def test_types_sort_in_the_documented_order() -> None:
     encoded = [encode_key(key) for key in ASCENDING]
     assert encoded == sorted(set(encoded))
 
 
 @pytest.mark.parametrize(("key", "encoded"), VECTORS)
-def test_bytes_never_change(key: Any, encoded: str) -> None:
+def test_encoding_of_keys_is_stable(key: Any, encoded: str) -> None:
     assert encode_key(key).hex() == encoded
 
 
@@ -69,14 +69,14 @@ def test_lists_are_tuples_and_maps_have_no_order() -> None:
 
 
 @given(st.lists(st.tuples(st.text(max_size=3), st.text(max_size=3))), st.text(max_size=3))
-def test_a_prefix_of_elements(keys: list[tuple[str, str]], first: str) -> None:
+def test_element_prefix_covers_its_keys(keys: list[tuple[str, str]], first: str) -> None:
     start, end = prefix_range((first,))
     assert end is not None
     assert [start <= encode_key(key) < end for key in keys] == [key[0] == first for key in keys]
 
 
 @given(st.lists(st.binary(max_size=4) | st.text(max_size=4)), st.binary(max_size=3))
-def test_a_prefix_of_bytes(keys: list[Any], prefix: bytes) -> None:
+def test_bytes_prefix_covers_its_keys(keys: list[Any], prefix: bytes) -> None:
     start, end = prefix_range(prefix)
     assert end is not None
     for key in keys:
@@ -98,24 +98,24 @@ class Money(int):
         ("\ud800", "surrogate"),
     ],
 )
-def test_what_has_no_encoding_is_named(key: Any, named: str) -> None:
+def test_unencodable_key_is_named(key: Any, named: str) -> None:
     with pytest.raises(UsageError, match=named):
         encode_key(key)
 
 
-def test_a_nest_without_end() -> None:
+def test_endless_nesting_raises_usage() -> None:
     nest: list[Any] = []
     nest.append(nest)
     with pytest.raises(UsageError, match="nested"):
         encode_key(nest)
 
 
-def test_a_prefix_of_another_type() -> None:
+def test_prefix_of_another_type_raises_usage() -> None:
     with pytest.raises(UsageError, match="int"):
         prefix_range(7)
 
 
 @given(st.binary(max_size=12))
-def test_foreign_bytes_are_refused_or_read(data: bytes) -> None:
+def test_arbitrary_bytes_decode_or_are_refused(data: bytes) -> None:
     with suppress(FormatError):
         decode_key(data)

@@ -52,7 +52,7 @@ def shown(form: RowForm, table: pa.Table, *keys: str) -> list[tuple[Any, list[in
 @pytest.mark.parametrize("kind", sorted(KEYS))
 @settings(max_examples=25)
 @given(data=st.data())
-def test_each_group_comes_once_with_its_rows_in_their_order(
+def test_each_group_is_yielded_once_with_its_rows_in_order(
     form: RowForm, kind: str, data: st.DataObject
 ) -> None:
     type_, values = KEYS[kind]
@@ -71,7 +71,7 @@ def test_each_group_comes_once_with_its_rows_in_their_order(
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_not_a_number_is_one_key_and_so_are_both_zeros(form: RowForm) -> None:
+def test_nan_is_one_key_and_so_are_both_zeros(form: RowForm) -> None:
     """As Spark groups floating-point numbers; the sign of zero and of NaN does not count."""
     values = [0.0, -0.0, math.nan, 1.0, -math.nan, 0.0, None, -0.0, math.nan, None]
     for type_ in (pa.float64(), pa.float32()):
@@ -85,7 +85,7 @@ def test_not_a_number_is_one_key_and_so_are_both_zeros(form: RowForm) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_no_rows_are_no_groups(form: RowForm) -> None:
+def test_empty_partition_has_no_groups(form: RowForm) -> None:
     table = pa.table({"k": pa.array([], pa.string()), "v": pa.array([], pa.int64())})
     assert shown(form, table, "k") == []
 
@@ -142,12 +142,12 @@ def test_the_watermark_is_behind_the_newest_time_of_all_partitions_and_never_fal
 
 
 @given(st.integers(0, 2**53), st.integers(0, 2**53))
-def test_notes_come_back(newest: int, watermark: int) -> None:
+def test_notes_round_trip(newest: int, watermark: int) -> None:
     assert Notes.decode(Notes(newest, watermark).encode()) == Notes(newest, watermark)
     assert Notes.decode(None) == Notes(0, 0)
 
 
 @pytest.mark.parametrize("bad", [b"", b"\xc1", b"\x91\x01", b"\x93\x01\x02\x03", b"\x01"])
-def test_notes_that_are_malformed_are_refused(bad: bytes) -> None:
+def test_malformed_notes_are_refused(bad: bytes) -> None:
     with pytest.raises(FormatError, match="event times"):
         Notes.decode(bad)

@@ -40,7 +40,7 @@ def frame(rows: list[tuple[Any, ...]], names: list[str]) -> pd.DataFrame:
 
 @settings(max_examples=30)
 @given(st.lists(ROWS, max_size=6), st.booleans())
-def test_frames_of_any_size_come_out_in_their_order(
+def test_frames_of_any_size_are_emitted_in_order(
     parts: list[list[tuple[Any, ...]]], turned: bool
 ) -> None:
     """Short ones are put together; the order of columns does not matter."""
@@ -57,7 +57,7 @@ def test_frames_of_any_size_come_out_in_their_order(
 
 
 @pytest.mark.usefixtures("new_york")
-def test_naive_times_of_rows_are_of_the_worker_wherever_they_stand() -> None:
+def test_naive_times_of_rows_are_in_the_workers_time_zone() -> None:
     stamp = pa.timestamp("us", tz="UTC")
     schema = pa.schema(
         [
@@ -86,13 +86,13 @@ def test_naive_times_of_rows_are_of_the_worker_wherever_they_stand() -> None:
     ]
 
 
-def test_times_of_frames_are_of_the_session() -> None:
+def test_times_of_frames_are_in_the_sessions_time_zone() -> None:
     given_ = [pd.DataFrame({"k": ["a", "b"], "t": [datetime(2024, 7, 1, 12), pd.NaT]})]
     found = table(given_, "pandas", TIMED, "Europe/Berlin")["t"].to_pylist()
     assert [one and one.isoformat() for one in found] == ["2024-07-01T10:00:00+00:00", None]
 
 
-def test_what_is_missing_in_a_frame_is_null() -> None:
+def test_missing_values_of_a_frame_are_null() -> None:
     given_ = [
         pd.DataFrame({"k": [None], "n": [1], "x": [float("nan")]}),
         pd.DataFrame({"k": [np.nan], "n": pd.array([None], "Int64"), "x": [1]}),
@@ -105,7 +105,7 @@ def test_what_is_missing_in_a_frame_is_null() -> None:
     ]
 
 
-def test_nested_and_rare_types_come_out_of_rows_and_frames() -> None:
+def test_nested_and_rare_types_are_emitted_from_rows_and_frames() -> None:
     schema = pa.schema(
         [
             ("s", pa.struct([("a", pa.int32()), ("b", pa.string())])),
@@ -144,7 +144,7 @@ def test_nested_and_rare_types_come_out_of_rows_and_frames() -> None:
         ("arrow", pa.table({"k": ["a"], "n": ["b"], "x": [1.0]}), "of column 'n'"),
     ],
 )
-def test_what_does_not_fit_is_refused_by_name(form: Any, wrong: Any, found: str) -> None:
+def test_unfitting_output_is_refused_by_name(form: Any, wrong: Any, found: str) -> None:
     def given_() -> Iterator[Any]:
         yield wrong
 

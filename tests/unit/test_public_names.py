@@ -102,12 +102,12 @@ MODULES = {
 }
 
 
-def test_the_package_offers_these_names() -> None:
+def test_package_has_exactly_these_public_names() -> None:
     assert sorted(redis_state.__all__) == NAMES
     assert [name for name in NAMES if not hasattr(redis_state, name)] == []
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_a_public_module_offers_its_names(module: str) -> None:
+def test_public_module_has_exactly_these_names(module: str) -> None:
     found = import_module(f"redis_state.{module}")
     assert [name for name in MODULES[module] if not hasattr(found, name)] == []

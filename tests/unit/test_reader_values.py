@@ -42,7 +42,7 @@ def _schema(type_: Any) -> Struct:
         ("time(6)", "05:00:01", time(5, 0, 1)),
     ],
 )
-def test_a_text_becomes_the_columns_type(type_: str, text: str, value: Any) -> None:
+def test_text_is_converted_to_the_columns_type(type_: str, text: str, value: Any) -> None:
     assert key_of(_schema(type_), [f"k={text}"]) == {"k": value}
 
 
@@ -56,11 +56,11 @@ def test_a_text_becomes_the_columns_type(type_: str, text: str, value: Any) -> N
         ("boolean", "true", True),
     ],
 )
-def test_json_becomes_the_columns_type(type_: str, text: str, value: Any) -> None:
+def test_json_is_converted_to_the_columns_type(type_: str, text: str, value: Any) -> None:
     assert key_of(_schema(type_), [f"k:={text}"]) == {"k": value}
 
 
-def test_a_window_is_an_object() -> None:
+def test_window_is_given_as_an_object() -> None:
     parts: list[dict[str, Any]] = [
         {"name": name, "type": "timestamp", "nullable": True, "metadata": {}}
         for name in ("start", "end")
@@ -89,12 +89,12 @@ def test_a_window_is_an_object() -> None:
         ({"type": "array", "elementType": "long", "containsNull": True}, ["k:=[1]"]),
     ],
 )
-def test_what_does_not_fit_is_refused(type_: Any, pairs: list[str]) -> None:
+def test_unfitting_value_is_refused(type_: Any, pairs: list[str]) -> None:
     with pytest.raises(ConfigError):
         key_of(_schema(type_), pairs)
 
 
-def test_values_as_json() -> None:
+def test_values_are_printed_as_json() -> None:
     value = {
         "row": Row(("a", "b"), (1, None)),
         "list": [Decimal("1.50"), b"\xff", (1, 2)],

@@ -8,7 +8,7 @@ from redis_state.backend.script import Command
 COMMIT: list[Command] = [("MULTI",), ("EVAL", "return 1", "1", "{a}:m"), ("EXEC",)]
 
 
-def test_the_waits_behind_a_transaction_go_where_it_goes() -> None:
+def test_waits_after_a_transaction_go_to_its_slot() -> None:
     waits: list[Command] = [("WAIT", "1", "100"), ("CONFIG", "GET", "append*")]
     read: Command = ("HGET", "{b}:m", "l")
     first, second = split([*COMMIT, *waits, read])
@@ -20,6 +20,6 @@ def test_the_waits_behind_a_transaction_go_where_it_goes() -> None:
     assert (second.commands, second.at, second.slot) == ((read,), 5, slot_of(read))
 
 
-def test_a_wait_behind_a_plain_command_is_a_part_of_its_own() -> None:
+def test_wait_after_a_plain_command_is_its_own_part() -> None:
     parts = split([("SET", "{a}:k", "1"), ("WAIT", "1", "100")])
     assert [(one.at, one.slot) for one in parts] == [(0, parts[0].slot), (1, parts[0].slot)]

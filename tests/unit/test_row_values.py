@@ -148,7 +148,7 @@ PLAIN = [kind for kind in KINDS if "<" not in kind]
 
 
 @pytest.mark.parametrize("kind", PLAIN)
-def test_a_single_value_comes_back_or_is_refused(kind: str) -> None:
+def test_single_value_round_trips_or_is_refused(kind: str) -> None:
     row = TypedRow(schema_json(f"c {kind}"))
     taken = 0
     for value in VALUES:
@@ -171,7 +171,7 @@ def _items_agree(kind: str, given_: Any, found: Any) -> bool:
 
 
 @pytest.mark.parametrize("kind", PLAIN)
-def test_arrays_of_single_values_come_back_or_are_refused(kind: str) -> None:
+def test_array_of_values_round_trips_or_is_refused(kind: str) -> None:
     row = TypedRow(schema_json(f"c array<{kind}>"))
     for value in [*SEVERAL, *([one, None] for one in [*SINGLE, *TIMES])]:
         try:
@@ -192,7 +192,7 @@ def test_arrays_of_single_values_come_back_or_are_refused(kind: str) -> None:
         max_leaves=3,
     )
 )
-def test_what_is_taken_is_written_again_as_the_same_bytes(kind: str, value: Any) -> None:
+def test_accepted_value_encodes_to_the_same_bytes_again(kind: str, value: Any) -> None:
     row, key = TypedRow(schema_json(f"c {kind}")), TypedKey(schema_json(f"c {kind}"))
     try:
         data = row.encode((value,))
@@ -207,7 +207,7 @@ def test_what_is_taken_is_written_again_as_the_same_bytes(kind: str, value: Any)
 
 
 @pytest.mark.parametrize("fold", [0, 1])
-def test_the_hour_that_comes_twice_comes_back_as_it_was(fold: int) -> None:
+def test_repeated_hour_round_trips(fold: int) -> None:
     at = datetime(2024, 11, 3, 1, 30, 0, 7, fold=fold)
     moment = datetime(2024, 11, 3, 5 + fold, 30, 0, 7, tzinfo=UTC)
     for kind, value in {
@@ -228,7 +228,7 @@ def test_the_hour_that_comes_twice_comes_back_as_it_was(fold: int) -> None:
         assert key.encode((again,)) == key.encode((value,))
 
 
-def test_a_time_that_this_worker_cannot_show_is_refused() -> None:
+def test_unrepresentable_time_is_refused() -> None:
     row = TypedRow(schema_json("c timestamp"))
     for value in (datetime.min.replace(tzinfo=UTC), datetime.max, datetime.max.replace(tzinfo=UTC)):
         try:
@@ -348,7 +348,7 @@ def test_null_is_refused_where_it_is_forbidden_inside() -> None:
 @pytest.mark.parametrize(
     "row", [{1, 2}, pd.DataFrame({"a": [1, 2], "b": [3, 4]}), bytearray(b"ab")]
 )
-def test_what_has_no_order_is_no_row(row: Any) -> None:
+def test_unordered_value_is_not_accepted_as_a_row(row: Any) -> None:
     with pytest.raises(UsageError, match="not a tuple"):
         TypedRow(schema_json("a int, b int")).encode(row)
     with pytest.raises(UsageError, match="not a tuple"):

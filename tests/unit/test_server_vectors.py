@@ -27,7 +27,7 @@ def judged(case: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=[json.dumps(case) for case in CASES])
-def test_as_in_the_table(case: dict[str, Any]) -> None:
+def test_server_checks_match_the_table(case: dict[str, Any]) -> None:
     if "refused" in case:
         with pytest.raises(ConfigError) as caught:
             judged(case)
@@ -40,11 +40,11 @@ def test_as_in_the_table(case: dict[str, Any]) -> None:
         assert [word for word in (*words, URL) if word not in warning] == []
 
 
-def test_the_commands_looked_for_are_those_of_the_table() -> None:
+def test_checked_commands_match_the_table() -> None:
     assert list(needs.COMMANDS) == TABLE["needed"]
 
 
-def test_all_that_a_job_calls_is_looked_for() -> None:
+def test_every_command_of_a_job_is_checked() -> None:
     of_the_check = {command[0] for command in TWINS["startCheck"]}
     scripts = (ROOT / "redis_state" / "backend" / "scripts").glob("*.lua")
     called = {
@@ -57,7 +57,7 @@ def test_all_that_a_job_calls_is_looked_for() -> None:
 
 
 @pytest.mark.parametrize("case", TABLE["limits"], ids=[json.dumps(one) for one in TABLE["limits"]])
-def test_limits_as_in_the_table(case: dict[str, Any]) -> None:
+def test_limit_checks_match_the_table(case: dict[str, Any]) -> None:
     words = [word.encode() for item in case["settings"].items() for word in item]
     settings = needs.settings_in([words, OSError("no right")])
     assert settings == case["settings"]

@@ -45,13 +45,13 @@ def turned(config: MkDocsConfig, page: str, text: str) -> str:
         ("design.md", "```text\n[x](../README.md)\n```", "```text\n[x](../README.md)\n```"),
     ],
 )
-def test_a_link_leads_to_the_page_of_the_site(
+def test_link_is_rewritten_to_the_page_of_the_site(
     config: MkDocsConfig, page: str, written: str, shown: str
 ) -> None:
     assert turned(config, page, written) == shown
 
 
-def test_a_link_to_a_file_goes_to_the_repository_where_there_is_one() -> None:
+def test_link_to_a_file_leads_to_the_repository() -> None:
     config = load_config(str(ROOT / "mkdocs.yml"))
     config.repo_url = "https://example.org/redis-state/"
     shown = turned(config, "design.md", "[x](../tests/conftest.py)")
@@ -77,7 +77,7 @@ def test_a_bar_in_a_table_is_shown_as_a_bar() -> None:
     assert shown == r"<td><code>a|b</code></td><p>a\|b</p>"
 
 
-def test_nothing_comes_from_another_host() -> None:
+def test_site_loads_nothing_from_another_host() -> None:
     settings = (ROOT / "mkdocs.yml").read_text("utf-8")
     assert re.findall(r"https?://", settings) == []
     assert re.search(r"^  font: false$", settings, re.MULTILINE)

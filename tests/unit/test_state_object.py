@@ -81,7 +81,7 @@ FULL = Session(
 
 
 @pytest.mark.parametrize("value", [FULL, Session("bob")])
-def test_a_dataclass_comes_back_as_it_was(value: Session) -> None:
+def test_dataclass_round_trips(value: Session) -> None:
     codec = StateObject(Session)
     data = codec.encode(value)
     assert codec.decode(data) == value
@@ -107,19 +107,19 @@ def test_a_dataclass_comes_back_as_it_was(value: Session) -> None:
         (Tree, Tree("a", [Tree("b", [Tree("c")])])),
     ],
 )
-def test_other_types_come_back_as_they_were(cls: type[Any], value: object) -> None:
+def test_other_types_round_trip(cls: type[Any], value: object) -> None:
     codec = StateObject(cls)
     back = codec.decode(codec.encode(value))
     assert back == value
     assert type(back) is type(value)
 
 
-def test_a_codec_reaches_another_process() -> None:
+def test_codec_can_be_pickled() -> None:
     codec = pickle.loads(pickle.dumps(StateObject(Session, version=3)))
     assert codec.decode(codec.encode(FULL)) == FULL
 
 
-def test_what_is_stored_is_a_copy() -> None:
+def test_stored_object_is_a_copy() -> None:
     codec = StateObject(Session)
     value = Session("ann")
     data = codec.encode(value)
@@ -127,7 +127,7 @@ def test_what_is_stored_is_a_copy() -> None:
     assert codec.decode(data).pages == []
 
 
-def test_scalars_of_numpy_and_pandas_become_pythons() -> None:
+def test_numpy_and_pandas_scalars_become_python_values() -> None:
     codec = StateObject(object)
     stamp = pd.Timestamp("2024-01-01T00:00:00Z")
     given = {"n": np.int64(4), "f": np.float32(0.5), "b": np.bool_(True), "t": stamp}
@@ -140,7 +140,7 @@ def test_scalars_of_numpy_and_pandas_become_pythons() -> None:
     assert codec.decode(codec.encode({np.int32(2): 1})) == {2: 1}
 
 
-def test_a_time_comes_back_as_the_same_moment() -> None:
+def test_time_round_trips_as_the_same_instant() -> None:
     there = datetime(2024, 5, 1, 12, tzinfo=timezone(timedelta(hours=2)))
     back = StateObject(datetime).decode(StateObject(datetime).encode(there))
     assert back == there
@@ -165,7 +165,7 @@ def cyclic() -> list[Any]:
         (Session("a", [Page("/", lambda: 1)]), r"Session.pages\[\].seen is a function"),  # type: ignore[arg-type]  # that is it
     ],
 )
-def test_what_cannot_be_stored_is_named(value: Session, named: str) -> None:
+def test_unstorable_value_is_named(value: Session, named: str) -> None:
     with pytest.raises(ConfigError, match=named):
         StateObject(Session).encode(value)
 
@@ -199,7 +199,7 @@ def test_types_that_cannot_be_read_back_are_refused(cls: type[Any], named: str) 
         StateObject(cls)
 
 
-def test_hints_that_are_not_found_are_refused() -> None:
+def test_unresolved_type_hints_are_refused() -> None:
     @dataclass
     class Inner:
         a: int
@@ -247,23 +247,23 @@ class Demanding:
 OLD = StateObject(Old).encode(Old("a", 3))
 
 
-def test_a_class_grows_by_fields_with_defaults() -> None:
+def test_class_may_gain_fields_with_defaults() -> None:
     assert StateObject(Grown).decode(OLD) == Grown("a", 3, 0.5)
 
 
-def test_a_new_field_without_a_default_is_an_error() -> None:
+def test_new_field_without_a_default_raises() -> None:
     with pytest.raises(FormatError, match="without the field 'more'"):
         StateObject(Demanding).decode(OLD)
 
 
-def test_an_older_class_does_not_lose_fields_silently() -> None:
+def test_older_class_refuses_unknown_fields() -> None:
     new = StateObject(Grown).encode(Grown("a", 1))
     with pytest.raises(FormatError, match="field 'mean', which the class does not have"):
         StateObject(Old).decode(new)
     assert StateObject(Old, version=2).decode(new) == Old("a", 1)
 
 
-def test_migrate_converts_what_is_older() -> None:
+def test_migrate_converts_older_versions() -> None:
     calls: list[int] = []
 
     def migrate(body: dict[str, Any], version: int) -> dict[str, Any]:
@@ -297,13 +297,13 @@ def test_damaged_bytes_are_refused(data: bytes) -> None:
     ("cls", "body"),
     [(Old, 5), (list, {}), (dict, []), (tuple[int, int], [1]), (Session, {"user": "a", "at": 1})],
 )
-def test_another_form_is_refused(cls: type[Any], body: Any) -> None:
+def test_object_of_another_form_is_refused(cls: type[Any], body: Any) -> None:
     data = StateObject(object).encode(body)
     with pytest.raises(FormatError, match="was stored as a"):
         StateObject(cls).decode(data)
 
 
-def test_a_class_stands_for_its_first_version() -> None:
+def test_class_without_a_version_is_version_1() -> None:
     codec = StateObject(Page, version=2)
     assert state_object(codec) is codec
     assert state_object(Page).version == 1
@@ -322,6 +322,6 @@ PLAIN = st.recursive(
 
 
 @given(PLAIN.filter(lambda value: value is not None))
-def test_any_plain_value_comes_back(value: object) -> None:
+def test_any_plain_value_round_trips(value: object) -> None:
     codec = StateObject(object)
     assert codec.decode(codec.encode(value)) == value

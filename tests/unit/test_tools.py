@@ -84,13 +84,13 @@ def has_ended(pid: int) -> bool:
     return stat[stat.rindex(")") + 2] == "Z"
 
 
-def test_last_line_sums_up() -> None:
+def test_last_line_is_a_summary() -> None:
     done = run("good", "late")
     assert done.returncode == 0
     assert done.stdout.splitlines()[-1] == "2 passed, 0 failed"
 
 
-def test_goes_on_after_a_failure_and_fails_at_the_end() -> None:
+def test_runner_continues_after_a_failure_and_fails_at_the_end() -> None:
     done = run("good", "bad", "late")
     assert done.returncode == 1
     assert "ran late" in done.stdout
@@ -100,14 +100,14 @@ def test_goes_on_after_a_failure_and_fails_at_the_end() -> None:
     assert total == "2 passed, 1 failed"
 
 
-def test_suites_side_by_side_are_told_apart() -> None:
+def test_output_of_parallel_suites_is_labelled() -> None:
     lines = run("--lanes", "2", "good", "late").stdout.splitlines()
     assert {"good | ran good", "late | ran late"} <= set(lines)
     assert [line.split()[0] for line in lines[-5:-3]] == ["good", "late"]
     assert "ran good" in run("--lanes", "1", "good").stdout.splitlines()
 
 
-def test_who_ends_it_ends_what_runs() -> None:
+def test_terminated_runner_ends_its_children() -> None:
     with start("--lanes", "2", "hanging", "sleeping") as running:
         assert running.stdout is not None
         children: list[int] = []
@@ -121,7 +121,7 @@ def test_who_ends_it_ends_what_runs() -> None:
     assert all(has_ended(child) for child in children)
 
 
-def test_a_wrong_name_is_an_error() -> None:
+def test_unknown_suite_is_an_error() -> None:
     done = run("goood")
     assert done.returncode == 2
     assert "no suite goood; there are good, bad, late, hanging, sleeping, leaving" in done.stdout
@@ -160,7 +160,7 @@ def test_every_test_that_is_marked_long_belongs_to_a_long_suite() -> None:
     assert [path for path in marked if not path.startswith(tuple(served))] == []
 
 
-def test_a_hanging_suite_prints_its_stacks_and_ends_with_its_children() -> None:
+def test_hanging_suite_prints_stacks_and_is_killed_with_its_children() -> None:
     done = run("hanging")
     assert done.returncode == 1
     assert "waits_for_ever" in done.stdout
@@ -171,7 +171,7 @@ def test_a_hanging_suite_prints_its_stacks_and_ends_with_its_children() -> None:
     assert has_ended(child_of(done))
 
 
-def test_what_a_suite_leaves_behind_ends_with_it() -> None:
+def test_processes_left_by_a_suite_are_killed() -> None:
     done = run("leaving")
     assert done.stdout.splitlines()[-2].endswith(": exit code 1")
     assert done.stdout.splitlines()[-1] == "0 passed, 1 failed"
@@ -221,7 +221,7 @@ class Task {
 """
 
 
-def test_tests_that_hang_fail_alone_and_tell_where_their_jvm_stood(tmp_path: Path) -> None:
+def test_hanging_test_fails_alone_with_the_stacks_of_its_jvm(tmp_path: Path) -> None:
     Path(tmp_path, "Task.java").write_text(TASK)
     Path(tmp_path, "tests").mkdir()
     Path(tmp_path, "tests", "test_hanging.py").write_text(TESTS)
@@ -260,12 +260,12 @@ def test_tests_that_hang_fail_alone_and_tell_where_their_jvm_stood(tmp_path: Pat
     ("busy_s", "stolen_s", "lost_s"),
     [(100, 0, 0), (500, 500, 500), (50, 950, 950), (900, 900, 500), (1, 9, 9), (0, -5, 0)],
 )
-def test_stolen_time_is_lost_once(busy_s: int, stolen_s: int, lost_s: int) -> None:
+def test_stolen_time_is_subtracted_once(busy_s: int, stolen_s: int, lost_s: int) -> None:
     """In 1,000 seconds on two cores."""
     assert clock.lost_s(1000, busy_s, stolen_s) == pytest.approx(lost_s)
 
 
-def test_where_nothing_tells_of_stolen_time_none_is_lost(
+def test_stolen_time_is_zero_without_statistics(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(clock, "_STAT", tmp_path / "none")
@@ -297,7 +297,7 @@ Current thread 0x00007f (most recent call first):
         ("", "no stack of ours"),
     ],
 )
-def test_where_a_hanging_test_stood_is_told_in_a_line(dumped: str, told: str) -> None:
+def test_position_of_a_hanging_test_is_printed_in_one_line(dumped: str, told: str) -> None:
     assert stacks.stood(dumped.splitlines()) == told
 
 
@@ -329,7 +329,7 @@ OF_PYTEST = """<testsuites><testsuite name="pytest" errors="1" failures="0" skip
         ),
     ],
 )
-def test_reports_are_counted_and_failures_told_in_a_line_each(
+def test_reports_are_counted_with_one_line_per_failure(
     report: str, counts: reports.Counts, tmp_path: Path
 ) -> None:
     Path(tmp_path, "report.xml").write_text(report)
@@ -361,7 +361,7 @@ def test_an_empty_suite_is_a_failure(tmp_path: Path) -> None:
         ((), None),
     ],
 )
-def test_a_server_of_pip_is_taken_if_there_is_no_other(
+def test_pip_server_is_used_if_there_is_no_other(
     installed: tuple[str, ...], taken: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folders = {name: tmp_path / name / "bin" for name in ("venv", "usr")}

@@ -36,7 +36,7 @@ def test_each_kind_has_its_class() -> None:
     assert {one["kind"]: (one["python"], one["retryable"]) for one in TABLE["errors"]} == ours
 
 
-def test_what_one_language_alone_has_has_a_reason() -> None:
+def test_difference_between_languages_has_a_reason() -> None:
     for one in TABLE["errors"]:
         assert ("why" in one) == (one["jvm"] is None)
     for one in TABLE["refusals"]:
@@ -46,12 +46,12 @@ def test_what_one_language_alone_has_has_a_reason() -> None:
 @pytest.mark.parametrize(
     "one", [one for one in TABLE["refusals"] if "only" not in one], ids=lambda one: one["reply"]
 )
-def test_what_a_script_refuses_has_its_kind(one: dict[str, Any]) -> None:
+def test_refusal_of_a_script_has_its_kind(one: dict[str, Any]) -> None:
     error = refusal("reading", one["reply"], where="orders", version=3)
     assert str(error.kind) == one["kind"]
 
 
-def test_the_scripts_answer_what_the_table_knows() -> None:
+def test_answers_of_scripts_match_the_table() -> None:
     known = {one["reply"][0] for one in TABLE["refusals"]} - {"ANYTHING"}
     answered = set()
     for name in OF_A_PARTITION:
@@ -61,7 +61,7 @@ def test_the_scripts_answer_what_the_table_knows() -> None:
     assert answered == known | set(TABLE["answers"])
 
 
-def test_each_reason_of_a_fence_is_one_of_the_table() -> None:
+def test_each_fence_reason_is_in_the_table() -> None:
     known = {one["reply"][1] for one in TABLE["refusals"] if one["reply"][0] == "FENCED"}
     text = "".join((SCRIPTS / f"{name}.lua").read_text("utf-8") for name in OF_A_PARTITION)
     assert set(re.findall(r"'FENCED', '([a-z]+)'", text)) == known
@@ -72,7 +72,7 @@ def test_each_metric_has_its_twin() -> None:
     assert sorted(named) == sorted(metric.name for metric in BATCH_METRICS)
 
 
-def test_a_start_asks_for_the_rights_of_a_job() -> None:
+def test_start_check_covers_the_rights_of_a_job() -> None:
     commands = [tuple(command) for command in TABLE["startCheck"]]
     assert asked_of("{hash}", "{text}") == commands
     asked = {command[0].lower() for command in commands}

@@ -102,7 +102,7 @@ def inside(type_: str, value: bytes) -> list[tuple[str, Any, bytes]]:
 
 
 @pytest.mark.parametrize("type_", OPAQUE)
-def test_a_type_without_a_form_is_named_with_its_column(type_: str) -> None:
+def test_unreadable_type_is_named_with_its_column(type_: str) -> None:
     for path, kind, data in inside(type_, b"12345678"):
         of = codec(n="integer", c=kind)
         stored = row(5, data)
@@ -123,13 +123,13 @@ def test_a_type_without_a_form_is_named_with_its_column(type_: str) -> None:
         assert (left.to_pylist(), null.to_pylist()) == ([5], [None])
 
 
-def test_damage_stays_damage_beside_types_without_a_form() -> None:
+def test_damage_is_reported_despite_unreadable_types() -> None:
     of = codec(n="string", c=OPAQUE[0])
     with pytest.raises(FormatError):
         of.decode_value(row(200 << 32 | 8, None))
 
 
-def test_columns_that_are_not_asked_for_are_not_parsed() -> None:
+def test_unrequested_columns_are_not_parsed() -> None:
     columns = {"t": "string", "v": "variant", "n": "long"}
     stored = row(BAD, b"\xff" * 8, 7)
     for kind, params in (("none", ()), ("prefix", (1,)), ("range", (2,))):
@@ -146,7 +146,7 @@ def test_columns_that_are_not_asked_for_are_not_parsed() -> None:
 
 
 @pytest.mark.parametrize("text", ["replace", "surrogates"])
-def test_a_text_that_is_not_utf_8_is_read_as_it_was_chosen(text: Any) -> None:
+def test_non_utf_8_text_is_read_as_configured(text: Any) -> None:
     read = {"replace": "a��b", "surrogates": "a\udcff\udcfeb"}[text]
     for path, kind, data in inside("string", BAD):
         stored = row(data)
@@ -179,7 +179,7 @@ def test_a_key_with_surrogates_is_found_again() -> None:
         codec(c="string").encode_key(of.decode_key(stored))
 
 
-def test_map_keys_that_become_one_text_are_no_damage() -> None:
+def test_map_keys_that_decode_to_one_text_are_not_damage() -> None:
     keys = array(b"\xff", b"\xfe")
     data = len(keys).to_bytes(8, "little") + keys + array(b"a", b"b")
     kind = {"type": "map", "keyType": "string", "valueType": "string"}
@@ -200,7 +200,7 @@ def test_map_keys_that_become_one_text_are_no_damage() -> None:
         ("time(9)", 45_296_123_456_789, "12:34:56.123456789"),
     ],
 )
-def test_a_time_that_python_has_not_spoils_no_other_value(type_: str, raw: int, iso: str) -> None:
+def test_unrepresentable_time_spoils_no_other_value(type_: str, raw: int, iso: str) -> None:
     of = codec(c=type_, n="integer")
     word = raw & 0xFFFFFFFF if type_ == "date" else raw
     stored = row(word, 5)
@@ -261,7 +261,7 @@ JSON = st.recursive(
 
 @settings(max_examples=200)
 @given(JSON)
-def test_a_variant_is_the_json_that_spark_makes_of_it(value: Any) -> None:
+def test_variant_equals_sparks_json(value: Any) -> None:
     made = VariantVal.parseJson(json.dumps(value))
     found = json_of(Variant(bytes(made.value), bytes(made.metadata)))
     assert json.loads(found) == json.loads(VariantUtils.to_json(made.value, made.metadata))
@@ -290,7 +290,7 @@ def primitive(kind: int, data: bytes) -> bytes:
         (primitive(20, bytes(range(16))), '"00010203-0405-0607-0809-0a0b0c0d0e0f"'),
     ],
 )
-def test_values_of_a_variant_that_json_has_not(value: bytes, text: str) -> None:
+def test_variant_values_without_a_json_form_are_read(value: bytes, text: str) -> None:
     for path, kind, data in inside("variant", packed(value)):
         assert text.strip('"') in str(to_json(codec(c=kind).decode_value(row(data)))), path
     assert json_of(parse_variant(memoryview(packed(value)))) == text
@@ -308,7 +308,7 @@ def test_a_variant_of_a_later_kind_is_named_and_its_binaries_are_read() -> None:
     codec(decoding_of("strict", "binary"), c="variant").decode_value(stored)
 
 
-def test_a_text_in_a_variant_that_is_not_utf_8() -> None:
+def test_non_utf_8_text_in_a_variant_is_read_as_configured() -> None:
     stored = row(packed(bytes([4 << 2 | 1]) + BAD))
     with pytest.raises(UnreadableError, match="not UTF-8"):
         codec(c="variant").decode_value(stored)
@@ -317,12 +317,12 @@ def test_a_text_in_a_variant_that_is_not_utf_8() -> None:
 
 
 @given(st.binary(max_size=60), st.binary(max_size=20))
-def test_any_bytes_are_a_variant_or_an_error(value: bytes, metadata: bytes) -> None:
+def test_any_bytes_decode_to_a_variant_or_raise(value: bytes, metadata: bytes) -> None:
     with contextlib.suppress(FormatError, UnreadableError):
         json.loads(json_of(Variant(value, b"\x01" + metadata), "replace"))
 
 
-def test_a_variant_that_is_a_bomb_is_refused() -> None:
+def test_exponentially_nested_variant_is_refused() -> None:
     """Each array has the next one twice: without a bound 2 ** depth values are read."""
     value = primitive(0, b"")
     for _ in range(40):
@@ -333,13 +333,13 @@ def test_a_variant_that_is_a_bomb_is_refused() -> None:
 
 
 @pytest.mark.parametrize("choice", [{"text": "ignore"}, {"variant": "xml"}, {"columns": "a,b"}])
-def test_a_choice_that_there_is_not_is_refused(choice: dict[str, Any]) -> None:
+def test_unknown_choice_is_refused(choice: dict[str, Any]) -> None:
     given: dict[str, Any] = {"text": "strict", **choice}
     with pytest.raises(ConfigError, match="Give"):
         decoding_of(**given)
 
 
-def test_rows_of_spark_know_all_types_that_spark_has() -> None:
+def test_every_spark_type_is_known() -> None:
     """A new type of pyspark has to be looked at: it is opaque until then."""
     from pyspark.sql import types
 

@@ -65,7 +65,7 @@ def test_classes_are_those_a_user_expects() -> None:
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda v: v["name"])
-def test_each_flipped_byte_is_a_row_or_a_format_error(vector: dict[str, Any]) -> None:
+def test_each_flipped_byte_decodes_or_raises_format(vector: dict[str, Any]) -> None:
     schema = parse_schema(vector["schema"])
     data = bytes.fromhex(vector["row"])
     for index in range(min(len(data), 400)):
@@ -87,7 +87,7 @@ SCHEMAS = [parse_schema(vector["schema"]) for vector in VECTORS]
 
 
 @given(st.sampled_from(SCHEMAS), st.binary(max_size=256))
-def test_any_bytes_are_a_row_or_a_format_error(schema: Struct, data: bytes) -> None:
+def test_any_bytes_decode_or_raise_format(schema: Struct, data: bytes) -> None:
     decode_or_refuse(schema, data)
 
 
@@ -100,7 +100,7 @@ WORDS = st.lists(
 
 
 @given(st.sampled_from(SCHEMAS), WORDS)
-def test_plausible_words_are_a_row_or_a_format_error(schema: Struct, words: list[int]) -> None:
+def test_plausible_words_decode_or_raise_format(schema: Struct, words: list[int]) -> None:
     decode_or_refuse(schema, b"".join(word.to_bytes(8, "little") for word in words))
 
 
@@ -130,7 +130,7 @@ def test_malformed_rows_are_named(types: list[Any], words: list[int], message: s
         decode(schema_of(*types), data)
 
 
-def test_map_refuses_a_key_twice() -> None:
+def test_duplicate_map_key_is_refused() -> None:
     schema = schema_of({"type": "map", "keyType": "long", "valueType": "long"})
     array = [2, 0, 7, 7]
     words = [0, 16 << 32 | 72, 32, *array, *array]
@@ -138,7 +138,7 @@ def test_map_refuses_a_key_twice() -> None:
         decode(schema, b"".join(word.to_bytes(8, "little") for word in words))
 
 
-def test_a_nested_bomb_is_refused() -> None:
+def test_exponentially_nested_row_is_refused() -> None:
     """Each element points to the same inner array: without a bound, n ** depth reads."""
     count, nesting = 1000, 8
     kind: Any = "long"
@@ -159,7 +159,7 @@ def test_types_that_cannot_be_decoded_are_named(name: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '"long"', '{"type":"struct"}', "[" * 100_000])
-def test_schemas_that_are_none(text: str) -> None:
+def test_malformed_schemas_raise_format(text: str) -> None:
     with pytest.raises(FormatError):
         parse_schema(text)
 
@@ -199,7 +199,7 @@ def test_encoded_keys_are_decoded_again(key: tuple[Struct, list[Any]]) -> None:
     assert list(decode(schema, encode(schema, values))) == values
 
 
-def test_key_columns_by_name_and_nested() -> None:
+def test_nested_key_columns_are_given_by_name() -> None:
     schema = parse_schema(named("struct")["schema"])
     row = {"b": 5, "a": {"z": None, "x": 1, "y": "text"}}
     assert encode(schema, row).hex() == named("struct")["row"]
@@ -233,7 +233,7 @@ def test_key_columns_by_name_and_nested() -> None:
         ({"type": "array", "elementType": "long"}, [1]),
     ],
 )
-def test_values_that_do_not_fit_are_refused(kind: Any, value: Any) -> None:
+def test_unfitting_values_are_refused(kind: Any, value: Any) -> None:
     with pytest.raises(ConfigError, match="c0"):
         encode(schema_of(kind), [value])
 
@@ -248,13 +248,13 @@ def test_wrong_columns_are_named() -> None:
         encode(schema, "ab")
 
 
-def test_a_collation_in_the_metadata_counts() -> None:
+def test_collation_in_the_metadata_is_used() -> None:
     schema = parse_schema(named("collated")["schema"])
     with pytest.raises(ConfigError, match="collation"):
         encode(schema, ["x"])
 
 
-def test_nan_and_zero() -> None:
+def test_nan_is_normalized_and_zero_on_request() -> None:
     schema = schema_of("double", "float")
     odd_nan = math.copysign(math.nan, -1)
     assert encode(schema, [odd_nan, odd_nan]) == encode(schema, [math.nan, math.nan])

@@ -19,14 +19,14 @@ BAD = VECTORS["bad"] + VECTORS["badForPython"]
 
 
 @pytest.mark.parametrize("vector", GOOD, ids=lambda v: v["text"])
-def test_a_url_is_read_and_written_in_full(vector: dict[str, str]) -> None:
+def test_url_round_trips_in_full_form(vector: dict[str, str]) -> None:
     found = parse_url(vector["text"])
     assert found.url == vector["url"]
     assert parse_url(found.url) == found
 
 
 @pytest.mark.parametrize("vector", BAD, ids=lambda v: v["text"])
-def test_a_wrong_url_is_explained_and_not_repeated(vector: dict[str, str]) -> None:
+def test_wrong_url_is_explained_without_quoting_it(vector: dict[str, str]) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_url(vector["text"])
     assert vector["found"] in str(caught.value)
@@ -34,12 +34,12 @@ def test_a_wrong_url_is_explained_and_not_repeated(vector: dict[str, str]) -> No
     assert caught.value.__cause__ is None
 
 
-def test_no_more_servers_than_a_url_may_name() -> None:
+def test_url_with_too_many_servers_is_refused() -> None:
     with pytest.raises(ConfigError, match="more than 64 servers"):
         parse_url("redis+cluster://" + ",".join(["h"] * 65))
 
 
-def test_what_the_forms_hold() -> None:
+def test_each_url_form_parses_to_its_endpoint() -> None:
     assert parse_url("redis+sentinel://a,b:1/m/2") == SentinelEndpoint(
         (Address("a", 26379), Address("b", 1)), "m", 2, tls=False
     )

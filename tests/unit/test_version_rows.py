@@ -112,7 +112,7 @@ def with_live(memory: Memory) -> Memory:
 
 @pytest.mark.parametrize("snapshot", [False, True], ids=["first delta", "snapshot"])
 @pytest.mark.parametrize("seed", range(12))
-def test_it_is_what_whole_segments_say(seed: int, snapshot: bool) -> None:
+def test_piecewise_version_equals_merged_segments(seed: int, snapshot: bool) -> None:
     chance = random.Random(seed)
     memory, span = Memory(), chance.choice((50, 3000))
     begin, grow = chance.choice(((5, 2000), (3000, 5), (400, 400), (0, 300)))
@@ -151,7 +151,7 @@ def test_it_is_what_whole_segments_say(seed: int, snapshot: bool) -> None:
     assert dict(every) == expected.rows
 
 
-def test_a_base_that_is_not_what_the_manifest_says_is_refused() -> None:
+def test_base_that_contradicts_the_manifest_is_refused() -> None:
     memory = Memory()
     segment = memory.add(3, {stored_key(0, b"k"): b"v"}, (PLAIN,), live=1, snapshot=True)
     entry = segment.entry

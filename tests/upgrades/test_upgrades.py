@@ -74,7 +74,9 @@ def upgraded(
 @pytest.mark.compatibility(
     "state of the minor before", "{query}", absent={MINORS[0]: "there is none before"}
 )
-def test_state_of_the_minor_before(upgraded: list[dict[str, Result]], query: str) -> None:
+def test_state_of_the_previous_minor_continues(
+    upgraded: list[dict[str, Result]], query: str
+) -> None:
     before, after, alone = (run[query] for run in upgraded)
     for result in (before, after, alone):
         assert "error" not in result, result["error"]

@@ -23,14 +23,14 @@ def name_of(seeds: range) -> str:
     return f"seeds {seeds[0]} to {seeds[-1]}"
 
 
-def test_values_that_python_gives(shared_redis_server: RedisServer) -> None:
+def test_python_values_round_trip(shared_redis_server: RedisServer) -> None:
     for seeds in SOME:
         assert campaign.objects(shared_redis_server.url, seeds).faults == []
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seeds", MANY, ids=name_of)
-def test_many_values_that_python_gives(seeds: range, shared_redis_server: RedisServer) -> None:
+def test_many_python_values_round_trip(seeds: range, shared_redis_server: RedisServer) -> None:
     assert campaign.objects(shared_redis_server.url, seeds).faults == []
 
 
@@ -38,7 +38,7 @@ def test_many_values_that_python_gives(seeds: range, shared_redis_server: RedisS
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.parametrize("seeds", SOME, ids=name_of)
-def test_values_of_operators(
+def test_operator_values_equal_sparks(
     seeds: range, streams: Streams, shared_redis_server: RedisServer
 ) -> None:
     found = campaign.operators(streams, shared_redis_server.url, seeds)
@@ -49,7 +49,7 @@ def test_values_of_operators(
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.parametrize("seeds", SOME, ids=name_of)
-def test_values_of_processors(
+def test_processor_values_equal_sparks(
     seeds: range, streams: Streams, shared_redis_server: RedisServer
 ) -> None:
     assert campaign.forms(streams, shared_redis_server.url, seeds).faults == []
@@ -58,7 +58,7 @@ def test_values_of_processors(
 @pytest.mark.spark
 @pytest.mark.long
 @pytest.mark.parametrize("seeds", MANY, ids=name_of)
-def test_many_values_of_operators(
+def test_many_operator_values_equal_sparks(
     seeds: range, streams: Streams, shared_redis_server: RedisServer
 ) -> None:
     moved = MANY.index(seeds) % MOVED_EACH == 0

@@ -114,7 +114,7 @@ def test_a_new_query_begins_with_rows_and_is_repaired(
     assert "sum(v)=13" in row
 
 
-def test_an_interrupted_call_goes_on_with_the_same_rows_only(streams: Streams) -> None:
+def test_interrupted_bootstrap_resumes_with_the_same_rows_only(streams: Streams) -> None:
     query = Totals(streams)
     query.run("old", [("a", 5, 5.0)])
     rows, others = query.rows([("a", 1, 1.0, 1)]), query.rows([("a", 2, 1.0, 1)])

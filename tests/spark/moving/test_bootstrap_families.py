@@ -95,7 +95,9 @@ def give(spark: SparkSession, streams: Streams, name: str, to_name: str) -> str:
 @pytest.mark.long
 @pytest.mark.usefixtures("checkpoint_format")
 @pytest.mark.parametrize("family", SERVED)
-def test_rows_are_those_of_the_operator(streams: Streams, spark: SparkSession, family: str) -> None:
+def test_bootstrapped_rows_equal_the_operators_rows(
+    streams: Streams, spark: SparkSession, family: str
+) -> None:
     stays = Parts(Streams(spark, streams.folder / "stays"), family)
     for batches in (2, 1, 1):
         stays.run("stays", batches)
@@ -110,7 +112,9 @@ def test_rows_are_those_of_the_operator(streams: Streams, spark: SparkSession, f
 
 @pytest.mark.long
 @pytest.mark.parametrize("family", REFUSED)
-def test_what_takes_no_rows_is_named(streams: Streams, spark: SparkSession, family: str) -> None:
+def test_operator_without_bootstrap_is_named(
+    streams: Streams, spark: SparkSession, family: str
+) -> None:
     query = Parts(streams, family)
     query.run("c", 1)
     at = str(streams.checkpoint("c"))

@@ -28,7 +28,7 @@ SCHEMA = "customer string, amount long"
 blocks = partial(fenced, PAGE)
 
 
-def test_the_page_runs(
+def test_examples_of_the_page_run(
     streams: Streams,
     spark: SparkSession,
     shared_redis_server: RedisServer,

@@ -128,7 +128,7 @@ def output_without_a_move(streams: Streams, family: str, source: str) -> Output:
 
 @pytest.mark.compatibility("migrate", "{family}, {provider} and back, checkpoint format {format_}")
 @pytest.mark.parametrize(("family", "provider", "format_"), TABLE)
-def test_there_and_back(
+def test_moved_query_continues_there_and_back(
     streams: Streams,
     spark: SparkSession,
     shared_redis_server: RedisServer,
@@ -173,7 +173,7 @@ def rows_of(output: Output) -> list[list[str]]:
         ("join", ROCKSDB, "2"),
     ],
 )
-def test_one_conf_and_a_restart(
+def test_adopted_query_continues_after_one_conf_and_a_restart(
     streams: Streams,
     spark: SparkSession,
     redis_conf: Callable[[dict[str, str]], None],
@@ -211,7 +211,7 @@ def provider_of(entry: Path) -> str:
     return str(conf["spark.sql.streaming.stateStore.providerClass"])
 
 
-def test_a_batch_that_is_not_committed_is_not_adopted(
+def test_uncommitted_batch_is_not_adopted(
     streams: Streams, redis_conf: Callable[[dict[str, str]], None]
 ) -> None:
     mover = Mover(streams, "deduplication", "")
@@ -241,7 +241,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
     }
 
 
-def test_an_interrupted_move_is_refused_by_spark_and_goes_on(
+def test_interrupted_move_is_refused_by_spark_and_resumed(
     streams: Streams, shared_redis_server: RedisServer
 ) -> None:
     """The folder as it is after each step of a move: all but the last step only add files."""
@@ -308,9 +308,7 @@ class Meanwhile:
         self._pipe.unlink()
 
 
-def test_a_move_does_not_finish_after_others_have_begun(
-    streams: Streams, shared_redis_server: RedisServer
-) -> None:
+def test_stale_move_does_not_finish(streams: Streams, shared_redis_server: RedisServer) -> None:
     mover = Mover(streams, "deduplication", shared_redis_server.url)
     mover.run("old", ROCKSDB, 1, {})
     old, new = streams.checkpoint("old"), streams.checkpoint("new")
@@ -347,7 +345,7 @@ def test_a_move_does_not_finish_after_others_have_begun(
     assert not list(new.glob("_redis_state_*"))
 
 
-def test_what_cannot_be_moved_is_refused_by_name(
+def test_unmovable_state_is_refused_by_name(
     streams: Streams, shared_redis_server: RedisServer
 ) -> None:
     mover = Mover(streams, "deduplication", shared_redis_server.url)

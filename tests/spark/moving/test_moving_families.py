@@ -50,7 +50,7 @@ def confs(spark: SparkSession) -> Iterator[None]:
 @pytest.mark.usefixtures("confs")
 @pytest.mark.parametrize("format_", ["1", "2"])
 @pytest.mark.parametrize("case", CASES)
-def test_there_to_other_partitions_and_back(
+def test_moved_query_continues_with_other_partitions_and_back(
     streams: Streams,
     spark: SparkSession,
     shared_redis_server: RedisServer,

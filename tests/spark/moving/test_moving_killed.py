@@ -210,7 +210,7 @@ def is_moved_once(
     ("source", "target", "format_"),
     [(ROCKSDB, REDIS, "2"), (HDFS, REDIS, "1"), (REDIS, ROCKSDB, "2"), (REDIS, HDFS, "1")],
 )
-def test_migrate_is_killed(
+def test_killed_migrate_is_resumed(
     streams: Streams,
     shared_redis_server: RedisServer,
     source: str,
@@ -234,7 +234,7 @@ def test_migrate_is_killed(
     killed.check_new("old", source)
 
 
-def test_rescale_is_killed(streams: Streams, shared_redis_server: RedisServer) -> None:
+def test_killed_rescale_is_resumed(streams: Streams, shared_redis_server: RedisServer) -> None:
     streams.spark.conf.set(FORMAT, "2")
     killed = Killed(streams, shared_redis_server, provider=REDIS)
 
@@ -249,7 +249,7 @@ def test_rescale_is_killed(streams: Streams, shared_redis_server: RedisServer) -
     killed.check_new("old", REDIS)
 
 
-def test_bootstrap_is_killed(streams: Streams, shared_redis_server: RedisServer) -> None:
+def test_killed_bootstrap_is_resumed(streams: Streams, shared_redis_server: RedisServer) -> None:
     """With the rows that the state has: whatever was killed, the query goes on as it would have."""
     spark = streams.spark
     spark.conf.set(FORMAT, "2")
@@ -290,7 +290,7 @@ def output_of(path: Path) -> Output:
 
 
 @pytest.mark.parametrize("format_", ["1", "2"])
-def test_rescale_at_start_is_killed(
+def test_killed_rescale_at_start_is_resumed(
     streams: Streams,
     shared_redis_server: RedisServer,
     redis_conf: Callable[[dict[str, str]], None],
@@ -327,7 +327,7 @@ def test_rescale_at_start_is_killed(
 
 
 @pytest.mark.parametrize(("source", "format_"), [(ROCKSDB, "2"), (HDFS, "1")])
-def test_adopt_is_killed(
+def test_killed_adopt_is_resumed(
     streams: Streams,
     shared_redis_server: RedisServer,
     redis_conf: Callable[[dict[str, str]], None],

@@ -79,7 +79,7 @@ def shape(line: str) -> str:
 
 
 @pytest.mark.usefixtures("spark")
-def test_come_go_on_and_leave(
+def test_steps_of_the_page_move_a_query_in_and_out(
     streams: Streams,
     spark: SparkSession,
     redis_server: RedisServer,
@@ -138,7 +138,7 @@ def test_come_go_on_and_leave(
     assert rows_of(adopted) == rows_of(called)
 
 
-def test_what_is_refused_has_an_exit_code_and_says_what_to_do(
+def test_refused_move_has_an_exit_code_and_advice(
     streams: Streams, redis_server: RedisServer
 ) -> None:
     place = Place(streams, redis_server.url)

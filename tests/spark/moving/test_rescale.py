@@ -143,7 +143,9 @@ def with_one_partition(streams: Streams, family: str, format_: str) -> Parts:
 @pytest.mark.compatibility("rescale", "{family}, checkpoint format {format_}")
 @pytest.mark.usefixtures("confs")
 @pytest.mark.parametrize(("family", "format_"), CASES)
-def test_up_and_down(streams: Streams, spark: SparkSession, family: str, format_: str) -> None:
+def test_rescaled_query_equals_an_unscaled_one(
+    streams: Streams, spark: SparkSession, family: str, format_: str
+) -> None:
     stays = with_one_partition(streams, family, format_)
     moves = Parts(streams, family)
     moves.run("part-0", 2)
@@ -167,7 +169,7 @@ def test_up_and_down(streams: Streams, spark: SparkSession, family: str, format_
         assert one == other
 
 
-def test_what_cannot_be_served_is_named(streams: Streams) -> None:
+def test_invalid_rescale_is_named(streams: Streams) -> None:
     query = Parts(streams, "counts")
     query.run("c", 1)
     for partitions, found in ((2, "it has 2 already"), (0, "0 partitions were asked for")):

@@ -51,7 +51,7 @@ def newest_entry(checkpoint: Path, log: str) -> Path:
 @pytest.mark.compatibility("rescaleTo", "{family}, checkpoint format {format_}")
 @pytest.mark.usefixtures("confs")
 @pytest.mark.parametrize(("family", "format_"), CASES)
-def test_up_and_down_in_place(
+def test_query_rescaled_at_start_equals_an_unscaled_one(
     streams: Streams,
     spark: SparkSession,
     redis_conf: Callable[[dict[str, str]], None],
@@ -97,7 +97,7 @@ def rescaled(streams: Streams, redis_conf: Callable[[dict[str, str]], None]) -> 
     return query
 
 
-def test_logs_of_before_the_change_are_refused(
+def test_logs_from_before_the_rescale_are_refused(
     rescaled: Parts,
     streams: Streams,
     shared_redis_server: RedisServer,
@@ -125,7 +125,7 @@ def test_logs_of_before_the_change_are_refused(
     assert main([*rewind, "--to-batch", "2", "--yes", "--force"]) == 0
 
 
-def test_a_batch_that_is_not_committed_runs_first(
+def test_uncommitted_batch_runs_before_the_rescale(
     streams: Streams, redis_conf: Callable[[dict[str, str]], None], spark: SparkSession
 ) -> None:
     query = Parts(streams, "counts")
@@ -143,7 +143,7 @@ def test_a_batch_that_is_not_committed_runs_first(
 
 @pytest.mark.parametrize("format_", ["1", "2"])
 @pytest.mark.usefixtures("confs")
-def test_an_interrupted_change_is_finished_or_forgotten(
+def test_interrupted_rescale_is_finished_or_discarded(
     streams: Streams,
     spark: SparkSession,
     redis_conf: Callable[[dict[str, str]], None],
@@ -193,7 +193,7 @@ def test_an_interrupted_change_is_finished_or_forgotten(
 
 
 @pytest.mark.parametrize("option", ["rescaleTo", "adopt"])
-def test_a_limit_is_refused(
+def test_query_with_a_limit_is_refused(
     streams: Streams, redis_conf: Callable[[dict[str, str]], None], option: str
 ) -> None:
     """Spark takes it out of a batch without rows, and then misses its state."""
@@ -207,7 +207,7 @@ def test_a_limit_is_refused(
     query.run("c", 1)
 
 
-def test_what_the_server_has_no_room_for_is_refused(
+def test_rescale_without_enough_memory_is_refused(
     streams: Streams,
     redis_conf: Callable[[dict[str, str]], None],
     shared_redis_server: RedisServer,

@@ -25,7 +25,7 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-u
 
 
 @pytest.mark.parametrize("counts", [(2, 5, 1)])
-def test_a_processor_goes_on_with_other_partitions(
+def test_processor_continues_with_other_partitions(
     streams: Streams, shared_redis_server: RedisServer, counts: tuple[int, ...]
 ) -> None:
     """Value, list and map state and timers; each part of the query has other partitions."""
@@ -69,7 +69,7 @@ def counting() -> Any:
     return count
 
 
-def test_a_function_of_the_users_goes_on_with_other_partitions(
+def test_user_function_continues_with_other_partitions(
     streams: Streams, shared_redis_server: RedisServer
 ) -> None:
     url, name = shared_redis_server.url, str(streams.folder)

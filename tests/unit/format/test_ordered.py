@@ -47,7 +47,7 @@ def read_back(found: ordered.Written, *, lists: bool = False) -> dict[bytes, Any
 
 
 @given(ROWS)
-def test_what_is_written_is_read_by_both(rows: dict[bytes, Any]) -> None:
+def test_written_segment_is_read_by_both_decoders(rows: dict[bytes, Any]) -> None:
     found = written(rows)
     assert read_back(found) == rows
     content = read_segment(segment_of(found), found.fields)
@@ -56,7 +56,7 @@ def test_what_is_written_is_read_by_both(rows: dict[bytes, Any]) -> None:
 
 
 @given(ROWS)
-def test_what_the_other_code_writes_is_read(rows: dict[bytes, Any]) -> None:
+def test_segment_of_the_row_by_row_code_is_read(rows: dict[bytes, Any]) -> None:
     writer = SegmentWriter(IDENT, [family_of("raw")])
     writer.add(rows)
     entry = writer.finish(ref="-", live=0, with_families=True)
@@ -66,20 +66,20 @@ def test_what_the_other_code_writes_is_read(rows: dict[bytes, Any]) -> None:
 
 
 @given(ROWS)
-def test_blocks_are_no_larger_than_they_should_be(rows: dict[bytes, Any]) -> None:
+def test_blocks_stay_within_the_size_limit(rows: dict[bytes, Any]) -> None:
     for name, raw in written(rows).fields.items():
         if name != "h":
             payload = block.decode(IDENT, name, raw)
             assert len(payload) <= max(BYTES_A_BUCKET, 5100)
 
 
-def test_blocks_hold_so_many_rows() -> None:
+def test_blocks_stay_within_the_row_limit() -> None:
     rows = {ordered.PREFIX + b"%04d" % number: b"v" for number in range(1000)}
     found = written(rows)
     assert len(found.fields) - 1 == -(-1000 // ROWS_A_BUCKET)
 
 
-def test_elements_that_were_appended_are_marked() -> None:
+def test_appended_elements_are_marked() -> None:
     rows: dict[bytes, Any] = {ordered.PREFIX + b"a": b"old+new", ordered.PREFIX + b"b": b"put"}
     found = written(rows, lists=True, appended={ordered.PREFIX + b"a": b"+new"})
     back = read_back(found, lists=True)
@@ -88,7 +88,7 @@ def test_elements_that_were_appended_are_marked() -> None:
         read_back(found)
 
 
-def test_rows_that_lie_elsewhere_are_refused() -> None:
+def test_rows_of_another_block_are_refused() -> None:
     rows = {ordered.PREFIX + b"%04d" % number: b"v" for number in range(300)}
     found = written(rows)
     segment = segment_of(found)

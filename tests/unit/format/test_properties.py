@@ -91,7 +91,7 @@ def _model(
     ),
     st.sampled_from([None, 1, 4, 64]),
 )
-def test_versions_are_what_dicts_say(
+def test_merged_versions_equal_dicts(
     history: list[tuple[list[dict[bytes, Value]], list[Tombstone]]], buckets: int | None
 ) -> None:
     model: dict[bytes, bytes] = {}
@@ -119,7 +119,7 @@ SEGMENTS = load("segments.json")["good"]
 
 @settings(max_examples=400, deadline=None)
 @given(st.data())
-def test_damage_is_found(data: st.DataObject) -> None:
+def test_damaged_segment_is_refused(data: st.DataObject) -> None:
     case = data.draw(st.sampled_from([one for one in SEGMENTS if one["fields"]]))
     fields = {name: bytearray.fromhex(text) for name, text in case["fields"].items()}
     name = data.draw(st.sampled_from(sorted(fields)))
@@ -144,7 +144,7 @@ def test_any_payload_is_read_or_refused(payload: bytes) -> None:
 @given(
     st.one_of(st.binary(max_size=60), changes().map(lambda of: rows.encode([*sorted(of.items())])))
 )
-def test_all_at_once_is_read_as_piece_by_piece(payload: bytes) -> None:
+def test_whole_and_piecewise_decoding_agree(payload: bytes) -> None:
     found = []
     for at_once in (packing._AT_ONCE_MAX, 0):
         with pytest.MonkeyPatch.context() as patch:
@@ -172,7 +172,7 @@ def alike(draw: st.DrawFn) -> dict[bytes, Value]:
 
 @settings(max_examples=300, deadline=None)
 @given(st.data(), alike(), st.booleans())
-def test_some_rows_are_those_of_all(
+def test_partial_decoding_equals_full_decoding(
     data: st.DataObject, content: dict[bytes, Value], snapshot: bool
 ) -> None:
     of = Segment(snapshot, 1, "u", Entry("-", 1, 1, 1, 1, 1, 0))
@@ -190,7 +190,7 @@ def test_some_rows_are_those_of_all(
 
 
 @pytest.mark.parametrize("swapped", [False, True])
-def test_some_rows_are_refused_where_all_are(swapped: bool) -> None:
+def test_partial_decoding_refuses_what_full_decoding_refuses(swapped: bool) -> None:
     """Keys that come twice, or in another order."""
     one, two = stored_key(0, b"aa"), stored_key(0, b"b\0" if swapped else b"aa")
     pieces = [two, b"1", one, b"2"]
@@ -202,7 +202,7 @@ def test_some_rows_are_refused_where_all_are(swapped: bool) -> None:
 
 
 @pytest.mark.parametrize("end", [b"\xc4", b"\xc5", b"\xc5\0", b"\xc4\x01"])
-def test_a_row_that_ends_early_is_refused(end: bytes) -> None:
+def test_truncated_row_is_refused(end: bytes) -> None:
     of = Segment(True, 1, "u", Entry("-", 1, 1, 1, 1, 1, 0))
     key = stored_key(0, b"")
     with pytest.raises(FormatError):
@@ -228,7 +228,7 @@ def test_any_entry_is_read_or_refused(field: str, entry: str) -> None:
         b"\xdc\xff\xff" * 100_000,
     ],
 )
-def test_no_claimed_length_is_allocated(payload: bytes) -> None:
+def test_claimed_length_is_not_allocated(payload: bytes) -> None:
     tracemalloc.start()
     try:
         for decode in (rows.decode, header.decode):
@@ -240,7 +240,7 @@ def test_no_claimed_length_is_allocated(payload: bytes) -> None:
     assert peak < 3 * len(payload) + (5 << 20)
 
 
-def test_a_frame_that_lies_about_its_length_is_not_unpacked() -> None:
+def test_frame_with_a_false_length_is_not_unpacked() -> None:
     bomb = zstandard.ZstdCompressor(level=1).compress(bytes(64 << 20))
     small = block.seal(IDENT, "0", bomb, codec=block.CODEC_ZSTD, raw_length=1000)
     unknown = zstandard.ZstdCompressor(level=1, write_content_size=False).compress(bytes(1 << 20))
@@ -258,7 +258,7 @@ def test_a_frame_that_lies_about_its_length_is_not_unpacked() -> None:
     assert peak < 4 << 20
 
 
-def test_limits_are_kept_before_anything_is_written() -> None:
+def test_limits_are_checked_before_anything_is_written() -> None:
     key = stored_key(0, bytes(rows.KEY_BYTES_MAX))
     assert rows.decode(rows.encode([(key, b"")])) == [(key, b"")]
     with pytest.raises(LimitError):
@@ -267,7 +267,7 @@ def test_limits_are_kept_before_anything_is_written() -> None:
         rows.encode([(stored_key(0, b""), bytes(rows.VALUE_BYTES_MAX + 1))])
 
 
-def test_large_buckets_are_cut_and_large_values_stand_alone() -> None:
+def test_large_buckets_are_split_and_large_values_get_their_own_block() -> None:
     content: dict[bytes, Value] = {
         stored_key(0, b"k%04d" % number): b"v" * 1000 for number in range(200)
     }

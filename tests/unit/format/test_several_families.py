@@ -59,7 +59,7 @@ def read_back(found: ordered.Written) -> dict[bytes, Any]:
 
 
 @given(ROWS)
-def test_what_is_written_is_read_by_both(rows: dict[bytes, Any]) -> None:
+def test_written_segment_is_read_by_both_decoders(rows: dict[bytes, Any]) -> None:
     found = written(rows)
     assert read_back(found) == rows
     assert list(index_of(found).firsts) == sorted(index_of(found).firsts)
@@ -69,7 +69,7 @@ def test_what_is_written_is_read_by_both(rows: dict[bytes, Any]) -> None:
 
 
 @given(ROWS)
-def test_what_the_other_code_writes_is_read(rows: dict[bytes, Any]) -> None:
+def test_segment_of_the_row_by_row_code_is_read(rows: dict[bytes, Any]) -> None:
     writer = SegmentWriter(IDENT, TABLE)
     writer.add(rows)
     entry = writer.finish(ref="-", live=0, with_families=True)
@@ -77,7 +77,7 @@ def test_what_the_other_code_writes_is_read(rows: dict[bytes, Any]) -> None:
 
 
 @given(ROWS, st.sampled_from(IDS), st.booleans())
-def test_a_delta_says_what_it_clears_and_the_highest_id(
+def test_delta_lists_cleared_families_and_the_highest_id(
     rows: dict[bytes, Any], gone: int, with_families: bool
 ) -> None:
     left = {key: value for key, value in rows.items() if family_of(key) != gone}
@@ -114,7 +114,7 @@ def test_rows_of_no_family_or_out_of_order_are_not_written() -> None:
             ordered.write(IDENT, keys, keys, ref="-", live=0, families=TABLE)
 
 
-def test_an_index_that_says_another_family_is_refused() -> None:
+def test_index_of_another_family_is_refused() -> None:
     segment = segment_of(written({stored_key(1, b"a"): b"", stored_key(2, b"a"): b""}))
     for first in (stored_key(1, b"b"), stored_key(3, b""), b"", b"\0"):
         head = Header(TABLE, {1: (stored_key(1, b"a"),), 2: (first,)})
@@ -134,7 +134,7 @@ def test_a_block_with_a_key_of_the_next_family_is_refused() -> None:
         ordered.read_block(segment_of(found), index_of(found), 0, moved, lists=False)
 
 
-def test_names_are_known_before_the_header_where_there_is_one_family() -> None:
+def test_block_names_of_a_single_family_are_known_before_the_header() -> None:
     rows = {stored_key(0, b"%04d" % number): b"v" for number in range(300)}
     alone = Family(0, "default", "range", (0,), "{}", "{}")
     found = written(rows, families=[alone])

@@ -20,6 +20,6 @@ def test_a_block_is_signed_for_its_place() -> None:
 
 
 @pytest.mark.parametrize("case", CASES["bad"], ids=lambda case: case["name"])
-def test_what_is_not_signed_so_is_refused(case: dict[str, str]) -> None:
+def test_wrong_signature_raises_format(case: dict[str, str]) -> None:
     with pytest.raises(FormatError):
         SIGNER.opened(case["key"], case["field"], bytes.fromhex(case["value"]))

@@ -26,7 +26,7 @@ SEGMENTS = load("segments.json")
 VERSIONS = load("versions.json")
 
 
-def test_the_files_are_what_the_generator_writes() -> None:
+def test_vector_files_are_current() -> None:
     assert generate.stale() == []
 
 
@@ -99,7 +99,7 @@ def test_a_wrong_entry_is_refused(case: dict[str, Any]) -> None:
         parse_entry(case["text"])
 
 
-def test_manifest_fields() -> None:
+def test_manifest_fields_match_the_vectors() -> None:
     entry = "w 1 1 1 90 1 7 -"
     for case in ENTRIES["fields"]["good"]:
         segment = parse_segment(case["field"], entry)
@@ -111,7 +111,7 @@ def test_manifest_fields() -> None:
             parse_segment(field, entry)
 
 
-def test_buckets() -> None:
+def test_buckets_match_the_vectors() -> None:
     for case in BUCKETS["good"]:
         key, kind = bytes.fromhex(case["key"]), case["kind"]
         assert bucketing.bucketing_hash(key, kind=kind) == case["hash"]
@@ -126,7 +126,7 @@ def test_buckets() -> None:
         assert bucketing.buckets_for(case["rows"], case["rawBytes"]) == case["buckets"]
 
 
-def test_names() -> None:
+def test_key_names_match_the_vectors() -> None:
     for case in NAMES["stores"]:
         assert keys.store_hash(case["store"]) == case["hash"]
     for case in NAMES["keys"]:
