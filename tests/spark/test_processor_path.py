@@ -59,7 +59,11 @@ class Followed(StatefulProcessor):
             Path(self._out).write_text(json.dumps([walk.before, walk.uphill]))
 
 
-def test_processor_batch_follows_the_documented_path(queries: Queries, tmp_path: Path) -> None:
+def test_processor_batch_follows_the_documented_path(
+    queries: Queries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Spark keeps idle workers by environment: one of its own, so that each batch meets one worker.
+    monkeypatch.setitem(queries.spark.sparkContext.environment, "REDIS_STATE_TEST", "followed")
     out, source = tmp_path / "walk.json", tmp_path / "source"
     source.mkdir()
     for number in range(5):
