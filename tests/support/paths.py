@@ -126,7 +126,7 @@ STEPS_MAX = 12
 """A reader should be able to hold a whole path in mind."""
 
 HANDED_DOWN = ("spark.worker._PartitionBudget.",)
-"""Implementations that a higher layer hands to a lower one: of `store.memory_budget.MemoryBudget`."""
+"""Implementations that a higher layer hands to a lower one: the memory budget of a worker."""
 
 
 def check(title: str, walk: Walk) -> None:
