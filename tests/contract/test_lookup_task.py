@@ -1,4 +1,4 @@
-"""What the tasks of `lookup` do: one chooses a version, the others read it and nothing else."""
+"""Tasks of `lookup`: one chooses a version, the others read that version only."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def options(name: str) -> dict[str, argparse.Action]:
 
 
 def shape(action: argparse.Action) -> tuple[object, ...]:
-    """What a caller can give, and what it means."""
+    """Spellings that a caller can give, and their meaning."""
     return (
         action.dest,
         action.metavar,

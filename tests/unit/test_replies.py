@@ -1,4 +1,4 @@
-"""What error replies mean, on the vectors that the JVM adapter is tested on too."""
+"""Meaning of error replies, on the vectors that the JVM adapter is tested on, too."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ _server: RedisServer
 
 @contextmanager
 def _workers(jobs: int | None) -> Iterator[Any]:
-    """What does the work of `map`: processes, or for a single one this very process."""
+    """Executor of `map`: a pool of processes, or this process for a single one."""
     global _server
     if jobs == 1:
         with RedisServer(unix_socket=True) as _server:

@@ -59,7 +59,7 @@ class StaleMutantError(Exception):
 
 
 def _edit(*edits: tuple[str, str, str]) -> Patch:
-    """Takes texts out of scripts: name of the script, old text, new text."""
+    """Replaces texts in scripts: name of the script, old text, new text."""
 
     @contextmanager
     def patched() -> Iterator[None]:

@@ -43,7 +43,7 @@ _MARK = PURGED_FIELD.encode()
 
 @dataclass(frozen=True)
 class Seen:
-    """What a query's hash held after a delivery.
+    """Content of a query's hash after a delivery.
 
     Attributes:
         lasts: Whether it has no expiry.
@@ -54,7 +54,7 @@ class Seen:
 
     @property
     def purged(self) -> bool:
-        """Whether the query is marked as purged."""
+        """True if the query is marked as purged."""
         return _MARK in self.fields
 
 
@@ -94,7 +94,7 @@ class Checkpoint:
 
 @dataclass(eq=False)
 class Deed:
-    """What an actor does.
+    """Steps of an actor.
 
     Attributes:
         of: ``batch``, ``purge``, ``recall`` or the name of another way to write the registry.

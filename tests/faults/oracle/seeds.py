@@ -1,4 +1,4 @@
-"""What each seed plays."""
+"""Assignment of seeds to kinds of schedules."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ _RETAINED = 20
 
 @dataclass(frozen=True)
 class Frame:
-    """What Spark planned for a batch of one run.
+    """Plan of Spark for a batch of one run.
 
     Attributes:
         text: What the batch adds to each partition that has rows in it.
@@ -40,7 +40,7 @@ class Frame:
     rows: frozenset[int]
 
     def added(self, partition: int) -> str:
-        """What the batch adds to a partition."""
+        """Changes that the batch makes in a partition."""
         return self.text if partition in self.rows else "-"
 
 
@@ -179,7 +179,7 @@ class Processors:
         self.play.lab.counters["batches of processors"] += 1
 
     def run_beside(self, frame: Frame) -> None:
-        """What the function of foreachBatch writes into the other store."""
+        """Changes that the function of foreachBatch makes in the other store."""
         if self.beside is None:
             return
         self.beside.run(self.logged, frame.planned, lambda _: frame.text)

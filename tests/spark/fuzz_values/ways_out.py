@@ -29,7 +29,7 @@ _DAMAGE = frozenset({"FORMAT", "INTERNAL", "STATE_LOST", "VERSION_EXPIRED"})
 
 @dataclass(slots=True)
 class Findings:
-    """What a campaign found.
+    """Findings of a campaign.
 
     Attributes:
         faults: Differences and errors that are none of a refusal, in words.
@@ -42,7 +42,7 @@ class Findings:
     compared: Counter[str] = field(default_factory=Counter)
 
     def add(self, other: Findings) -> None:
-        """Take in what another part found."""
+        """Adds the findings of another part."""
         self.faults += other.faults
         self.refused += other.refused
         self.compared += other.compared
@@ -128,7 +128,7 @@ class Out:
         """Columns that Arrow has all values of, so that whole tables can be asked for them."""
 
     def check(self, *, briefly: bool = False) -> Findings:
-        """Look at every way out; one that fails does not end the others.
+        """Checks every way out; a failing one does not end the others.
 
         Args:
             briefly: Look at rows and tables only.

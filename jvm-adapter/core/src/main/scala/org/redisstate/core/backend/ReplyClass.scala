@@ -32,7 +32,7 @@ object ReplyClass {
   /** A setting of the server forbids it. */
   case object Setting extends ReplyClass
 
-  /** What a command or script finds in a key is not what redis-state writes. */
+  /** A key has content that redis-state does not write, as a command or a script found. */
   case object Damaged extends ReplyClass
 
   case object Programming extends ReplyClass

@@ -37,7 +37,7 @@ trait RowValidator {
       valueOffset: Int,
       valueLength: Int): String
 
-  /** How the columns of a family differ from those that the version describes, in words, or null: then rows that do not fit are whole. */
+  /** Difference between the columns of a family and those of the version, in words; null if there is none. */
   def columnChanges(family: Int): String = null
 }
 

@@ -9,20 +9,20 @@ import scala.annotation.tailrec
 import scala.jdk.CollectionConverters._
 import scala.util.Random
 
-/** What happens to bytes that a client sends, and to the connection that they came by. */
+/** Fault of a request: the fate of its bytes and of its connection. */
 sealed abstract class LineFault(val name: String)
 
 object LineFault {
   case object Cut extends LineFault("cut")
   case object Delay extends LineFault("delay")
 
-  /** It and all after it are swallowed; the connection stays open. */
+  /** Swallows this request and all later ones; the connection stays open. */
   case object BlackHole extends LineFault("black hole")
 
-  /** It arrives; the answer does not, and the connection is cut. */
+  /** Delivers the request, drops the answer and cuts the connection. */
   case object ReplyLost extends LineFault("reply lost")
 
-  /** It and its answer come in pieces of a few bytes. */
+  /** Delivers the request and its answer in pieces of a few bytes. */
   case object Slices extends LineFault("slices")
 
   val All: Seq[LineFault] = Seq(Cut, Delay, BlackHole, ReplyLost, Slices)
@@ -53,7 +53,7 @@ final class FaultyProxy(serverPort: Int, seed: Long, chances: Map[LineFault, Dou
     }
   }
 
-  /** How often each fault was met. */
+  /** Counts of the faults that were played. */
   def met: Map[String, Int] = counts.asScala.view.mapValues(_.intValue).toMap
 
   override def close(): Unit = {
@@ -88,7 +88,7 @@ final class FaultyProxy(serverPort: Int, seed: Long, chances: Map[LineFault, Dou
       try pump(server.getInputStream, client.getOutputStream)(() => !losesReply)
       finally cut()
 
-    /** What becomes of what just came; false ends the connection. */
+    /** Decides on the bytes that just arrived; false ends the connection. */
     private def request(): Boolean = {
       val fault = draw()
       fault.foreach(f => counts.merge(f.name, 1, (a, b) => a + b))

@@ -4,7 +4,7 @@ import org.scalatest.funsuite.AnyFunSuite
 
 import org.redisstate.core.format.Vectors
 
-/** What error replies mean, on the vectors that the Python package is tested on too. */
+/** Meaning of error replies, on the vectors that the Python package is tested on, too. */
 final class ReplyClassSuite extends AnyFunSuite {
   private val names: Map[ReplyClass, String] = Map(
     ReplyClass.Transient -> "transient",

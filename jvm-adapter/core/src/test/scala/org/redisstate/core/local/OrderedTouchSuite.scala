@@ -6,7 +6,7 @@ import org.scalatest.funsuite.AnyFunSuite
 
 import org.redisstate.core.format.{Family, FamilyKind, RowBlock, Tombstone}
 
-/** What a scan of an ordered family of a million rows touches: counted, not timed. */
+/** Counts the blocks that a scan of an ordered family of a million rows touches. */
 class OrderedTouchSuite extends AnyFunSuite {
   import OrderedTouchSuite._
 
@@ -19,7 +19,7 @@ class OrderedTouchSuite extends AnyFunSuite {
     new Content(Base.remote(1, (_, _) => Array(RowBlock.Empty), Map(3 -> rows)), Nil)
   }
 
-  /** Takes some rows of a scan. */
+  /** Reads some rows of a scan. */
   private def take(content: Content, range: Tombstone, count: Int): Seq[Int] = {
     val rows = content.rangeScan(range, hashOf)
     val key, value = new Slice

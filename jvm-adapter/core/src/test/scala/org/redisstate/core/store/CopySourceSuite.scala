@@ -14,7 +14,7 @@ import org.redisstate.core.errors.{FencedException, StateLostException, Unavaila
 import org.redisstate.core.format.{BlockSigner, Segment}
 import org.redisstate.core.ids.{Keys, Sha256}
 
-/** What the driver copies of a partition, and when it does not. */
+/** Copies of a partition by the driver, and the cases without a copy. */
 class CopySourceSuite extends AnyFunSuite {
   import CopySourceSuite._
   import TestPartition._

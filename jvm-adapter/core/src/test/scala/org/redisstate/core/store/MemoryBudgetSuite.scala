@@ -12,7 +12,7 @@ import org.redisstate.core.RedisServerProcess
 import org.redisstate.core.local.Slice
 import org.redisstate.core.store.resources.{Background, MemoryBudget}
 
-/** That the stores of an executor stay within their budget, by the budget's own account, and that the account is true. */
+/** Stores of an executor stay within their memory budget, whose account is exact. */
 class MemoryBudgetSuite extends AnyFunSuite with BeforeAndAfterAll {
   import TestPartition._
 
@@ -60,7 +60,7 @@ class MemoryBudgetSuite extends AnyFunSuite with BeforeAndAfterAll {
     finally workers.shutdownNow()
   }
 
-  /** What background work of a store that was closed has taken, it gives back when it ends. */
+  /** Background work of a closed store returns its memory when it ends. */
   private def whenIdle(): Unit = {
     val all = new CyclicBarrier(Background.HelpersMax + 1)
     def meet(): Unit = {

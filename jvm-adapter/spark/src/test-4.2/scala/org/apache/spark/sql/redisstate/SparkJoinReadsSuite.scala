@@ -6,7 +6,7 @@ import org.apache.spark.sql.functions._
 import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.streaming.StreamTest
 
-/** What Spark's state reader gives of joins that this provider keeps: each state format, in both checkpoint formats. */
+/** Rows of Spark's state reader for joins of this provider: each state format, in both checkpoint formats. */
 class SparkJoinReadsSuite extends StreamTest with OnRedis {
   import testImplicits._
 

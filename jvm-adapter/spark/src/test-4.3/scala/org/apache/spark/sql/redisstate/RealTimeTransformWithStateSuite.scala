@@ -95,7 +95,7 @@ class RealTimeTransformWithStateSuite extends AnyFunSuite with BeforeAndAfterAll
 private object RealTimeTransformWithStateSuite {
   private val rows = new ConcurrentHashMap[String, Set[String]]
 
-  /** What the query of a checkpoint has given out since this was asked last. */
+  /** Returns the output of a checkpoint's query since the last call. */
   private def taken(checkpoint: String): Set[String] =
     Option(rows.remove(checkpoint)).getOrElse(Set.empty)
 

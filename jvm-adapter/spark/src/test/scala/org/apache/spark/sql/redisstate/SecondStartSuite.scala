@@ -65,7 +65,7 @@ class SecondStartSuite extends AnyFunSuite with BeforeAndAfterAll {
     def open(by: RedisStateStoreProvider, version: Long): StateStore =
       by.getStore(version, versions.get(version).flatMap(_.stateStoreCkptId))
 
-    /** What `by` commits counts if nobody committed the version before, as what the log names. */
+    /** Commits by `by` count if nobody committed the version before, like the one that the log names. */
     def write(by: RedisStateStoreProvider, version: Long, puts: (String, Int)*): Unit = {
       val store = open(by, version)
       put(store, puts: _*)

@@ -66,7 +66,7 @@ private[redisstate] object StoreErrors {
     case _ => QueryExecutionErrors.failedToCommitStateFileError(shown(id), e)
   }
 
-  /** Whether Spark's callers may take it for a version whose files are not there. */
+  /** Returns whether Spark's callers may treat the error as missing files of a version. */
   private def isAbsent(e: RedisStateException): Boolean = e match {
     case _: StateLostException | _: VersionExpiredException | _: MarkerMissingException |
         _: CheckpointMovedException =>

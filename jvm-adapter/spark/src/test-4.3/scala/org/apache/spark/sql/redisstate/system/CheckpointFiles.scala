@@ -77,11 +77,11 @@ object CheckpointFiles {
   /** Copies, and lets the later file stay. */
   val Objects = "objects"
 
-  /** How a file takes a name. */
+  /** Ways in which a file gets its name. */
   @volatile var kind: String = Atomic
 }
 
-/** The same as Hadoop's newer interface has it. */
+/** Renames through Hadoop's newer interface. */
 final class CheckpointFs(uri: URI, conf: Configuration, files: CheckpointFiles)
     extends DelegateToFileSystem(uri, files, conf, "file", false) {
   def this(uri: URI, conf: Configuration) = this(uri, conf, CheckpointFs.files(uri, conf))

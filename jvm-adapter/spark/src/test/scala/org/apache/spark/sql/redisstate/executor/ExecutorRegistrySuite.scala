@@ -12,7 +12,7 @@ import org.apache.spark.sql.redisstate.conf.RedisStateConf
 import org.redisstate.core.RedisServerProcess
 import org.redisstate.core.backend.{Clock, Command, RedisBackend, Transports}
 
-/** Which providers of a process are shown as serving a partition, and how long ephemeral state is kept for them. */
+/** Providers shown as serving a partition, and the life time of ephemeral state. */
 class ExecutorRegistrySuite extends AnyFunSuite with BeforeAndAfterAll {
   private lazy val server = new RedisServerProcess
   private lazy val harness = new ProviderHarness(server.url)
@@ -35,13 +35,13 @@ class ExecutorRegistrySuite extends AnyFunSuite with BeforeAndAfterAll {
     ask("KEYS", s"*${run.toString.replace("-", "")}*").asInstanceOf[Seq[Array[Byte]]]
       .map(new String(_, UTF_8))
 
-  /** Where the only partition of a checkpoint is shown, whose first run this is. */
+  /** Returns the place shown for the only partition of a checkpoint in its first run. */
   private def place(run: UUID): Option[String] = keys(run).find(_.contains(":i:"))
 
   private def shown(run: UUID): Option[String] = place(run).map(key =>
     new String(ask("GET", key).asInstanceOf[Array[Byte]], UTF_8))
 
-  /** What the table says after the next heartbeat, whatever it said before. */
+  /** Returns the table after the next heartbeat. */
   private def shownAgain(run: UUID): Option[String] = {
     place(run).foreach(ask("DEL", _))
     ExecutorRegistry.beat(settings)

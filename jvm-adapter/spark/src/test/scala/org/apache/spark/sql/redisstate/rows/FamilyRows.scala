@@ -30,7 +30,7 @@ private[redisstate] final class FamilyRows(
     else fields)
   }
 
-  /** What is passed beside the spec and means nothing, as with Spark's join state format 4: not all columns of the key. */
+  /** Arguments beside the spec without a meaning, as in joins of format 4: not all columns of the key. */
   val argument: StructType = StructType(keySchema.dropRight(1))
 
   val valueSchema: StructType = StructType(Seq(

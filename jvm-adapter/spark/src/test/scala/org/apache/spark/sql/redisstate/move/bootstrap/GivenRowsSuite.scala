@@ -14,7 +14,7 @@ import org.apache.spark.unsafe.types.UTF8String
 import org.redisstate.core.errors.ConfigException
 import org.redisstate.core.format.MultiValue
 
-/** What Spark's schema files of Python programs never say: nulls inside of values, and keys of floating point. */
+/** Cases beyond Spark's schema files of Python programs: nulls inside values, keys of floating point. */
 class GivenRowsSuite extends AnyFunSuite {
   private val variables =
     """{"stateVariables":[{"stateName":"v","stateVariableType":"ListState","ttlEnabled":false},
