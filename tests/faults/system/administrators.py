@@ -87,7 +87,7 @@ class Administrators:
             play.world.problem(f"{words[0]} of a query in use: {said}")
 
     def purge_of_python(self) -> None:
-        """Looks for vanished stores whose process gives no sign of life but its commits."""
+        """Searches vanished stores whose process gives no sign of life but its commits."""
         play = self._play
         play.python.write()
         gen = play.python.gen()
