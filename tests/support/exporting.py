@@ -115,18 +115,24 @@ def check_columns(folder: Path, export: Export, store: ExportedStore, target: Qu
 
 def _as_in_files(state: OperatorState, files: pa.Schema) -> pa.Table:
     """The columns that files have in the reader's types: Parquet lacks some, and Python others."""
-    try:
+    wanted = list(map(_named_alike, files.types))
+    with contextlib.suppress(UnreadableError):
         whole = state.to_arrow()
-        if whole.schema.types == files.types:
-            return whole.rename_columns(files.names)
-    except UnreadableError:
-        pass
+        if len(whole.schema) == len(wanted):
+            pairs = enumerate(zip(whole.schema.types, wanted, strict=True))
+            same = [at for at, (kind, other) in pairs if _named_alike(kind) == other]
+            return whole.rename_columns(files.names).select(same)
     names = []
-    for field in files:
+    for name, kind in zip(files.names, wanted, strict=True):
         with contextlib.suppress(UnreadableError):
-            if state.to_arrow(columns=[field.name]).schema.types == [field.type]:
-                names.append(field.name)
+            if _named_alike(state.to_arrow(columns=[name]).schema.types[0]) == kind:
+                names.append(name)
     return state.to_arrow(columns=names)
+
+
+def _named_alike(text: object) -> str:
+    """Types in words; Parquet has a name of its own for what is in a list."""
+    return str(text).replace("list<element: ", "list<item: ")
 
 
 def texts_of(table: pa.Table) -> list[str]:
@@ -139,5 +145,4 @@ def texts_of(table: pa.Table) -> list[str]:
         )
         for at in range(table.num_rows)
     ]
-    # Parquet has a name of its own for what is in a list.
-    return [row.replace("list<element: ", "list<item: ") for row in rows]
+    return list(map(_named_alike, rows))

@@ -152,14 +152,16 @@ def _data_source(trial: Trial, url: str, info: OperatorInfo, out: Out) -> None:
     with out.found.watching("data source", f"operator {info.operator} {info.store}"):
         source = trial.spark.read.format("redis_state").options(**options)
         every = source.load()
-        # Columns that are not asked for are not parsed.
-        asked = StructType([every.schema.fields[at] for at in out.readable])
-        frame = source.schema(asked).load() if asked.fields else every
+        # Columns that are not asked for are not parsed; a VARIANT comes as text, as in Arrow.
+        places = [at for at in out.readable if not out.expected.kinds[at].has("variant")]
+        if not places:
+            return
+        frame = source.schema(StructType([every.schema.fields[at] for at in places])).load()
         kinds = kinds_of(frame)
         named = frame.toDF(*(f"c{at}" for at in range(len(kinds))))
-        columns = [written(kinds[at], f"c{at}") for at in range(len(out.readable))]
+        columns = [written(kind, f"c{at}") for at, kind in enumerate(kinds)]
         texts = [tuple(map(settled, row)) for row in named.selectExpr(*columns).collect()]
-        out.compare("data source", texts, out.readable)
+        out.compare("data source", texts, places)
 
 
 def _round_trip(url: str, query: Query) -> None:
