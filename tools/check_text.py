@@ -73,7 +73,13 @@ def problems_of(path: Path) -> list[str]:
 def openings_of(source: str) -> Iterator[tuple[int, str]]:
     """Yields line and fault of each docstring whose first line points instead of naming."""
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    for node in ast.walk(ast.parse(source)):
+    try:
+        tree = ast.parse(source)
+    except SyntaxError as error:
+        # Such as a merge marker, which has a line of its own in the report.
+        yield error.lineno or 1, "this is not Python"
+        return
+    for node in ast.walk(tree):
         if isinstance(node, documented) and (text := ast.get_docstring(node)):
             first = text.split("\n", 1)[0]
             if OPENING.match(first):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
 
 import redis_state
 from redis_state.live import Reader
@@ -150,12 +151,18 @@ def _data_source(trial: Trial, url: str, info: OperatorInfo, out: Out) -> None:
         "at": len(BATCHES) - 1,
     }
     with out.found.watching("data source", f"operator {info.operator} {info.store}"):
-        frame = trial.spark.read.format("redis_state").options(**options).load()
+        source = trial.spark.read.format("redis_state").options(**options)
+        every = source.load()
+        # Columns that are not asked for are not parsed; a VARIANT comes as text, as in Arrow.
+        places = [at for at in out.readable if not out.expected.kinds[at].has("variant")]
+        if not places:
+            return
+        frame = source.schema(StructType([every.schema.fields[at] for at in places])).load()
         kinds = kinds_of(frame)
         named = frame.toDF(*(f"c{at}" for at in range(len(kinds))))
-        columns = [written(kinds[at], f"c{at}") for at in out.readable]
+        columns = [written(kind, f"c{at}") for at, kind in enumerate(kinds)]
         texts = [tuple(map(settled, row)) for row in named.selectExpr(*columns).collect()]
-        out.compare("data source", texts, out.readable)
+        out.compare("data source", texts, places)
 
 
 def _round_trip(url: str, query: Query) -> None:
