@@ -185,7 +185,7 @@ def _stolen(clock: Clock) -> str:
 
 
 def _write(page: Path, rows: dict[str, str]) -> None:
-    """Puts rows into the table between two comments of a page, in the order of the suites."""
+    """Writes rows into the table between two comments of a page, in the order of the suites."""
     text = page.read_text("utf-8")
     head, rest = text.split(_BEGIN)
     table, tail = rest.split(_END)

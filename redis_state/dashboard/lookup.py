@@ -1,4 +1,4 @@
-"""Look-up of one key: the columns of the form, and the value."""
+"""Lookup of one key: the columns of the form, and the value."""
 
 from __future__ import annotations
 

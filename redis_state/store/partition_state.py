@@ -123,7 +123,7 @@ class PartitionState:
         self._cached = {}
 
     def take_over(self, other: PartitionState) -> None:
-        """Takes the cached versions of an earlier run; a version is identified by its uid.
+        """Adopts the cached versions of an earlier run; a version is identified by its uid.
 
         Raises:
             UsageError: The other state has another partition, codec or client.

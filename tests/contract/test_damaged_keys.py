@@ -1,4 +1,4 @@
-"""What another program wrote over keys of a partition: `FORMAT` by name, never a defect of ours."""
+"""Keys of a partition that another program overwrote: a `FORMAT` error, never an internal one."""
 
 from __future__ import annotations
 

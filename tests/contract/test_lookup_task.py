@@ -1,4 +1,4 @@
-"""What the tasks of `lookup` do: one chooses a version, the others read it and nothing else."""
+"""Tasks of `lookup`: one chooses a version, the others read this version and nothing else."""
 
 from __future__ import annotations
 

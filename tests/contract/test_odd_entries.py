@@ -1,4 +1,4 @@
-"""What foreign programs may have written into the registry takes no tool away from other queries.
+"""Foreign entries in the registry break no tool for other queries.
 
 One query is whole; entries of another one are odd. Every command runs over both.
 """

@@ -1,4 +1,4 @@
-"""What the commands print of planted queries: tables at 80 columns, JSON, files; and where from."""
+"""Output of commands for planted queries: tables at 80 columns, JSON, files; and their sources."""
 
 from __future__ import annotations
 

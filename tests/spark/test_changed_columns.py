@@ -42,7 +42,7 @@ def _sum(frame: DataFrame) -> DataFrame:
 
 
 def _refusal(streams: Streams, source: Input, build: Build, name: str = "query") -> str:
-    """What a start of another query says."""
+    """Returns the error message of another query's start."""
     with pytest.raises(StreamingQueryException) as raised:
         streams.run(build(source.stream(streams.spark)), name)
     return str(raised.value)

@@ -37,7 +37,7 @@ def options(name: str) -> dict[str, argparse.Action]:
 
 
 def shape(action: argparse.Action) -> tuple[object, ...]:
-    """What a caller can give, and what it means."""
+    """Input that an option accepts, and its meaning."""
     return (
         action.dest,
         action.metavar,

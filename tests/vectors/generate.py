@@ -33,7 +33,7 @@ FILES: Mapping[str, Callable[[], Any]] = {
 
 
 def text_of(name: str) -> str:
-    """What the file should hold."""
+    """Expected content of the file."""
     return json.dumps(FILES[name](), indent=1, sort_keys=True) + "\n"
 
 

@@ -184,7 +184,7 @@ def _is_map(value: Any) -> bool:
 
 
 def hash_and_partition(frame: Any, names: list[str]) -> tuple[int, int] | None:
-    """What Spark computes for the columns; `None` where it refuses their types."""
+    """Computes hash and partition of the columns in Spark; `None` if Spark refuses their types."""
     from pyspark.errors import AnalysisException
     from pyspark.sql import functions as f
 

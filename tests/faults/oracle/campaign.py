@@ -64,7 +64,7 @@ _server: RedisServer
 
 @contextmanager
 def _workers(jobs: int | None) -> Iterator[Any]:
-    """What does the work of `map`: processes, or for a single one this very process."""
+    """Yields a `map` function: of a process pool, or of this process for a single job."""
     global _server
     if jobs == 1:
         with RedisServer(unix_socket=True) as _server:

@@ -43,10 +43,10 @@ _MARK = PURGED_FIELD.encode()
 
 @dataclass(frozen=True)
 class Seen:
-    """What a query's hash held after a delivery.
+    """Contents of a query's hash after a delivery.
 
     Attributes:
-        lasts: Whether it has no expiry.
+        lasts: Whether the hash has no expiry.
     """
 
     fields: Mapping[bytes, bytes] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class Seen:
 
     @property
     def purged(self) -> bool:
-        """Whether the query is marked as purged."""
+        """True if the query is marked as purged."""
         return _MARK in self.fields
 
 
@@ -94,12 +94,12 @@ class Checkpoint:
 
 @dataclass(eq=False)
 class Deed:
-    """What an actor does.
+    """Operation of one actor.
 
     Attributes:
         of: ``batch``, ``purge``, ``recall`` or the name of another way to write the registry.
-        met: Whether the checkpoint was marked as purged at any time since.
-        tears: Those of its checkpoint when it began.
+        met: Whether the checkpoint was marked as purged at any time since the start.
+        tears: Tears of the checkpoint when the operation began.
     """
 
     at: Checkpoint

@@ -1,4 +1,4 @@
-"""What each seed plays."""
+"""Kind of schedule that each seed plays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Those who look after a server: maintenance, purge, rewind and restore, at good times and bad."""
+"""Administrators of a server: maintenance, purge, rewind and restore, at good times and bad."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Administrators:
         play.python.look()
 
     def _call_back(self, gen: str) -> None:
-        """What nobody had used for so long is wanted after all."""
+        """Recalls a checkpoint that was purged after long disuse."""
         play = self._play
         status, said = play.lab.command("purge", "--gen", gen, "--recall")
         play.lab.counters["vanished checkpoints called back"] += 1
@@ -87,7 +87,7 @@ class Administrators:
             play.world.problem(f"{words[0]} of a query in use: {said}")
 
     def purge_of_python(self) -> None:
-        """The same, of stores whose process says nothing beside its commits."""
+        """Attempts to purge Python stores in use, whose process shows only its commits."""
         play = self._play
         play.python.write()
         gen = play.python.gen()

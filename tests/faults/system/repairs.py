@@ -1,4 +1,4 @@
-"""Those who repair a query with a processor: its logs, stores and partitions go back and forth."""
+"""Repairs of a query with a processor: its logs, stores and partitions go back and forth."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Repairs:
 
     @property
     def steps(self) -> tuple[Callable[[], None], ...]:
-        """What may happen."""
+        """Repairs to choose from."""
         return self._rewind, self._rewind, self._lose, self._purge, self._bring_back
 
     def _command(self, *words: str) -> int:
@@ -193,7 +193,7 @@ class Repairs:
     # ---- purges -----------------------------------------------------------------------------
 
     def _purge(self) -> None:
-        """It is purged; a start within the day is refused by name, and a recall brings it back."""
+        """Purges the query: a start within the day is refused, and a recall restores the query."""
         query = self._query
         gens = query.gens()
         if not gens or not query.logged:

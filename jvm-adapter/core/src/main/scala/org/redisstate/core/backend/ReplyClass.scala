@@ -32,7 +32,7 @@ object ReplyClass {
   /** A setting of the server forbids it. */
   case object Setting extends ReplyClass
 
-  /** What a command or script finds in a key is not what redis-state writes. */
+  /** A key holds data that redis-state did not write, found by a command or script. */
   case object Damaged extends ReplyClass
 
   case object Programming extends ReplyClass

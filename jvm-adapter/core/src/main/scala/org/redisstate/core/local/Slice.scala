@@ -37,7 +37,10 @@ trait RowValidator {
       valueOffset: Int,
       valueLength: Int): String
 
-  /** How the columns of a family differ from those that the version describes, in words, or null: then rows that do not fit are whole. */
+  /**
+   * Describes how the columns of a family differ from those that the version describes. Null if
+   * they are equal; otherwise, rows that do not fit are undamaged.
+   */
   def columnChanges(family: Int): String = null
 }
 

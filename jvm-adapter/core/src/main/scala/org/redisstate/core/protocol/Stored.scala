@@ -2,7 +2,7 @@ package org.redisstate.core.protocol
 
 import org.redisstate.core.errors.FormatException
 
-/** What fields of Redis hold, which another program may have written over. */
+/** Parsers of Redis fields, which another program may have overwritten. */
 private[protocol] object Stored {
 
   /** A number in a field, or in a script's answer, which repeats fields. */

@@ -9,20 +9,20 @@ import scala.annotation.tailrec
 import scala.jdk.CollectionConverters._
 import scala.util.Random
 
-/** What happens to bytes that a client sends, and to the connection that they came by. */
+/** Fault applied to the bytes that a client sends, and to their connection. */
 sealed abstract class LineFault(val name: String)
 
 object LineFault {
   case object Cut extends LineFault("cut")
   case object Delay extends LineFault("delay")
 
-  /** It and all after it are swallowed; the connection stays open. */
+  /** The request and all later bytes are swallowed; the connection stays open. */
   case object BlackHole extends LineFault("black hole")
 
-  /** It arrives; the answer does not, and the connection is cut. */
+  /** The request arrives, its reply is lost, and the connection is cut. */
   case object ReplyLost extends LineFault("reply lost")
 
-  /** It and its answer come in pieces of a few bytes. */
+  /** The request and its reply arrive in pieces of a few bytes. */
   case object Slices extends LineFault("slices")
 
   val All: Seq[LineFault] = Seq(Cut, Delay, BlackHole, ReplyLost, Slices)
@@ -53,7 +53,7 @@ final class FaultyProxy(serverPort: Int, seed: Long, chances: Map[LineFault, Dou
     }
   }
 
-  /** How often each fault was met. */
+  /** Number of times that each fault occurred. */
   def met: Map[String, Int] = counts.asScala.view.mapValues(_.intValue).toMap
 
   override def close(): Unit = {
@@ -88,7 +88,7 @@ final class FaultyProxy(serverPort: Int, seed: Long, chances: Map[LineFault, Dou
       try pump(server.getInputStream, client.getOutputStream)(() => !losesReply)
       finally cut()
 
-    /** What becomes of what just came; false ends the connection. */
+    /** Applies a fault to the bytes just received; false ends the connection. */
     private def request(): Boolean = {
       val fault = draw()
       fault.foreach(f => counts.merge(f.name, 1, (a, b) => a + b))

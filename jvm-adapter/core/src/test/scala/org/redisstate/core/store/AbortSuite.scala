@@ -8,7 +8,7 @@ import org.scalatest.funsuite.AnyFunSuite
 import org.redisstate.core.RedisServerProcess
 import org.redisstate.core.backend.{Command, Transport}
 
-/** What an attempt leaves in Redis that Spark gives up, by an interrupt of its thread as a rule. */
+/** Redis contents after Spark gives up an attempt, usually by an interrupt of its thread. */
 class AbortSuite extends AnyFunSuite with BeforeAndAfterAll {
   import TestPartition._
 

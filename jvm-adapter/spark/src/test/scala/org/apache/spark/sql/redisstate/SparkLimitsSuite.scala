@@ -7,7 +7,7 @@ import org.apache.spark.sql.redisstate.checkpoint.QueryEntry
 import org.apache.spark.sql.redisstate.executor.ExecutorRegistry
 import org.apache.spark.sql.redisstate.query.StartCheck
 
-/** As `LimitsSuite`, for the numbers of this module. */
+/** Numbers of this module, on the table of `LimitsSuite`. */
 final class SparkLimitsSuite extends AnyFunSuite {
   private implicit val formats: DefaultFormats.type = DefaultFormats
 

@@ -66,7 +66,7 @@ private[redisstate] object StoreErrors {
     case _ => QueryExecutionErrors.failedToCommitStateFileError(shown(id), e)
   }
 
-  /** Whether Spark's callers may take it for a version whose files are not there. */
+  /** True if Spark's callers may treat the error as a version whose files are missing. */
   private def isAbsent(e: RedisStateException): Boolean = e match {
     case _: StateLostException | _: VersionExpiredException | _: MarkerMissingException |
         _: CheckpointMovedException =>

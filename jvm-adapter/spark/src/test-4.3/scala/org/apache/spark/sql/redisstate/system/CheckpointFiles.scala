@@ -77,11 +77,11 @@ object CheckpointFiles {
   /** Copies, and lets the later file stay. */
   val Objects = "objects"
 
-  /** How a file takes a name. */
+  /** Semantics of renaming a file: one of the kinds above. */
   @volatile var kind: String = Atomic
 }
 
-/** The same as Hadoop's newer interface has it. */
+/** Adapter of `CheckpointFiles` for Hadoop's newer file system interface. */
 final class CheckpointFs(uri: URI, conf: Configuration, files: CheckpointFiles)
     extends DelegateToFileSystem(uri, files, conf, "file", false) {
   def this(uri: URI, conf: Configuration) = this(uri, conf, CheckpointFs.files(uri, conf))

@@ -181,7 +181,7 @@ private[system] object ProcessBody {
 
   private def named(uid: String): Option[String] = Option.when(uid != "-")(uid)
 
-  /** What a user would look at: the kind that the messages and docs/errors.md speak of. */
+  /** Kind of the error that a user sees, as in the messages and docs/errors.md. */
   private def kindOf(e: Throwable): String = causes(e).collectFirst {
     case ours: RedisStateException => ours.kind
   }.getOrElse(e.getClass.getSimpleName)

@@ -13,7 +13,7 @@ object Rows {
   val ValueSchema: StructType =
     StructType(Seq(StructField("v", IntegerType), StructField("pad", BinaryType)))
 
-  /** How large a value is made by bytes that follow from it. */
+  /** Number of padding bytes in each value, generated from the value. */
   @volatile var padBytes: Int = 0
 
   private val toKey = UnsafeProjection.create(KeySchema)

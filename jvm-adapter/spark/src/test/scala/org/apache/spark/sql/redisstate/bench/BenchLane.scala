@@ -27,10 +27,10 @@ private[bench] object BenchRows {
   }
 }
 
-/** What one batch of one lane took, summed over its partitions. */
+/** Times of one batch in one lane, summed over its partitions. */
 private[bench] final case class Times(openNs: Long, updateNs: Long, commitNs: Long)
 
-/** What a state load took: until the version is open, and until each of its rows was read. */
+/** Times of a state load: until the version is open, and until each of its rows is read. */
 private[bench] final case class Load(openNs: Long, readNs: Long)
 
 /** One provider with some partitions of one operator; the partitions work one after the other. */

@@ -14,7 +14,7 @@ import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.streaming.TimeMode
 
-/** What one batch took, and the timers that fired in it. */
+/** Times of one batch, and the timers that fired in it. */
 private[bench] final case class TimerBatch(
     openNs: Long,
     scanNs: Long,
@@ -81,7 +81,7 @@ private[bench] final class TimerLane(
     version += 1
   }
 
-  /** Lets `count` timers fire and sets them again. */
+  /** Fires `count` timers and sets them again. */
   def batch(count: Int): TimerBatch = {
     nowMs += count
     val began = System.nanoTime()

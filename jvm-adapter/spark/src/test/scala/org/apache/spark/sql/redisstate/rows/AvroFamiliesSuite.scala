@@ -191,7 +191,7 @@ private object AvroFamiliesSuite {
     new StructType().add("v", LongType).add("t", StringType)
   )
 
-  /** What the driver of a query knows of its schemas. */
+  /** Schemas that the driver of a query knows. */
   private final class Schemas extends StateSchemaProvider {
     private var known = Map.empty[StateSchemaMetadataKey, StateSchemaMetadataValue]
     private var current = 0

@@ -190,7 +190,7 @@ private object KeyColumnsSuite {
       PrefixKeyScanStateEncoderSpec(timedKeys, 1),
       RangeKeyScanStateEncoderSpec(timedKeys, Seq(types.size)))
 
-    /** What Spark's state reader asks for: it takes the event time for a join key. */
+    /** Key columns that Spark's state reader requests: the event time counts as a join key. */
     private val repeated = joinKeys
       .add(s"field${types.size}", LongType, nullable = false)
       .add("__event_time", LongType, nullable = false)
