@@ -193,7 +193,7 @@ class Repairs:
     # ---- purges -----------------------------------------------------------------------------
 
     def _purge(self) -> None:
-        """Purges the query: a start within the day is refused, and a recall restores the query."""
+        """Purges the query: refused by name at a start within the day, restored by a recall."""
         query = self._query
         gens = query.gens()
         if not gens or not query.logged:
