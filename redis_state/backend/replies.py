@@ -167,7 +167,7 @@ def is_of_database(message: str) -> bool:
 
 
 def is_of_other_type(message: str) -> bool:
-    """Returns whether a key is of another type than the command expects."""
+    """Returns whether a key is of another type than the command is for."""
     return _OTHER_TYPE in message
 
 

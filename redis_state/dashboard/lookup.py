@@ -1,4 +1,4 @@
-"""Search for one key: the columns of the form, and the value."""
+"""Lookup of one key: the columns of the form, and the value."""
 
 from __future__ import annotations
 

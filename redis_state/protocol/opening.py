@@ -88,7 +88,7 @@ def is_opened(reply: list[bytes]) -> bool:
 
 
 def is_purged(reply: list[bytes]) -> bool:
-    """Returns whether a reply refuses a partition that expires, as its checkpoint was purged."""
+    """Returns whether a reply refuses an expiring partition, because its checkpoint was purged."""
     return reply[0] == b"FORMAT" and bool(purged_gen(reply[1].decode("ascii", "replace")))
 
 

@@ -431,7 +431,7 @@ class _RescaledStore:
         copy.describe(fields)
 
     def _leave(self, copy: RescaledCheckpoint, pins: Sequence[Pin], run: RegisteredRun) -> None:
-        """Makes the decisive step: afterwards no batch begins in the old checkpoint.
+        """Commits the move, after which no batch begins in the old checkpoint.
 
         A server that does not answer may still take the step, so the written data stays. The next
         call finishes the move or makes the data expire.

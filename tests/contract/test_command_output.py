@@ -1,4 +1,4 @@
-"""Command output of odd rows, into files, onto full disks and narrow terminals."""
+"""Output of commands: odd rows, files, full disks and narrow terminals."""
 
 from __future__ import annotations
 

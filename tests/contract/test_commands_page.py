@@ -30,7 +30,7 @@ CARRIERS = ("9E", "AA", "AS", "B6", "DL", "EV", "F9", "FL", "HA", "MQ", "OO", "U
 
 
 class Terminal(io.StringIO):
-    """Output of a command on a terminal of 80 columns."""
+    """Output of a command that sees a terminal of 80 columns."""
 
     def isatty(self) -> bool:
         return True
@@ -82,7 +82,7 @@ def environment(server: RedisServer, folder: Path) -> Iterator[None]:
 
 
 def printed(command: str) -> str:
-    """Output of a command on a terminal, without blanks at the ends of lines."""
+    """Returns the output of a command on a terminal, without blanks at the ends of lines."""
     words = shlex.split(command)
     assert words[0] == "redis-state"
     with redirect_stdout(Terminal()) as out:

@@ -1,4 +1,4 @@
-"""Keys of a partition that another program overwrote are `FORMAT` by name, not `INTERNAL`."""
+"""Keys of a partition that another program overwrote: a `FORMAT` error, never an internal one."""
 
 from __future__ import annotations
 

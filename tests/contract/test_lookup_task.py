@@ -1,4 +1,4 @@
-"""Tasks of `lookup`: one chooses a version, the others read that version only."""
+"""Tasks of `lookup`: one chooses a version, the others read this version and nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Odd entries that foreign programs write into the registry stop no tool for other queries.
+"""Foreign entries in the registry break no tool for other queries.
 
 One query is whole; entries of another one are odd. Every command runs over both.
 """

@@ -1,4 +1,4 @@
-"""Output of reading commands for planted queries: tables at 80 columns, JSON and files."""
+"""Output of commands for planted queries: tables at 80 columns, JSON, files; and their sources."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def attempt(planted: Planted, version: int, uid: str, parent: str, count: int) -
 
 
 def go_on_with(planted: Planted, version: int, uid: str) -> None:
-    """Marks that `open` of the next batch sets."""
+    """Sets the fields that `open` of the next batch sets."""
     head: Mapping[str, str] = {"o": str(version), "ou": uid, "l": str(version), "lu": uid}
     planted.client.hset(keys.meta(planted.id(0)), mapping=dict(head))  # type: ignore[arg-type]  # its stub
 

@@ -110,7 +110,7 @@ def test_the_driver_of_a_query_that_waits_for_data_is_a_sign_of_life(
     shared_redis_server: RedisServer,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Ages a query: it began and wrote long ago, and its executors are gone."""
+    """The query began and wrote long ago, and its executors were given up."""
     source = streams.input("waits", "k string, v long")
     source.add(ROWS)
     streams.spark.conf.set(PROVIDER, REDIS)

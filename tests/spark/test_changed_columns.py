@@ -42,7 +42,7 @@ def _sum(frame: DataFrame) -> DataFrame:
 
 
 def _refusal(streams: Streams, source: Input, build: Build, name: str = "query") -> str:
-    """Returns the message of a start of another query."""
+    """Returns the error message of another query's start."""
     with pytest.raises(StreamingQueryException) as raised:
         streams.run(build(source.stream(streams.spark)), name)
     return str(raised.value)

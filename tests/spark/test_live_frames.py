@@ -111,7 +111,7 @@ def looked_up(streams: Streams, counts: Counts, source: Input, **options: Any) -
 
 
 class Kept:
-    """Rows that each run of a batch has read."""
+    """Values that each run of a batch has read."""
 
     def __init__(self) -> None:
         self.runs: list[tuple[int, set[Any]]] = []

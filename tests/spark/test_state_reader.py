@@ -194,7 +194,7 @@ def join(both: Both, version: int) -> str:
 
 
 def net(rows: Sequence[Row], *, lists: bool = False) -> dict[tuple[Any, ...], Any]:
-    """Changes of each key in each batch; a list has its elements since an update."""
+    """Net change of each key in each batch; a list holds its elements since an update."""
     changes: dict[tuple[Any, ...], Any] = {}
     for row in rows:
         value = next(
@@ -214,7 +214,7 @@ def net(rows: Sequence[Row], *, lists: bool = False) -> dict[tuple[Any, ...], An
 
 
 def lists_after(rows: Sequence[Row], batch: int) -> dict[tuple[int, str], list[Row]]:
-    """Applies the changes of lists up to a batch."""
+    """Lists after their changes up to a batch."""
     found: dict[tuple[int, str], list[Row]] = {}
     changes = sorted(net(rows, lists=True).items(), key=lambda change: change[0][0])
     for (at, partition, key, _), (kind, value) in changes:

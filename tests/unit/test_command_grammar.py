@@ -37,7 +37,7 @@ def options(name: str) -> dict[str, argparse.Action]:
 
 
 def shape(action: argparse.Action) -> tuple[object, ...]:
-    """Spellings that a caller can give, and their meaning."""
+    """Input that an option accepts, and its meaning."""
     return (
         action.dest,
         action.metavar,

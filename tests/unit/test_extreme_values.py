@@ -111,7 +111,7 @@ def allowed(names: list[str]) -> list[str]:
 
 
 def numbers(array: pa.Array) -> Any:
-    """Numbers that Spark stores for the values, where Arrow has the same numbers."""
+    """Returns the numbers that Spark stores for the values, where Arrow has the same numbers."""
     kind = array.type
     if pa.types.is_temporal(kind) and not pa.types.is_interval(kind):
         return array.view(pa.int32() if kind.bit_width == 32 else pa.int64()).to_pylist()

@@ -152,7 +152,7 @@ PARSER = build_parser()
 
 
 def wrong(printed: Printed) -> str:
-    """Returns the usage error of the command line; empty if the command is valid."""
+    """Usage error of the command line; empty if the parser accepts the command."""
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):

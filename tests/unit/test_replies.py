@@ -1,4 +1,4 @@
-"""Meaning of error replies, on the vectors that the JVM adapter is tested on, too."""
+"""Meanings of error replies, on the vectors that also test the JVM adapter."""
 
 from __future__ import annotations
 

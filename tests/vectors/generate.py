@@ -33,7 +33,7 @@ FILES: Mapping[str, Callable[[], Any]] = {
 
 
 def text_of(name: str) -> str:
-    """Returns the expected content of the file."""
+    """Expected content of the file."""
     return json.dumps(FILES[name](), indent=1, sort_keys=True) + "\n"
 
 

@@ -184,7 +184,7 @@ def _is_map(value: Any) -> bool:
 
 
 def hash_and_partition(frame: Any, names: list[str]) -> tuple[int, int] | None:
-    """Returns Spark's result for the columns; `None` where Spark refuses their types."""
+    """Computes hash and partition of the columns in Spark; `None` if Spark refuses their types."""
     from pyspark.errors import AnalysisException
     from pyspark.sql import functions as f
 

@@ -38,7 +38,7 @@ class Planned:
 
     @property
     def features(self) -> list[str]:
-        """Features that a release may lack, and then has to refuse."""
+        """Features that a release may lack; such a release must refuse the segment."""
         lists = any(isinstance(value, Appended) for value in self.rows.values())
         ranges = any(t.start is not None or t.end is not None for t in self.tombstones)
         table = self.families if self.with_families else ()

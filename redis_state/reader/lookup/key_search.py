@@ -247,7 +247,7 @@ class _Search:
         self.hits = Hits(len(keys))
 
     def run(self, asked: Sequence[_KeysByNumber]) -> None:
-        """Searches keys, each in a partition that was not searched for that key before.
+        """Searches for keys, each in a partition that was not searched for it before.
 
         Many keys are sorted by their blocks, so that each block is read about once. Blocks are kept
         for further calls if the cache has room for all of them.

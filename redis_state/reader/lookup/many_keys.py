@@ -321,7 +321,7 @@ def _by_field(
 
 
 def _want(piece: _SegmentPart, fields: Iterable[_BlockField], cache: BlockCache) -> None:
-    """Uses the cached fields, and plans reads of the others."""
+    """Adds the cached fields to the piece; plans to read the others."""
     for field in fields:
         place = piece.place(field)
         rows = cache.rows(place)

@@ -64,7 +64,7 @@ _server: RedisServer
 
 @contextmanager
 def _workers(jobs: int | None) -> Iterator[Any]:
-    """Executor of `map`: a pool of processes, or this process for a single one."""
+    """Yields a `map` function: of a process pool, or of this process for a single job."""
     global _server
     if jobs == 1:
         with RedisServer(unix_socket=True) as _server:

@@ -59,7 +59,7 @@ class StaleMutantError(Exception):
 
 
 def _edit(*edits: tuple[str, str, str]) -> Patch:
-    """Replaces texts in scripts: name of the script, old text, new text."""
+    """Returns a patch that replaces texts in scripts: script name, old text, new text."""
 
     @contextmanager
     def patched() -> Iterator[None]:

@@ -93,7 +93,7 @@ class Network:
 
     @property
     def current(self) -> Actor | None:
-        """Actor that talks to the server; ``None`` for the test itself."""
+        """Actor that uses the server; ``None`` for the test itself."""
         return self._current
 
     def connect(self, _config: object) -> Transport:
@@ -116,7 +116,7 @@ class Network:
             other.alone = False
 
     def step(self) -> Actor | None:
-        """Runs one exchange of one actor; returns the actor if it ended with that."""
+        """Runs one exchange of one actor; returns the actor if it ended."""
         self._step += 1
         if self._late:
             self._arrive(lambda due: due <= self._step)
@@ -148,7 +148,7 @@ class Network:
         return self._dice.choice(some)
 
     def flush(self) -> None:
-        """Delivers all messages that are still on their way."""
+        """Delivers the commands that are still on their way."""
         self._arrive(lambda _due: True)
 
     def end(self) -> None:
@@ -159,7 +159,7 @@ class Network:
         self.actors.clear()
 
     def exchange(self, commands: Sequence[Command]) -> list[Any]:
-        """Transport of a client, on the stack of an actor or of the test."""
+        """Exchanges commands as a client's transport, on the stack of an actor or of the test."""
         actor = self._current
         if not commands:
             return []
@@ -252,10 +252,10 @@ class Watchdog:
 
 
 class _Scripts:
-    """Scripts that the server of a schedule has loaded.
+    """Scripts that the server of a schedule knows.
 
     Compiling all of them again after each flush was most of the server's work. So a script that
-    counts as forgotten is asked for by a hash that no server knows: the answer is the real one.
+    counts as forgotten is called by a hash that no server knows: the reply is a real one.
     """
 
     def __init__(self) -> None:
@@ -265,7 +265,7 @@ class _Scripts:
         self._known.clear()
 
     def known(self, commands: Sequence[Command]) -> list[Command]:
-        """Returns the requests for these commands."""
+        """Returns the commands to send instead of the given ones."""
         return [self._known_one(command) for command in commands]
 
     def _known_one(self, command: Command) -> Command:

@@ -54,7 +54,7 @@ def look_before_the_entry(
 def take_off_blindly(
     client: Client, what: str, gen: str, fields: Mapping[str, str], *, tenant: str
 ) -> None:
-    """Removes the entry after a purge, without a second look for a recall."""
+    """Removes the entry after a purge, without a check for a later recall."""
     query, listed = keys.query(gen, tenant=tenant), keys.checkpoints(tenant=tenant)
     client.call(what, [("HSET", listed, *_words(fields))])
     (purged,) = client.call(what, [("HEXISTS", query, runs.PURGED_FIELD)])

@@ -43,10 +43,10 @@ _MARK = PURGED_FIELD.encode()
 
 @dataclass(frozen=True)
 class Seen:
-    """Content of a query's hash after a delivery.
+    """Contents of a query's hash after a delivery.
 
     Attributes:
-        lasts: Whether it has no expiry.
+        lasts: Whether the hash has no expiry.
     """
 
     fields: Mapping[bytes, bytes] = field(default_factory=dict)
@@ -94,12 +94,12 @@ class Checkpoint:
 
 @dataclass(eq=False)
 class Deed:
-    """Steps of an actor.
+    """Operation of one actor.
 
     Attributes:
         of: ``batch``, ``purge``, ``recall`` or the name of another way to write the registry.
-        met: Whether the checkpoint was marked as purged at any time since.
-        tears: Those of its checkpoint when it began.
+        met: Whether the checkpoint was marked as purged at any time since the start.
+        tears: Tears of the checkpoint when the operation began.
     """
 
     at: Checkpoint

@@ -1,4 +1,4 @@
-"""Assignment of seeds to kinds of schedules."""
+"""Kind of schedule that each seed plays."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class Administrators:
         play.python.look()
 
     def _call_back(self, gen: str) -> None:
-        """Recalls a checkpoint that was purged because nobody had used it for long."""
+        """Recalls a checkpoint that was purged after long disuse."""
         play = self._play
         status, said = play.lab.command("purge", "--gen", gen, "--recall")
         play.lab.counters["vanished checkpoints called back"] += 1
@@ -87,7 +87,7 @@ class Administrators:
             play.world.problem(f"{words[0]} of a query in use: {said}")
 
     def purge_of_python(self) -> None:
-        """Searches vanished stores whose process gives no sign of life but its commits."""
+        """Attempts to purge Python stores in use, whose process shows only its commits."""
         play = self._play
         play.python.write()
         gen = play.python.gen()

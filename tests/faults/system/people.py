@@ -21,7 +21,7 @@ _READERS_MAX = 3
 
 
 class People:
-    """Events beside the drivers and tasks of a schedule."""
+    """Actions other than those of the drivers and tasks of a schedule."""
 
     def __init__(self, schedule: Schedule) -> None:
         self._play = schedule
@@ -160,7 +160,7 @@ class People:
         self._play.lab.jump(by_ms, without=b"}:i:")
 
     def is_shown(self) -> bool:
-        """Returns whether a living run serves a partition; otherwise it shows no sign of life.
+        """Returns whether a living run serves a partition; otherwise the run shows no sign of life.
 
         Before its first batch is done the registry may not know yet which partitions it has.
         """

@@ -27,11 +27,11 @@ _RETAINED = 20
 
 @dataclass(frozen=True)
 class Frame:
-    """Plan of Spark for a batch of one run.
+    """Plan of Spark for one batch of one run.
 
     Attributes:
-        text: What the batch adds to each partition that has rows in it.
-        rows: The partitions that have.
+        text: Text that the batch adds to each partition with rows.
+        rows: Numbers of the partitions with rows.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Frame:
     rows: frozenset[int]
 
     def added(self, partition: int) -> str:
-        """Changes that the batch makes in a partition."""
+        """Returns the text that the batch adds to a partition."""
         return self.text if partition in self.rows else "-"
 
 
@@ -179,7 +179,7 @@ class Processors:
         self.play.lab.counters["batches of processors"] += 1
 
     def run_beside(self, frame: Frame) -> None:
-        """Changes that the function of foreachBatch makes in the other store."""
+        """Writes the batch into the other store, as the function of foreachBatch does."""
         if self.beside is None:
             return
         self.beside.run(self.logged, frame.planned, lambda _: frame.text)

@@ -37,7 +37,7 @@ class Repairs:
 
     @property
     def steps(self) -> tuple[Callable[[], None], ...]:
-        """Events that a schedule may play."""
+        """Repairs to choose from."""
         return self._rewind, self._rewind, self._lose, self._purge, self._bring_back
 
     def _command(self, *words: str) -> int:
@@ -193,7 +193,7 @@ class Repairs:
     # ---- purges -----------------------------------------------------------------------------
 
     def _purge(self) -> None:
-        """Purges the query; a start within the day is refused by name, and a recall restores it."""
+        """Purges the query: refused by name at a start within the day, restored by a recall."""
         query = self._query
         gens = query.gens()
         if not gens or not query.logged:

@@ -113,7 +113,7 @@ def _state(trial: Trial, checkpoint: str, operator: int, store: str) -> DataFram
 
 
 def _expected(trial: Trial, info: OperatorInfo, found: Findings) -> Expected:
-    """Compares the rows of Spark's state reader for Spark's provider and for ours."""
+    """Returns the result of Spark's state reader for Spark's provider; compares that for ours."""
     place = info.operator, info.store
     theirs = _state(trial, trial.checkpoint(ROCKSDB), *place)
     ours = _state(trial, trial.checkpoint(REDIS), *place)

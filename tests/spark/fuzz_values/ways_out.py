@@ -32,9 +32,9 @@ class Findings:
     """Findings of a campaign.
 
     Attributes:
-        faults: Differences and errors that are none of a refusal, in words.
-        refused: How many values or columns each way refused by name.
-        compared: How many values each way gave as they should be.
+        faults: Descriptions of differences, and of errors that are not refusals.
+        refused: Number of values or columns that each way refused by name.
+        compared: Number of values that each way returned correctly.
     """
 
     faults: list[str] = field(default_factory=list)
@@ -128,10 +128,10 @@ class Out:
         """Columns that Arrow has all values of, so that whole tables can be asked for them."""
 
     def check(self, *, briefly: bool = False) -> Findings:
-        """Checks every way out; a failing one does not end the others.
+        """Checks every way out; a way that fails does not end the others.
 
         Args:
-            briefly: Look at rows and tables only.
+            briefly: Whether to check only rows and tables.
         """
         every: Sequence[Callable[[], None]] = (
             self._items, self._column_by_column, self._arrow, self._scan, self._pandas, self._get,

@@ -56,7 +56,7 @@ final class RedisServerProcess(options: String*) extends AutoCloseable {
   /** Stops the process where it is; its connections stay open. */
   def pause(): Unit = signal("STOP")
 
-  /** Continues the stopped process. */
+  /** Resumes the process. */
   def resume(): Unit = signal("CONT")
 
   private def signal(name: String): Unit = {

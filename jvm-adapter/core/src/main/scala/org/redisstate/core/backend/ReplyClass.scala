@@ -32,7 +32,7 @@ object ReplyClass {
   /** A setting of the server forbids it. */
   case object Setting extends ReplyClass
 
-  /** A key has content that redis-state does not write, as a command or a script found. */
+  /** A key holds data that redis-state did not write, found by a command or script. */
   case object Damaged extends ReplyClass
 
   case object Programming extends ReplyClass

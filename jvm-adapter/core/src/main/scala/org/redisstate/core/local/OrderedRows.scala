@@ -42,7 +42,7 @@ private[core] final class OrderedRows private (slots: Array[OrderedSlot], room: 
   def loadAll(cancelled: () => Boolean): Boolean =
     slots.forall(slot => slot.isHere || (!cancelled() && slot.fill(room)))
 
-  /** Inserts blocks that were read or written before into their slots. */
+  /** Fills the slots with blocks that were read or written before. */
   def fill(blocks: Seq[RowBlock]): Unit =
     blocks.iterator.zip(slots.iterator).foreach { case (rows, slot) => slot.came(rows) }
 

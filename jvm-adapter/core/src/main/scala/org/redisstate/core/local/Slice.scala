@@ -37,7 +37,10 @@ trait RowValidator {
       valueOffset: Int,
       valueLength: Int): String
 
-  /** Difference between the columns of a family and those of the version, in words; null if there is none. */
+  /**
+   * Describes how the columns of a family differ from those that the version describes. Null if
+   * they are equal; otherwise, rows that do not fit are undamaged.
+   */
   def columnChanges(family: Int): String = null
 }
 

@@ -2,7 +2,7 @@ package org.redisstate.core.protocol
 
 import org.redisstate.core.errors.FormatException
 
-/** Parses fields of Redis that another program may have overwritten. */
+/** Parsers of Redis fields, which another program may have overwritten. */
 private[protocol] object Stored {
 
   /** A number in a field, or in a script's answer, which repeats fields. */

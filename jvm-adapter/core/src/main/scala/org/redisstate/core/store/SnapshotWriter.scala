@@ -16,7 +16,7 @@ private[store] final class WrittenSnapshot(
     val segment: Segment,
     blocks: Map[Int, Seq[RowBlock]]) {
 
-  /** Inserts the blocks at hand into ordered families of the snapshot that lack them. */
+  /** Fills ordered families of the snapshot with the blocks that are still in memory. */
   def fill(ordered: Map[Int, OrderedRows]): Map[Int, OrderedRows] = {
     ordered.foreach { case (family, rows) => blocks.get(family).foreach(rows.fill) }
     ordered

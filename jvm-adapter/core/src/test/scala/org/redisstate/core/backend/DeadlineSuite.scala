@@ -4,7 +4,7 @@ import org.scalatest.funsuite.AnyFunSuite
 
 import org.redisstate.core.errors.UnavailableException
 
-/** Deadlines of calls, also in a process that was stopped and continued. */
+/** Deadlines of calls, also in a process that was stopped and resumed. */
 class DeadlineSuite extends AnyFunSuite {
   import DeadlineSuite._
 

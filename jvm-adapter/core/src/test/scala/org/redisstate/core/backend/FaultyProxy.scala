@@ -9,20 +9,20 @@ import scala.annotation.tailrec
 import scala.jdk.CollectionConverters._
 import scala.util.Random
 
-/** Fault of a request: the fate of its bytes and of its connection. */
+/** Fault applied to the bytes that a client sends, and to their connection. */
 sealed abstract class LineFault(val name: String)
 
 object LineFault {
   case object Cut extends LineFault("cut")
   case object Delay extends LineFault("delay")
 
-  /** Swallows this request and all later ones; the connection stays open. */
+  /** The request and all later bytes are swallowed; the connection stays open. */
   case object BlackHole extends LineFault("black hole")
 
-  /** Delivers the request, drops the answer and cuts the connection. */
+  /** The request arrives, its reply is lost, and the connection is cut. */
   case object ReplyLost extends LineFault("reply lost")
 
-  /** Delivers the request and its answer in pieces of a few bytes. */
+  /** The request and its reply arrive in pieces of a few bytes. */
   case object Slices extends LineFault("slices")
 
   val All: Seq[LineFault] = Seq(Cut, Delay, BlackHole, ReplyLost, Slices)
@@ -53,7 +53,7 @@ final class FaultyProxy(serverPort: Int, seed: Long, chances: Map[LineFault, Dou
     }
   }
 
-  /** Counts of the faults that were played. */
+  /** Number of times that each fault occurred. */
   def met: Map[String, Int] = counts.asScala.view.mapValues(_.intValue).toMap
 
   override def close(): Unit = {
@@ -88,7 +88,7 @@ final class FaultyProxy(serverPort: Int, seed: Long, chances: Map[LineFault, Dou
       try pump(server.getInputStream, client.getOutputStream)(() => !losesReply)
       finally cut()
 
-    /** Decides on the bytes that just arrived; false ends the connection. */
+    /** Applies a fault to the bytes just received; false ends the connection. */
     private def request(): Boolean = {
       val fault = draw()
       fault.foreach(f => counts.merge(f.name, 1, (a, b) => a + b))

@@ -135,7 +135,10 @@ final class JedisProofSuite extends AnyFunSuite {
     connection
   }
 
-  /** Sends all commands in one flush, then reads all replies, like `JedisTransport`; texts for bytes. */
+  /**
+   * Sends all commands in one flush, then reads all replies, as `JedisTransport`. Decodes bytes as
+   * text.
+   */
   private def send(connection: Connection, commands: Seq[Command]): Seq[AnyRef] = {
     commands.foreach(c => connection.sendCommand(JedisTransport.protocol(c.name), c.args: _*))
     connection.getMany(commands.size).asScala.iterator.map(JedisTransport.reply).map(texts).toVector

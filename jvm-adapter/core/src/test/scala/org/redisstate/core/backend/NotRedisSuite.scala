@@ -14,7 +14,7 @@ import org.scalatest.funsuite.AnyFunSuite
 import org.redisstate.core.RedisServerProcess
 import org.redisstate.core.errors.{ConfigException, RedisStateException, UnavailableException}
 
-/** Calls to a port that is not Redis fail with a named error that says what to check. */
+/** Calls to a port that is not Redis's: a named error says what to check. */
 class NotRedisSuite extends AnyFunSuite {
   import NotRedisSuite._
 
@@ -146,7 +146,7 @@ class NotRedisSuite extends AnyFunSuite {
 
 object NotRedisSuite {
 
-  /** Passes each connection to a function, then closes it. */
+  /** Passes each connection to a function, then closes the connection. */
   final class Listener(open: => ServerSocket, handle: Socket => Unit) extends AutoCloseable {
     private val server = open
     val port: Int = server.getLocalPort

@@ -61,7 +61,7 @@ private[core] final class RedisClusterProcesses(masters: Int) extends AutoClosea
       jedis.clusterGetKeysInSlot(slot, KeysMax).asScala.toSeq
     }
 
-  /** Number of answers of all nodes with an error of this name. */
+  /** Number of errors of this name that all nodes together have replied with. */
   def errors(name: String): Int = nodes.map { node =>
     Using.resource(new Jedis("127.0.0.1", node.port)) { jedis =>
       s"errorstat_$name:count=(\\d+)".r

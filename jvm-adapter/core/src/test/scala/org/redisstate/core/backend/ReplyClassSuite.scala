@@ -4,7 +4,7 @@ import org.scalatest.funsuite.AnyFunSuite
 
 import org.redisstate.core.format.Vectors
 
-/** Meaning of error replies, on the vectors that the Python package is tested on, too. */
+/** Meanings of error replies, on the vectors that also test the Python package. */
 final class ReplyClassSuite extends AnyFunSuite {
   private val names: Map[ReplyClass, String] = Map(
     ReplyClass.Transient -> "transient",

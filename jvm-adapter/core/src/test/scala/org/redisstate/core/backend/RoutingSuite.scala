@@ -2,7 +2,7 @@ package org.redisstate.core.backend
 
 import org.scalatest.funsuite.AnyFunSuite
 
-/** Groups of commands that stay together on their way into a cluster. */
+/** Commands that stay together when they are routed to a cluster. */
 class RoutingSuite extends AnyFunSuite {
   private val commit =
     Seq(Command("MULTI"), Command("EVAL", "return 1", "1", "{a}:m"), Command("EXEC"))

@@ -29,24 +29,27 @@ final class Schedule(
 
   private val id = PartitionId("", gen, 0, 0, "default")
 
-  /** True if every version that the driver asks for has its uid from the driver. */
+  /** True if the driver supplies the uid of every version that it requests. */
   private val byUid = formats.head == V2
   private val scheduler = new Scheduler(random, server, faults = true, counters.add)
   private val plain = new RedisBackend(server, 10000, Clock.System, () => false)
 
-  /** Rows of each attempt, noted before they are sent; every load has to return exactly these. */
+  /** Rows of each attempt, recorded before they are sent; every load must return exactly these. */
   private val contents = new ConcurrentHashMap[String, Content]
   @volatile private var runId = newRun(byDriver = true)
   @volatile private var format = formats.head
   @volatile private var batch = 0L
 
-  /** Versions that attempts reported to the driver, with their uids; it may log the batch of each. */
+  /**
+   * Uids of each version that attempts reported to the driver's run. The driver may log the batch
+   * of such a version with any of its uids.
+   */
   @volatile private var confirmed = Map.empty[Long, Set[String]]
 
   /** The driver's commit log: the uid of each version, where its run had format 2. */
   private var log = Map.empty[Long, Option[String]]
 
-  /** All entries that the log ever had; a zombie may still go on from any of them. */
+  /** Every pin that was ever in the log: a zombie may still continue from any of them. */
   private val everLogged = scala.collection.mutable.ArrayBuffer.empty[Pin]
 
   /** Every attempt that was ever confirmed. */
@@ -276,7 +279,10 @@ final class Schedule(
     orphans().foreach(key => problems.add(s"orphan without expiry: $key"))
   }
 
-  /** Checks that all versions of the driver's log above the floor can be loaded, and each attempt of the next one. */
+  /**
+   * Checks all versions from which the driver may continue. They are the logged versions not below
+   * the floor, and each attempt of the next version.
+   */
   private def checkLogged(client: PartitionClient): Unit = {
     val floor = client.open("", None, None, Nil).floor
     val logged = log.collect { case (version, Some(uid)) if version >= floor => Pin(version, uid) }

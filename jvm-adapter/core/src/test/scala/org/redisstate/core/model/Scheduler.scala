@@ -71,7 +71,7 @@ final class Scheduler(random: Random, server: Transport, faults: Boolean, count:
 
   def start(name: String)(body: Transport => Unit): Unit = living += new Actor(name, body)
 
-  /** Runs one exchange of one actor; returns the failure of an actor that ended with one. */
+  /** Runs one exchange of one actor; returns the failure of an actor that ended with a failure. */
   def next(): Option[Throwable] = {
     step += 1
     val due = late.filter(_._1 <= step)
@@ -90,7 +90,7 @@ final class Scheduler(random: Random, server: Transport, faults: Boolean, count:
     }
   }
 
-  /** Delivers all messages that are still on their way. */
+  /** Delivers the commands that are still on their way. */
   def flush(): Unit = {
     late.foreach { case (_, commands) => server.exchange(commands) }
     late.clear()

@@ -8,7 +8,7 @@ import org.scalatest.funsuite.AnyFunSuite
 import org.redisstate.core.RedisServerProcess
 import org.redisstate.core.backend.{Command, Transport}
 
-/** Leftovers in Redis of an attempt that Spark gives up, usually by an interrupt of its thread. */
+/** Redis contents after Spark gives up an attempt, usually by an interrupt of its thread. */
 class AbortSuite extends AnyFunSuite with BeforeAndAfterAll {
   import TestPartition._
 

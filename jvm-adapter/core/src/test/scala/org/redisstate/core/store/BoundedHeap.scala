@@ -95,7 +95,7 @@ object BoundedHeap {
     commits.toLong
   }
 
-  /** Steps of one task of a batch. */
+  /** Runs one task of a batch. */
   private def use(store: PartitionVersions, version: Long, rows: Int, batch: Int): Unit = {
     val session = store.open(version).write()
     val random = new Random(batch.toLong)

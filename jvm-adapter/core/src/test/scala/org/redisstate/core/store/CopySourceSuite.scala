@@ -14,7 +14,7 @@ import org.redisstate.core.errors.{FencedException, StateLostException, Unavaila
 import org.redisstate.core.format.{BlockSigner, Segment}
 import org.redisstate.core.ids.{Keys, Sha256}
 
-/** Copies of a partition by the driver, and the cases without a copy. */
+/** Copies that the driver makes of a partition, and reasons to make no copy. */
 class CopySourceSuite extends AnyFunSuite {
   import CopySourceSuite._
   import TestPartition._

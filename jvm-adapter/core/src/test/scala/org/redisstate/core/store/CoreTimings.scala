@@ -23,10 +23,10 @@ object CoreTimings {
   private val TinyRows = 10
   private val Threads = 2
 
-  /** Times of one store for one batch, in nanoseconds; CPU of the task's thread. */
+  /** Times of one batch in one store, in nanoseconds; CPU time is that of the task's thread. */
   private final case class Batch(open: Long, update: Long, commit: Long, cpu: Long)
 
-  /** Times of one load of a store, in nanoseconds; CPU of the process. */
+  /** Times of loading one store, in nanoseconds; CPU time is that of the process. */
   private final case class Load(open: Long, whole: Long, cpu: Long)
 
   private val os = ManagementFactory.getOperatingSystemMXBean

@@ -9,7 +9,7 @@ import org.redisstate.core.RedisServerProcess
 import org.redisstate.core.errors.{FormatException, InternalException, RedisStateException}
 import org.redisstate.core.ids.Keys
 
-/** Keys of a partition that another program overwrote are FORMAT by name, not INTERNAL. */
+/** Keys of a partition that another program overwrote: reported as FORMAT, never as INTERNAL. */
 final class DamagedKeysSuite extends AnyFunSuite {
   import TestPartition._
 

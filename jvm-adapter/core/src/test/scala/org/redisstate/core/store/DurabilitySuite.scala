@@ -12,7 +12,7 @@ import org.redisstate.core.errors.{ConfigException, NotDurableException}
 import org.redisstate.core.ids.Keys
 import org.redisstate.core.local.Slice
 
-/** Durability of commits, with real replicas and real files. */
+/** Conditions that a commit waits for, with real replicas and real files. */
 class DurabilitySuite extends AnyFunSuite {
   import DurabilitySuite._
   import TestPartition._

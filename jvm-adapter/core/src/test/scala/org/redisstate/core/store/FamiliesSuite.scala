@@ -6,7 +6,7 @@ import org.scalatest.funsuite.AnyFunSuite
 import org.redisstate.core.RedisServerProcess
 import org.redisstate.core.format.MultiValue
 
-/** Column families of versions, through commits, snapshots and loads. */
+/** Column families of a version, through commits, snapshots and loads. */
 class FamiliesSuite extends AnyFunSuite with BeforeAndAfterAll {
   import TestPartition._
 

@@ -99,7 +99,7 @@ private object GoingBackSuite {
     Seq.fill(Count)(random.alphanumeric.take(Length).mkString)
   }
 
-  /** Makes the server lose a key before each run of a script. */
+  /** Server that loses data before each run of a script. */
   final class GoingBack(raw: Jedis) {
     private var step = Script.Publish
     private var losses: Seq[String] = Nil

@@ -12,7 +12,7 @@ import org.redisstate.core.protocol.PartitionClient
 import org.redisstate.core.store.loading.{SegmentChecks, SegmentHead, SegmentLoader}
 import org.redisstate.core.store.resources.{MemoryBudget, StoreCounters, StoreRoom}
 
-/** Two threads of an executor at once, in every order of their steps that Lincheck tries. */
+/** Concurrent actions of two executor threads, in every order of steps that Lincheck tries. */
 class InterleavingSuite extends AnyFunSuite with BeforeAndAfterAll {
   import InterleavingSuite._
   import TestPartition._

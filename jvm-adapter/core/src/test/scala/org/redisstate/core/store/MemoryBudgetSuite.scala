@@ -12,7 +12,7 @@ import org.redisstate.core.RedisServerProcess
 import org.redisstate.core.local.Slice
 import org.redisstate.core.store.resources.{Background, MemoryBudget}
 
-/** Stores of an executor stay within their memory budget, whose account is exact. */
+/** Memory budget of an executor: its stores stay within the budget, and its account is correct. */
 class MemoryBudgetSuite extends AnyFunSuite with BeforeAndAfterAll {
   import TestPartition._
 
@@ -60,7 +60,10 @@ class MemoryBudgetSuite extends AnyFunSuite with BeforeAndAfterAll {
     finally workers.shutdownNow()
   }
 
-  /** Background work of a closed store returns its memory when it ends. */
+  /**
+   * Waits until all background helpers are idle. Background work returns its memory when it ends,
+   * even if its store was closed.
+   */
   private def whenIdle(): Unit = {
     val all = new CyclicBarrier(Background.HelpersMax + 1)
     def meet(): Unit = {

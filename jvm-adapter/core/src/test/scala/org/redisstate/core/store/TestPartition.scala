@@ -62,7 +62,7 @@ private[store] final class TestPartition(
     waitMs = 200)
   val id: PartitionId = PartitionId("", gen, 0, number, "default")
 
-  /** Inspects the server without the code under test. */
+  /** Client that inspects the server without the code under test. */
   val raw: Jedis = new Jedis("127.0.0.1", server.port)
 
   def registry: RunRegistry = new RunRegistry(backend, "", gen)

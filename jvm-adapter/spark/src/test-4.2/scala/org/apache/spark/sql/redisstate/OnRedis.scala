@@ -16,7 +16,10 @@ import org.apache.spark.sql.types.StructType
 import org.redisstate.core.RedisServerProcess
 import org.redisstate.core.store.WriteSession
 
-/** Replaces the provider of Spark's suites by ours; `NotRun` lists the excluded tests with reasons. */
+/**
+ * Replaces the provider that a suite of Spark's configures by ours. `NotRun` lists the excluded
+ * tests and the reasons.
+ */
 private[redisstate] trait OnRedis extends SharedSparkSession {
   private lazy val server = new RedisServerProcess
 

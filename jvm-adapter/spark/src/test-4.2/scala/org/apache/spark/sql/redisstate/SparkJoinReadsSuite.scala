@@ -6,7 +6,10 @@ import org.apache.spark.sql.functions._
 import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.streaming.StreamTest
 
-/** Rows of Spark's state reader for joins of this provider: each state format, in both checkpoint formats. */
+/**
+ * Joins kept by this provider, read by Spark's state reader. Covers each state format in both
+ * checkpoint formats.
+ */
 class SparkJoinReadsSuite extends StreamTest with OnRedis {
   import testImplicits._
 

@@ -95,7 +95,9 @@ class RealTimeTransformWithStateSuite extends AnyFunSuite with BeforeAndAfterAll
 private object RealTimeTransformWithStateSuite {
   private val rows = new ConcurrentHashMap[String, Set[String]]
 
-  /** Returns the output of a checkpoint's query since the last call. */
+  /**
+   * Removes and returns the rows that the query of a checkpoint has written since the last call.
+   */
   private def taken(checkpoint: String): Set[String] =
     Option(rows.remove(checkpoint)).getOrElse(Set.empty)
 

@@ -26,7 +26,7 @@ import org.apache.spark.unsafe.types.UTF8String
 import org.redisstate.core.RedisServerProcess
 import org.redisstate.core.local.Slice
 
-/** Contract of Spark with a provider, on every supported minor. */
+/** Contract of Spark for a provider, on every supported minor. */
 class ProviderContractSuite extends AnyFunSuite with BeforeAndAfterAll {
   private val keySchema =
     StructType(Seq(StructField("k", StringType), StructField("i", IntegerType)))

@@ -100,7 +100,7 @@ class ScalaTransformWithStateSuite extends AnyFunSuite with BeforeAndAfterAll {
     }
   }
 
-  /** Output of each run, as one text. */
+  /** Asserts that both providers give the same outputs; returns the output of each run as text. */
   private def same(seed: Long, runs: Seq[Int], how: How)(
       build: Dataset[In] => DataFrame): Seq[String] = {
     def asked(provider: Class[_]) = outputs(provider.getName, seed, runs, how)(build)
@@ -182,6 +182,6 @@ class ScalaTransformWithStateSuite extends AnyFunSuite with BeforeAndAfterAll {
 
 private object ScalaTransformWithStateSuite {
 
-  /** Settings of a run of a query. */
+  /** Output mode and trigger of a query. */
   private final case class How(mode: OutputMode, trigger: Trigger = Trigger.AvailableNow())
 }

@@ -65,7 +65,9 @@ class SecondStartSuite extends AnyFunSuite with BeforeAndAfterAll {
     def open(by: RedisStateStoreProvider, version: Long): StateStore =
       by.getStore(version, versions.get(version).flatMap(_.stateStoreCkptId))
 
-    /** Commits by `by` count if nobody committed the version before, like the one that the log names. */
+    /**
+     * Commits `version + 1`; the commit of `by` is logged if no other provider committed it before.
+     */
     def write(by: RedisStateStoreProvider, version: Long, puts: (String, Int)*): Unit = {
       val store = open(by, version)
       put(store, puts: _*)

@@ -9,7 +9,7 @@ import com.tngtech.archunit.library.dependencies.{SliceAssignment, SliceIdentifi
 import com.tngtech.archunit.library.dependencies.SlicesRuleDefinition.slices
 import org.scalatest.funsuite.AnyFunSuite
 
-/** Imports between the packages of this module run one way, on every Spark minor; see `LayersSuite`. */
+/** Imports of this module's packages run one way, on every Spark minor; see `LayersSuite`. */
 final class SparkLayersSuite extends AnyFunSuite {
   private val root = "org.apache.spark.sql.redisstate"
 
@@ -20,7 +20,7 @@ final class SparkLayersSuite extends AnyFunSuite {
     new ClassFileImporter().withImportOption(isBuilt).importPackages(root)
   }
 
-  /** Classes that users name in confs; they may use all packages. */
+  /** Layer of the classes that users name in confs; may import all others. */
   private val top = "root"
 
   /** Each may use those beside it and those of the rows below. */

@@ -7,7 +7,7 @@ import org.apache.spark.sql.redisstate.checkpoint.QueryEntry
 import org.apache.spark.sql.redisstate.executor.ExecutorRegistry
 import org.apache.spark.sql.redisstate.query.StartCheck
 
-/** Limits of this module; see `LimitsSuite`. */
+/** Numbers of this module, on the table of `LimitsSuite`. */
 final class SparkLimitsSuite extends AnyFunSuite {
   private implicit val formats: DefaultFormats.type = DefaultFormats
 

@@ -5,7 +5,7 @@ import org.scalatest.funsuite.AnyFunSuite
 
 import org.apache.spark.sql.redisstate.executor.Metrics
 
-/** Names of this module in both languages; see `TwinsSuite`. */
+/** Names of this module, on the table of `TwinsSuite`. */
 final class SparkTwinsSuite extends AnyFunSuite {
   private implicit val formats: DefaultFormats.type = DefaultFormats
 

@@ -14,7 +14,7 @@ import org.apache.spark.sql.redisstate.executor.ExecutorRegistry
 
 import org.redisstate.core.RedisServerProcess
 
-/** Life cycle of stores: open, upgrade, forced snapshots, maintenance and close. */
+/** Life cycle of stores: opened, upgraded, forced to write snapshots, maintained and closed. */
 class StoreLifeCycleSuite extends AnyFunSuite with BeforeAndAfterAll {
   private lazy val server = new RedisServerProcess
   private lazy val harness = new ProviderHarness(server.url)

@@ -66,7 +66,7 @@ private[redisstate] object StoreErrors {
     case _ => QueryExecutionErrors.failedToCommitStateFileError(shown(id), e)
   }
 
-  /** Returns whether Spark's callers may treat the error as missing files of a version. */
+  /** True if Spark's callers may treat the error as a version whose files are missing. */
   private def isAbsent(e: RedisStateException): Boolean = e match {
     case _: StateLostException | _: VersionExpiredException | _: MarkerMissingException |
         _: CheckpointMovedException =>

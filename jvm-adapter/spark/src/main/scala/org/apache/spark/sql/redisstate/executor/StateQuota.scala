@@ -31,7 +31,7 @@ private[redisstate] final class StateQuota(
   import StateQuota._
   import StateSize.fields
 
-  /** Result of the last look. */
+  /** Sizes found by the last measurement. */
   @GuardedBy("this") @volatile private var found: Option[QuotaSizes] = None
   @GuardedBy("this") private var measuringMs = 0L
   @GuardedBy("this") private var warned = Set.empty[String]

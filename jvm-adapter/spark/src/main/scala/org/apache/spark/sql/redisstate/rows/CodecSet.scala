@@ -160,7 +160,7 @@ private[redisstate] final class CodecSet(defaultLayout: FamilyLayout, encoders: 
       now.family.name,
       ColumnChanges.inWords(written.columns, now.columns))
 
-  /** Description that decides how bytes are read. */
+  /** Describes the properties that decide how bytes are decoded. */
   private def describe(family: Family): String =
     s"encoder ${family.kind.name}${family.params.mkString("(", ",", ")")}" +
       (if (RowEncoding.isAvro(family)) ", Avro" else "") +

@@ -2,7 +2,7 @@ package org.apache.spark.sql.redisstate.rows
 
 import org.apache.spark.sql.types.{DataType, StructField, StructType}
 
-/** Differences between the columns of a state and those of its query: names, types and order. */
+/** Differences between the columns of a stored state and those of a query: names, types, order. */
 private[redisstate] object ColumnChanges {
   private val ShownMax = 8
 
@@ -15,7 +15,7 @@ private[redisstate] object ColumnChanges {
     Option.when(changes.nonEmpty)(shown.mkString("; "))
   }
 
-  /** Describes columns that differ in some way, for `of`. */
+  /** Describes the differences like `of`, for columns that are known to differ. */
   def inWords(written: Columns, now: Columns): String =
     of(written, now).getOrElse("their names and types are the same")
 
@@ -58,7 +58,7 @@ private[redisstate] final case class Columns(key: StructType, value: StructType)
 
 private[redisstate] object Columns {
 
-  /** Returns whether rows of both schemas have one form, whatever their columns are called. */
+  /** True if rows of both schemas have the same form, whatever the names of their columns. */
   def sameTypes(a: StructType, b: StructType): Boolean =
     DataType.equalsStructurally(a, b, ignoreNullability = true)
 }

@@ -23,7 +23,7 @@ private[redisstate] final case class FamilyLayout(
 
   def askedAs(columns: StructType): FamilyLayout = copy(asked = Some(columns))(valueSchema)
 
-  /** Returns the layout with the event time of its keys, where its description lacks the event time. */
+  /** Returns this layout with the event time of its keys, added if the description lacks it. */
   def withTime: FamilyLayout =
     if (namesKey) this
     else {
@@ -36,7 +36,7 @@ private[redisstate] final case class FamilyLayout(
   /** As of the family, where a version describes it. */
   lazy val namesKey: Boolean = FamilyLayout.namesKey(family.kind, keySchema)
 
-  /** True if keys and values are stored like rows in memory, and keys in no order. */
+  /** True if keys and values are stored as the rows are in memory, and keys have no order. */
   def isBare: Boolean =
     encoding == RowEncoding.Plain && spec.isInstanceOf[NoPrefixKeyStateEncoderSpec]
 }
@@ -75,7 +75,10 @@ private[redisstate] object FamilyLayout {
     FamilyLayout(family, RowEncoding.of(family), specOf(family, key))(value)
   }
 
-  /** True if the description names all key columns; older ones lack the timestamp of Spark's joins (docs/format.md, 4.5). */
+  /**
+   * True if the description names all columns of the key. An earlier redis-state omitted the
+   * timestamp of Spark's joins (docs/format.md, 4.5).
+   */
   def namesKey(kind: FamilyKind, keySchema: StructType): Boolean = kind match {
     case FamilyKind.TimestampPrefix | FamilyKind.TimestampPostfix =>
       keySchema.lastOption.exists(c => c.name == EventTime && c.dataType == LongType)

@@ -31,13 +31,13 @@ private[redisstate] final class RowCodec(
 
   def isDeclaredAs(other: FamilyLayout): Boolean = declared && layout == other
 
-  /** Returns whether keys have the same columns, by name. */
+  /** True if the keys have the same columns, as far as the descriptions name them. */
   def hasKeysOf(other: FamilyLayout): Boolean =
     family.keySchema == other.family.keySchema ||
       ((declared || layout.namesKey) &&
         layout.keySchema.map(_.dataType) == other.keySchema.map(_.dataType))
 
-  /** Hands parts that are slow to make to the next store; this store makes new ones if it goes on. */
+  /** Returns the expensive encoders to the pool; this codec takes others if it is used again. */
   def giveBack(): Unit =
     if (taken != null) {
       pool.giveBack(layout, taken)
@@ -115,7 +115,10 @@ private[redisstate] final class RowCodec(
       if (rows.hasNext) rows.next() else null
     }
 
-  /** Decodes into a row of its own, but for Avro and lists: Spark's joins of format 1 keep one row while they get another. */
+  /**
+   * Decodes a value into a row of its own, unless the value is Avro or a list's. Spark's join state
+   * format 1 keeps one row while it reads another.
+   */
   def decodeOwnValue(stored: Slice): UnsafeRow =
     if (family.multiValue || isAvro) decodeValue(stored)
     else {

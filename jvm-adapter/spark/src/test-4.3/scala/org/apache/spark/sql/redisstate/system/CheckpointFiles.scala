@@ -77,11 +77,11 @@ object CheckpointFiles {
   /** Copies, and lets the later file stay. */
   val Objects = "objects"
 
-  /** Ways in which a file gets its name. */
+  /** Semantics of renaming a file: one of the kinds above. */
   @volatile var kind: String = Atomic
 }
 
-/** Renames through Hadoop's newer interface. */
+/** Adapter of `CheckpointFiles` for Hadoop's newer file system interface. */
 final class CheckpointFs(uri: URI, conf: Configuration, files: CheckpointFiles)
     extends DelegateToFileSystem(uri, files, conf, "file", false) {
   def this(uri: URI, conf: Configuration) = this(uri, conf, CheckpointFs.files(uri, conf))

@@ -18,7 +18,7 @@ object Pools {
   def newSingleThreadExecutor(factory: ThreadFactory): ExecutorService =
     kept(new Counted(1, factory))
 
-  /** Runs immediate work at once, and periodic work never. */
+  /** Returns an executor that runs immediate work and cancels scheduled work. */
   def newSingleThreadScheduledExecutor(factory: ThreadFactory): ScheduledExecutorService = {
     val atOnce = new Counted(1, factory)
     made.add(atOnce)
@@ -82,7 +82,7 @@ object Pools {
       }
     }
 
-    /** Returns whether all submitted work ended within this time. */
+    /** Waits for all submitted work to end; true if it ended within the time. */
     def rests(withinMs: Long): Boolean = {
       val end = System.nanoTime() + withinMs * 1000000L
       pending.synchronized {

@@ -181,7 +181,7 @@ private[system] object ProcessBody {
 
   private def named(uid: String): Option[String] = Option.when(uid != "-")(uid)
 
-  /** Kind of the error, as messages and docs/errors.md name it. */
+  /** Kind of the error that a user sees, as in the messages and docs/errors.md. */
   private def kindOf(e: Throwable): String = causes(e).collectFirst {
     case ours: RedisStateException => ours.kind
   }.getOrElse(e.getClass.getSimpleName)

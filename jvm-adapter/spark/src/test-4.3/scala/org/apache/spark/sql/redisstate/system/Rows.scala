@@ -13,7 +13,7 @@ object Rows {
   val ValueSchema: StructType =
     StructType(Seq(StructField("v", IntegerType), StructField("pad", BinaryType)))
 
-  /** Size of the padding of a value; its bytes follow from the value. */
+  /** Number of padding bytes in each value, generated from the value. */
   @volatile var padBytes: Int = 0
 
   private val toKey = UnsafeProjection.create(KeySchema)

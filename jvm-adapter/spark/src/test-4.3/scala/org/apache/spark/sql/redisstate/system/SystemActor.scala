@@ -87,7 +87,7 @@ private final class SystemActor(url: String, mutants: String) {
     case other => s"error UNKNOWN ${other.mkString(" ")}"
   }
 
-  /** Waits until background work has ended, so that a seed repeats exactly. */
+  /** Waits until background work has ended, so that a seed is reproducible. */
   private def rested(process: Played, said: String): String =
     if (process.workers.values.exists(_.isPaused)) said
     else if (!Pools.of(process.loader).forall(_.rests(RestMs)))

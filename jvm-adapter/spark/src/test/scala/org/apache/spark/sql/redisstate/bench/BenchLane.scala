@@ -27,10 +27,10 @@ private[bench] object BenchRows {
   }
 }
 
-/** Times of one batch of one lane, summed over its partitions. */
+/** Times of one batch in one lane, summed over its partitions. */
 private[bench] final case class Times(openNs: Long, updateNs: Long, commitNs: Long)
 
-/** Times of a state load: until the version is open, and until each row was read. */
+/** Times of a state load: until the version is open, and until each of its rows is read. */
 private[bench] final case class Load(openNs: Long, readNs: Long)
 
 /** One provider with some partitions of one operator; the partitions work one after the other. */

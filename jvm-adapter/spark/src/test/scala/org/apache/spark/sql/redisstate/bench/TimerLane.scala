@@ -14,7 +14,7 @@ import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.streaming.TimeMode
 
-/** Time of one batch, and the timers that fired in it. */
+/** Times of one batch, and the timers that fired in it. */
 private[bench] final case class TimerBatch(
     openNs: Long,
     scanNs: Long,

@@ -92,7 +92,7 @@ class CheckpointIdentitySuite extends AnyFunSuite with BeforeAndAfterAll {
     }
   }
 
-  /** Steps of a run before it writes; returns the gen that it then writes under. */
+  /** Steps of a run before its first write; returns the gen that the run writes under. */
   private type Writer = (MarkerFile, GenClaims, String) => String
 
   private val task: Writer = (file, claims, mine) => {
@@ -107,7 +107,7 @@ class CheckpointIdentitySuite extends AnyFunSuite with BeforeAndAfterAll {
     new CheckpointIdentity(file, claims)
       .begin(mine, version = 0, stateful = true, adoptMoved = false).get
 
-  /** Returns the fault after three runs began at once, if there is one. */
+  /** Runs three runs that begin at once; returns the fault, if there is one. */
   private def schedule(
       seed: Int,
       scheme: String,

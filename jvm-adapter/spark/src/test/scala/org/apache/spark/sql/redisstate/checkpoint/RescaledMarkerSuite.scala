@@ -17,7 +17,7 @@ class RescaledMarkerSuite extends AnyFunSuite {
   private val schedules = if (sys.env.contains("REDIS_STATE_LONG")) 1000 else 40
   private val batch = 5L
 
-  /** Kinds of file systems, by whether a created file may replace another one. */
+  /** Schemes in which a created file may replace an existing one. */
   private val Overwriting = Set("loose", "s3a")
 
   private def gen(): String = CheckpointIdentity.genOf(UUID.randomUUID().toString)
@@ -58,7 +58,7 @@ class RescaledMarkerSuite extends AnyFunSuite {
     mine
   }
 
-  /** Steps of the run that goes on from the entry of the log. */
+  /** Commits the batch of the log's entry, as the run that continues from this entry. */
   private def commit(checkpoint: LocalPath, scheme: String): Unit =
     if (entry(checkpoint, scheme).read().isDefined) {
       entry(checkpoint, scheme, "commits").create("v1\n{}".getBytes(UTF_8))

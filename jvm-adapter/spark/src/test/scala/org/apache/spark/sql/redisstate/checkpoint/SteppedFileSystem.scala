@@ -75,7 +75,7 @@ private[redisstate] object SteppedFileSystem {
 /** As HDFS: a rename happens at once or not at all. */
 private[redisstate] final class NamesFileSystem extends SteppedFileSystem("names")
 
-/** Checks whether a name is taken, and replaces a file that took the name afterwards. */
+/** Checks whether a name is used, but replaces a file that appears after the check. */
 private[redisstate] final class LooseFileSystem extends SteppedFileSystem("loose") {
   override protected def renameUnseen(src: Path, dst: Path): Boolean = {
     SteppedFileSystem.step(s"rename over ${dst.getName}")

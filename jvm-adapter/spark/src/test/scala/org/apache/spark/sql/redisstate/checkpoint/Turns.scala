@@ -27,13 +27,13 @@ private[redisstate] final class Turns(seed: Long) {
 
   def add(work: => Any): Unit = actors += new Actor(() => work)
 
-  /** Returns the turn; does nothing on a thread that is not an actor. */
+  /** Ends the turn and waits for the next; does nothing on a thread that is not an actor. */
   def step(): Unit = Option(current.get).foreach { me =>
     turn.release()
     me.go.acquire()
   }
 
-  /** Results of the actors, in the order in which they were added. */
+  /** Runs all actors to the end; returns the result of each, in the order of `add`. */
   def play(): Seq[Try[Any]] = {
     var living = actors.filter(_.result.isEmpty)
     while (living.nonEmpty) {

@@ -13,7 +13,7 @@ import org.apache.spark.util.Utils
 
 import org.redisstate.core.errors._
 
-/** The last error that a user reads is ours; Spark's callers find the conditions that they look for. */
+/** Error messages end with our text, whatever the kind; Spark's callers find their conditions. */
 class StoreErrorsSuite extends AnyFunSuite {
   private val advice = "Look at this, then do that."
   private val absent: Seq[RedisStateException] = Seq(

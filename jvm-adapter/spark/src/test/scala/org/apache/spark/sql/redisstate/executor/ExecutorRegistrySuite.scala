@@ -12,7 +12,10 @@ import org.apache.spark.sql.redisstate.conf.RedisStateConf
 import org.redisstate.core.RedisServerProcess
 import org.redisstate.core.backend.{Clock, Command, RedisBackend, Transports}
 
-/** Providers shown as serving a partition, and the life time of ephemeral state. */
+/**
+ * Providers of a process that are shown as serving a partition. Covers how long ephemeral state is
+ * kept for them.
+ */
 class ExecutorRegistrySuite extends AnyFunSuite with BeforeAndAfterAll {
   private lazy val server = new RedisServerProcess
   private lazy val harness = new ProviderHarness(server.url)
@@ -35,13 +38,13 @@ class ExecutorRegistrySuite extends AnyFunSuite with BeforeAndAfterAll {
     ask("KEYS", s"*${run.toString.replace("-", "")}*").asInstanceOf[Seq[Array[Byte]]]
       .map(new String(_, UTF_8))
 
-  /** Returns the place shown for the only partition of a checkpoint in its first run. */
+  /** Key that shows the only partition of a checkpoint, in the first run of the checkpoint. */
   private def place(run: UUID): Option[String] = keys(run).find(_.contains(":i:"))
 
   private def shown(run: UUID): Option[String] = place(run).map(key =>
     new String(ask("GET", key).asInstanceOf[Array[Byte]], UTF_8))
 
-  /** Returns the table after the next heartbeat. */
+  /** Deletes the entry; returns the value that the next heartbeat writes. */
   private def shownAgain(run: UUID): Option[String] = {
     place(run).foreach(ask("DEL", _))
     ExecutorRegistry.beat(settings)

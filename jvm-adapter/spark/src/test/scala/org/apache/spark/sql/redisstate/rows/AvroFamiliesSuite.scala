@@ -191,7 +191,7 @@ private object AvroFamiliesSuite {
     new StructType().add("v", LongType).add("t", StringType)
   )
 
-  /** Schemas known to the driver of a query. */
+  /** Schemas that the driver of a query knows. */
   private final class Schemas extends StateSchemaProvider {
     private var known = Map.empty[StateSchemaMetadataKey, StateSchemaMetadataValue]
     private var current = 0

@@ -51,7 +51,7 @@ class FamilyOracleSuite extends AnyFunSuite with BeforeAndAfterAll {
     provider
   }
 
-  /** Result of a scan: key and value bytes. */
+  /** Reads a scan to its end: key and value bytes. */
   private def rows(pairs: StateStoreIterator[UnsafeRowPair]): Seq[(Seq[Byte], Seq[Byte])] =
     try pairs.map(p => (p.key.getBytes.toSeq, Option(p.value).map(_.getBytes.toSeq).orNull)).toList
     finally pairs.close()

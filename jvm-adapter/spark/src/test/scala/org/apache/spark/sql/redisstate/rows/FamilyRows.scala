@@ -30,7 +30,10 @@ private[redisstate] final class FamilyRows(
     else fields)
   }
 
-  /** Arguments beside the spec without a meaning, as in joins of format 4: not all columns of the key. */
+  /**
+   * Key columns passed beside the spec, which have no meaning. Some are missing, as with Spark's
+   * join state format 4.
+   */
   val argument: StructType = StructType(keySchema.dropRight(1))
 
   val valueSchema: StructType = StructType(Seq(

@@ -190,7 +190,7 @@ private object KeyColumnsSuite {
       PrefixKeyScanStateEncoderSpec(timedKeys, 1),
       RangeKeyScanStateEncoderSpec(timedKeys, Seq(types.size)))
 
-    /** Columns that Spark's state reader asks for: it treats the event time as a join key. */
+    /** Key columns that Spark's state reader requests: the event time counts as a join key. */
     private val repeated = joinKeys
       .add(s"field${types.size}", LongType, nullable = false)
       .add("__event_time", LongType, nullable = false)

@@ -14,7 +14,10 @@ import org.apache.spark.unsafe.types.UTF8String
 import org.redisstate.core.errors.ConfigException
 import org.redisstate.core.format.MultiValue
 
-/** Cases beyond Spark's schema files of Python programs: nulls inside values, keys of floating point. */
+/**
+ * Nulls inside of values, and floating-point keys. Spark's schema files of Python programs never
+ * declare them.
+ */
 class GivenRowsSuite extends AnyFunSuite {
   private val variables =
     """{"stateVariables":[{"stateName":"v","stateVariableType":"ListState","ttlEnabled":false},
