@@ -6,6 +6,7 @@ only values that `build` can restore. Records become maps by field name, tuples 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import datetime, timezone
@@ -26,7 +27,7 @@ _EDGES = (1, 9999)
 UNDECLARED = "where no type is declared"
 
 
-class Shape:
+class Shape(ABC):
     """Conversion between the values of a type and their stored form.
 
     Attributes:
@@ -39,14 +40,15 @@ class Shape:
     exact: frozenset[type] = frozenset()
     runs_code = False
 
+    @abstractmethod
     def plain(self, value: Any, depth: int) -> Any:
         """Converts a value to types that msgpack writes; copies whatever is mutable.
 
         Raises:
             Misfit: `build` would not restore the same value.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def build(self, plain: Any, *, lenient: bool) -> Any:
         """Builds the value from its stored form.
 
@@ -57,7 +59,6 @@ class Shape:
             Misfit: The stored value does not have the form of the type.
             FormatError: A record has other fields than its class.
         """
-        raise NotImplementedError
 
 
 @dataclass(slots=True)
