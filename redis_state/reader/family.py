@@ -82,6 +82,18 @@ class FamilyChoice:
             self._likely = self.of(family)
         return self._likely
 
+    def corrected(self, families: Sequence[Family]) -> bool:
+        """Takes the columns of a version's family table; returns whether `likely` had others.
+
+        The list of operators describes the columns of the newest run, also of one that was refused
+        because the state has other columns, and a query may go on with other names of columns.
+        """
+        before, now = self._likely, self.codec(families)
+        if now is None or (before is not None and before.columns == now.columns):
+            return False
+        self._likely = now
+        return True
+
     def codec(self, families: Sequence[Family]) -> RowCodec | None:
         """Returns the codec of the family in a version's table; ``None`` without the family."""
         # Reads of one version bring the very same table.

@@ -107,8 +107,8 @@ class OperatorState:
         Raises:
             RedisStateError: See `get`.
         """
-        info, partitions = self._stored.open(which_of(which, version))
-        return self._choice.likely(info, partitions).family
+        codec, _ = self._stored.opened(which_of(which, version))
+        return codec.family
 
     def types(
         self, version: int | None = None, **which: Unpack[Which]

@@ -11,6 +11,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 import redis_state
+from redis_state import keys
+from redis_state.cli.main import main
+from redis_state.errors import ConfigError
+from redis_state.reader.operator_state import OperatorState
 from tests.spark.streams import REDIS, ROCKSDB, Input, Streams
 from tests.spark.test_join_format_4 import begin_as
 from tests.spark.test_operators import JOIN_FORMAT
@@ -99,6 +103,67 @@ def test_changed_columns_are_named_first(
             assert all(read.get(key) == value for key, value in read.items())
     # Nothing was changed: the query that wrote the state goes on.
     streams.run(before(source.stream(streams.spark)), "query")
+
+
+def _by(*columns: str) -> Build:
+    numbers = sf.col("v").alias("a"), (sf.col("v") * 2).alias("b"), sf.col("k")
+    return lambda frame: frame.select(*numbers).groupBy(*columns).agg(sf.max(sf.length("k")))
+
+
+def _run_with_100_keys(streams: Streams, name: str, build: Build) -> tuple[str, Input]:
+    source = streams.input(name, ROWS)
+    source.add([{"k": "k", "v": v, "n": 1} for v in range(100)])
+    return str(streams.run(build(source.stream(streams.spark)), name).id), source
+
+
+def test_keys_are_read_by_the_columns_of_the_state_not_of_a_refused_query(
+    streams: Streams, shared_redis_server: RedisServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Partition 0 of a refused query may describe its columns before another partition refuses.
+    query_id, _ = _run_with_100_keys(streams, "query", _by("a"))
+    refused_id, _ = _run_with_100_keys(streams, "refused", _by("k", "b"))
+    url = shared_redis_server.url
+    with redis_state.connect(url) as reader:
+        wait_until(lambda: reader.query(query_id).operator(0).count() == 100, "the batch")
+        ours, theirs = (reader.query(id_).info.gen for id_ in (query_id, refused_id))
+        with shared_redis_server.client() as client:
+            listed = client.hget(keys.query(theirs), "op:0:default")
+            client.hset(keys.query(ours), "op:0:default", listed)
+
+        def fresh() -> OperatorState:
+            return reader.query(query_id).operator(0)
+
+        assert fresh().family() == fresh().families()[0]
+        assert fresh().get({"a": 7}) == fresh().get([7]) == {"max": 1}
+        assert (
+            fresh().get_many([{"a": v} for v in range(90, 110)]) == [{"max": 1}] * 10 + [None] * 10
+        )
+        assert fresh().view().get({"a": 7}) == fresh().get({"a": 7}, at=0) == {"max": 1}
+        assert [one.value for one in fresh().history({"a": 7})] == [{"max": 1}]
+        assert reader.sql(f'SELECT max FROM "{query_id}" WHERE a = 7').to_pylist() == [{"max": 1}]
+        with pytest.raises(ConfigError, match="'b' is unknown, 'a' is missing"):
+            fresh().get({"k": "k", "b": 14})
+    assert main(["get", query_id, "a=7", "--url", url]) == 0
+    assert '"max": 1' in capsys.readouterr().out
+
+
+def test_keys_are_read_by_the_columns_that_a_running_query_has_now(
+    streams: Streams, shared_redis_server: RedisServer
+) -> None:
+    query_id, source = _run_with_100_keys(streams, "query", _by("a", "b"))
+    with redis_state.connect(shared_redis_server.url) as reader:
+        state = reader.query(query_id).operator(0)
+        wait_until(lambda: state.count() == 100, "the batch")
+        # Many keys show that each lies where Spark's shuffle sends it.
+        assert state.get_many([{"a": v, "b": 2 * v} for v in range(100)]) == [{"max": 1}] * 100
+        source.add([{"k": "word", "v": 500, "n": 1}])
+        streams.run(_by("b", "a")(source.stream(streams.spark)), "query")
+        wait_until(lambda: reader.query(query_id).operator(0).count() == 101, "the next batch")
+        assert state.get({"b": 1000, "a": 500}) == state.get({"a": 500, "b": 1000}) == {"max": 4}
+        # The rows of the first batch go on under the new names.
+        assert state.get_many([{"b": v, "a": 2 * v} for v in range(100)]) == [{"max": 1}] * 100
+        assert state.get({"a": 7, "b": 14}) is None
+        assert state.get({"a": 7, "b": 14}, at=0) == {"max": 1}
 
 
 def test_rows_that_fit_go_on_under_the_new_columns(

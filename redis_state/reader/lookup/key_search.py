@@ -9,8 +9,9 @@ from itertools import chain
 from typing import Any
 
 from redis_state.backend.client import Client
+from redis_state.errors import ConfigError
 from redis_state.format.bucketing import bucketing_hashes
-from redis_state.format.header import ORDERED_KINDS
+from redis_state.format.header import ORDERED_KINDS, Family
 from redis_state.protocol.opening import Opened
 from redis_state.protocol.registry import OperatorInfo
 from redis_state.reader.block_cache import BYTES_MAX
@@ -19,6 +20,7 @@ from redis_state.reader.lookup.asked_keys import AskedKeys
 from redis_state.reader.lookup.many_keys import look_up
 from redis_state.reader.lookup.placement import Placement
 from redis_state.reader.lookup.row_sizes import decoded_bytes
+from redis_state.reader.scan import families_of
 from redis_state.reader.source import Source
 from redis_state.reader.table_columns import RowCodec
 from redis_state.reader.versions import VersionRequest
@@ -133,15 +135,32 @@ class KeyedReads:
         return search.codec.likely_partition(key, partitions=info.partitions)
 
     def _search(self, keys: AskedKeys, wanted: VersionRequest) -> tuple[_Search, OperatorInfo]:
+        try:
+            search, info = self._searched(keys, wanted)
+        except ConfigError:
+            # The keys may fit the columns of the version, but not those that were expected.
+            _, opened = self._open(wanted, None)
+            if not self._choice.corrected(families_of(self._client, opened)):
+                raise
+        else:
+            if search.other is None or not self._choice.corrected(search.other):
+                return search, info
+        # Other columns lead to other partitions.
+        self._placement = Placement()
+        return self._searched(keys, wanted)
+
+    def _searched(self, keys: AskedKeys, wanted: VersionRequest) -> tuple[_Search, OperatorInfo]:
         every = False
         while True:
             codec, info, opened, places, complete = self._begin(keys, wanted, every=every)
             search = _Search(self._client, self._source, self._choice, codec, keys)
             search.run([(opened[number], of_one) for number, of_one in places.items()])
-            self._placement.found(codec, map(keys.at, search.hits.places()))
             left = search.hits.left()
-            has_one = info.partitions == 1 and not info.alone
-            if not left or has_one or self._placement.is_certain(codec):
+            is_final = info.partitions == 1 and not info.alone
+            if search.other is None:
+                self._placement.found(codec, map(keys.at, search.hits.places()))
+                is_final |= self._placement.is_certain(codec)
+            if not left or is_final:
                 return search, info
             if not complete:
                 others = self._others(info, wanted, opened)
@@ -228,6 +247,8 @@ class _Search:
 
     Attributes:
         hits: Values that were found.
+        other: Family table of a partition whose key columns are not those of the codec; ``None``
+            if no partition has others.
     """
 
     def __init__(
@@ -244,6 +265,7 @@ class _Search:
         self.codec = codec
         self._keys = keys
         self._stored = keys.stored(codec)
+        self.other: Sequence[Family] | None = None
         self.hits = Hits(len(keys))
 
     def run(self, asked: Sequence[_KeysByNumber]) -> None:
@@ -270,6 +292,7 @@ class _Search:
                 values, stored = found.values, self._stored
                 if own.layout != self.codec.layout:
                     # The registry describes another layout of keys than this version has.
+                    self.other = found.families
                     stored = self._keys.stored(own)
                     again = [(found.opened, [stored[at] for at in of_one])]
                     (other,) = look_up(self._client, again, kind=own.family.kind)
