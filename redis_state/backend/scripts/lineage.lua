@@ -13,8 +13,14 @@ local function snapshot_field(version, uid) return 's:' .. text(version) .. ':' 
 -- First word of a manifest entry: the parent of a delta, the writer of a snapshot.
 local function ref(entry) return string.match(entry, '^%S+') end
 
+-- Flags are the last word, and few: a pattern that begins anywhere costs more than all else of a step.
 local function has_flag(entry, flag)
-  return string.find(string.match(entry, '%S+$'), flag, 1, true) ~= nil
+  for at = #entry, 1, -1 do
+    local letter = string.sub(entry, at, at)
+    if letter == flag then return true end
+    if letter == ' ' then return false end
+  end
+  return false
 end
 
 local function is_there(version, uid)

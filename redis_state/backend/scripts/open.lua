@@ -46,16 +46,17 @@ if version > 0 and (not uid or not is_there(version, uid)) then return missing(v
 if held and version == opened and uid ~= opened_uid then return {'FENCED', 'pinned', opened_uid} end
 
 local cached = {}
-for i = 4, #ARGV, 2 do cached[ARGV[i] .. ':' .. ARGV[i + 1]] = true end
+for i = 4, #ARGV, 2 do cached[delta_field(ARGV[i], ARGV[i + 1])] = true end
 local reply = {'OK', text(version), uid, held and '1' or '0', text(opened), meta('w'), '0', '-'}
 local at, at_uid = version, uid
-while at > 0 and not cached[text(at) .. ':' .. at_uid] do
-  local delta_name = delta_field(at, at_uid)
-  local delta = meta(delta_name)
+local delta_name = delta_field(at, at_uid)
+while at > 0 and not cached[delta_name] do
   local snapshot_name = snapshot_field(at, at_uid)
-  local snapshot = meta(snapshot_name)
-  local parent_cached = delta and cached[text(at - 1) .. ':' .. ref(delta)]
-  if snapshot and not parent_cached then
+  local found = redis.call('HMGET', META, delta_name, snapshot_name)
+  local delta, snapshot = found[1], found[2]
+  local parent = delta and ref(delta)
+  local parent_name = delta and delta_field(at - 1, parent)
+  if snapshot and not (delta and cached[parent_name]) then
     reply[#reply + 1] = snapshot_name
     reply[#reply + 1] = snapshot
     at, at_uid = 0, '-'
@@ -65,7 +66,7 @@ while at > 0 and not cached[text(at) .. ':' .. at_uid] do
     if has_flag(delta, 'c') then
       at, at_uid = 0, '-'
     else
-      at, at_uid = at - 1, ref(delta)
+      at, at_uid, delta_name = at - 1, parent, parent_name
     end
   else
     return missing(at)
