@@ -87,23 +87,37 @@ final class Layer(initialRows: Int, initialBytes: Int)
    * Returns an equal layer without unused room, for a layer that does not change any more. Readers
    * of this layer are not disturbed.
    */
-  def trimmed: Layer =
-    if (end >= arena.length - arena.length / 8 && heads.length <= chainsFor(size)) this
+  def trimmed: Layer = {
+    val hasSpareChains = heads.length > chainsFor(size)
+    if (!hasSpareChains && end >= arena.length - arena.length / 8) this
     else {
-      val copy = new Layer(size, end)
+      val copy = new Layer(if (hasSpareChains) size else 0, end)
       System.arraycopy(arena, 0, copy.arena, 0, end)
       copy.end = end
       copy.size = size
       copy.removals = removals
       copy.cleared = cleared
       copy.orders = orders
-      copy.link(entries())
+      if (hasSpareChains) copy.link(entries())
+      else {
+        // The links between entries are in the arena, and stay right while the chains are the same.
+        copy.heads = heads.clone()
+        copy.filter = filter.clone()
+      }
       copy
     }
+  }
 
   /** Entry of a key, or -1. */
-  def find(hash: Int, key: Array[Byte], keyOffset: Int, keyLength: Int): Int = {
-    val mixed = mix(hash, key, keyOffset, keyLength)
+  def find(hash: Int, key: Array[Byte], keyOffset: Int, keyLength: Int): Int =
+    findMixed(mix(hash, key, keyOffset, keyLength), hash, key, keyOffset, keyLength)
+
+  private def findMixed(
+      mixed: Int,
+      hash: Int,
+      key: Array[Byte],
+      keyOffset: Int,
+      keyLength: Int): Int = {
     var at = if (mayHold(mixed)) heads(mixed & (heads.length - 1)) - 1 else -1
     while (at >= 0) {
       if (int(at + HashAt) == hash && int(at + KeyLengthAt) == keyLength) {
@@ -212,11 +226,13 @@ final class Layer(initialRows: Int, initialBytes: Int)
       keyLength: Int,
       valueLength: Int,
       room: Int): Int = {
-    unlink(hash, key, keyOffset, keyLength)
+    val mixed = mix(hash, key, keyOffset, keyLength)
+    val old = findMixed(mixed, hash, key, keyOffset, keyLength)
+    if (old >= 0) unlink(old, mixed)
     if (size >= heads.length) grow()
     ensure(HeadBytes + keyLength.toLong + room)
     val at = end
-    val head = use(mix(hash, key, keyOffset, keyLength))
+    val head = use(mixed)
     setInt(at, heads(head))
     setInt(at + HashAt, hash)
     setInt(at + KeyLengthAt, keyLength)
@@ -230,15 +246,12 @@ final class Layer(initialRows: Int, initialBytes: Int)
     at
   }
 
-  /** Unlinks an entry; links are the only bytes of the arena that change. */
-  private def unlink(hash: Int, key: Array[Byte], keyOffset: Int, keyLength: Int): Unit = {
-    val old = find(hash, key, keyOffset, keyLength)
-    if (old >= 0) drop(old)
-  }
-
   /** Removes an entry from the layer. */
-  private def drop(old: Int): Unit = {
-    val head = mixOf(old) & (heads.length - 1)
+  private def drop(old: Int): Unit = unlink(old, mixOf(old))
+
+  /** Unlinks an entry; links are the only bytes of the arena that change. */
+  private def unlink(old: Int, mixed: Int): Unit = {
+    val head = mixed & (heads.length - 1)
     if (heads(head) == old + 1) heads(head) = int(old)
     else {
       var at = heads(head) - 1
@@ -380,6 +393,10 @@ object Layer {
     s"one batch changes more than $bytesMax bytes of one partition. Nothing was written. " +
       "Use more shuffle partitions or smaller batches.")
 
+  /** Bytes that rows take at most in a layer. */
+  private[core] def bytesFor(rows: RowBlock): Long =
+    rows.bytes.length + Arena.HeadBytes.toLong * rows.count
+
   /** Sorted entries, valid for the bytes and rows that the layer had then. */
   private final class SortedEntries(val entries: Array[Int], val end: Int, val size: Int)
 
@@ -394,7 +411,8 @@ object Layer {
 
   /** One layer that says what these say together; removals stay, since older rows may lie below. */
   def merge(newest: Seq[Layer]): Layer = {
-    val merged = new Layer(newest.map(_.rows).sum)
+    val bytes = newest.iterator.map(_.usedBytes.toLong).sum
+    val merged = new Layer(newest.map(_.rows).sum, math.min(BytesMax, bytes).toInt)
     newest.reverseIterator.foreach { layer =>
       layer.cleared.reverse.foreach(merged.clear)
       layer.entries().foreach { e =>
