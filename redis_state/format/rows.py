@@ -134,12 +134,10 @@ def find(payload: bytes, wanted: Collection[bytes]) -> dict[bytes, bytes] | None
         ``None`` if the rows have no common layout, or violate the format. The caller then uses
         `columns`, which decodes them or raises.
     """
-    start = _start_of(payload[: _begins_with(payload)])
-    if start is None:
+    alike = _alike(payload)
+    if alike is None:
         return None
-    layout = _layout_of(start, payload[start.value_at : start.value_at + _HEAD_BYTES_MAX])
-    if layout is None or start.first + start.rows * layout.length != len(payload):
-        return None
+    start, layout = alike
     first, count, length = start.first, start.rows, layout.length
     for at, head in ((first, start.key_head), (start.value_at, layout.value_head)):
         for place, byte in enumerate(head, at):
@@ -159,6 +157,47 @@ def find(payload: bytes, wanted: Collection[bytes]) -> dict[bytes, bytes] | None
         if row < count and keys[row] == key:
             found[key] = payload[rest + row * length : end + row * length]
     return found
+
+
+class Heads(NamedTuple):
+    """MessagePack heads of the keys and of the values in a payload whose rows have one layout."""
+
+    key: bytes
+    value: bytes
+
+    @property
+    def key_bytes(self) -> int:
+        """Bytes of each key."""
+        return _size_in(self.key)
+
+    @property
+    def value_bytes(self) -> int:
+        """Bytes of each value."""
+        return _size_in(self.value)
+
+
+def cut_alike(payload: bytes) -> tuple[Heads, bytes] | None:
+    """Cuts the array's head off a payload whose rows have one layout, judged by the first row.
+
+    Returns:
+        The heads of the first row, and the bytes of all rows; the caller has to check the heads of
+        the other rows, and the order of the keys. ``None`` if the rows have different lengths.
+    """
+    alike = _alike(payload)
+    if alike is None:
+        return None
+    start, layout = alike
+    return Heads(start.key_head, layout.value_head), payload[start.first :]
+
+
+def _alike(payload: bytes) -> tuple[_Start, _Layout] | None:
+    start = _start_of(payload[: _begins_with(payload)])
+    if start is None:
+        return None
+    layout = _layout_of(start, payload[start.value_at : start.value_at + _HEAD_BYTES_MAX])
+    if layout is None or start.first + start.rows * layout.length != len(payload):
+        return None
+    return start, layout
 
 
 def _by_halves(

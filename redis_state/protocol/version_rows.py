@@ -9,9 +9,9 @@ all rows, and supports only ordered families.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, islice
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from redis_state.errors import FormatError
 from redis_state.format.block import HEADER_BYTES
@@ -26,15 +26,26 @@ from redis_state.format.segment import (
     field_names,
     part_fields,
     read_header,
+    read_payload,
     read_segment,
     read_table,
+    table_of,
 )
+
+if TYPE_CHECKING:
+    from redis_state.rows.row_matrix import RowMatrix
 
 Fetch = Callable[[Segment, Sequence[str]], Sequence[bytes | None]]
 """Reads fields of a segment by name, like `PartitionClient.fetch`."""
 
 FIELDS_AT_ONCE = 64
 SAMPLE_ROWS = 10_000
+
+_TOGETHER_BYTES = 4 << 20
+"""Bytes of blocks that are turned into one array: enough for arrays to pay off."""
+
+_WHOLE = {bytes, type(None)}
+"""Types of changes that do not need the value below."""
 
 
 class VersionRows:
@@ -109,6 +120,35 @@ class VersionRows:
             below = self._rows(self._take(self._bucket_names(at, modulus)))
             yield self._folded(below, own.get(at, ()))
 
+    def matrices(self) -> Iterator[RowMatrix | dict[bytes, bytes]]:
+        """Yields the rows of the hashed families like `hashed`, as arrays where they can be.
+
+        Rows of one width that no delta changed are in arrays. Needs numpy and pyarrow.
+        """
+        from redis_state.rows.row_matrix import KeySet, matrices
+
+        hashed = {family.id for family in self.families if not family.ordered}
+        changed = {
+            key: change for key, change in self._changes.rows.items() if family_of(key) in hashed
+        }
+        if self._changes.tombstones or not set(map(type, changed.values())) <= _WHOLE:
+            yield from self.hashed()
+            return
+        for key in changed:
+            del self._changes.rows[key]
+        keys = KeySet(changed)
+        for blocks in self._blocks_together():
+            for rows, alike in matrices(blocks):
+                if rows is not None and rows.prefixes() <= self._prefixes:
+                    yield rows.without(keys)
+                else:
+                    for name, payload in alike:
+                        yield self._unchanged(table_of(self._base, name, payload), changed)
+        for bucket, parts in self._head.parts.items():
+            below = self._rows(self._blocks(part_fields(bucket, parts)))
+            yield self._unchanged(below, changed)
+        yield {self._checked(key): value for key, value in changed.items() if type(value) is bytes}
+
     def ordered_families(self) -> list[int]:
         """Returns the families that have ordered rows in the base or in the table."""
         of_table = {family.id for family in self.families if family.ordered}
@@ -171,6 +211,32 @@ class VersionRows:
             if change is not None:
                 found[self._checked(key)] = change.data if isinstance(change, Appended) else change
         return found
+
+    def _blocks_together(self) -> Iterator[list[tuple[str, bytes]]]:
+        """Yields names and payloads of the base's buckets of one part, many at a time."""
+        parts, count = self._head.parts, self._base.entry.buckets
+        names = iter([str(bucket) for bucket in range(count) if parts.get(bucket, 1) == 1])
+        group: list[tuple[str, bytes]] = []
+        size = 0
+        while chunk := list(islice(names, FIELDS_AT_ONCE)):
+            for name, raw in self._blocks(chunk):
+                payload = read_payload(self._base, name, raw)
+                group.append((name, payload))
+                size += len(payload)
+            if size >= _TOGETHER_BYTES:
+                yield group
+                group, size = [], 0
+        yield group
+
+    def _unchanged(
+        self, below: Mapping[bytes, Value], changed: Mapping[bytes, Value]
+    ) -> dict[bytes, bytes]:
+        """Returns the rows of the base that the changes leave as they are."""
+        return {
+            self._checked(key): value.data if isinstance(value, Appended) else value
+            for key, value in below.items()
+            if value is not None and key not in changed
+        }
 
     def _checked(self, key: bytes) -> bytes:
         if key[:FAMILY_BYTES] not in self._prefixes:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from redis_state.backend.client import Client
 from redis_state.format.header import Family
@@ -10,13 +11,21 @@ from redis_state.format.rows import stored_key
 from redis_state.protocol.opening import Opened
 from redis_state.protocol.registry import OperatorInfo
 from redis_state.reader.family import FamilyChoice
-from redis_state.reader.scan import ScanRows, families_of, pieces_of
+from redis_state.reader.scan import ScanRows, arrays_of, families_of, pieces_of
 from redis_state.reader.source import Source
 from redis_state.reader.table_columns import RowCodec
 from redis_state.reader.versions import VersionRequest
 
+if TYPE_CHECKING:
+    from redis_state.rows.row_matrix import RowMatrix
+
 RowPiece = tuple[RowCodec, ScanRows]
 """Rows of one partition, and their codec."""
+
+ArrayPiece = tuple[RowCodec, "ScanRows | RowMatrix"]
+"""Like `RowPiece`; rows of equal width as arrays."""
+
+R = TypeVar("R", "ScanRows", "ScanRows | RowMatrix")
 
 
 class StoredRows:
@@ -71,19 +80,32 @@ class StoredRows:
         Raises:
             RedisStateError: See `OperatorState.items`.
         """
+        return self._of_family(partitions, pieces_of)
+
+    def arrays(self, partitions: Sequence[Opened]) -> Iterator[ArrayPiece]:
+        """Yields the rows like `rows`, as arrays where their widths are equal.
+
+        Raises:
+            RedisStateError: See `OperatorState.items`.
+        """
+        return self._of_family(partitions, arrays_of)
+
+    def _of_family(
+        self,
+        partitions: Sequence[Opened],
+        read: Callable[[Client, Opened], Iterator[tuple[R, Sequence[Family]]]],
+    ) -> Iterator[tuple[RowCodec, R]]:
         for opened in partitions:
             table: Sequence[Family] | None = None
             codec: RowCodec | None = None
-            for rows, families in pieces_of(self._client, opened):
+            for rows, families in read(self._client, opened):
                 if families is not table:
                     table, codec = families, self._choice.codec(families)
                 if codec is None:
                     continue
-                if len(families) > 1:
-                    own = stored_key(codec.family.id, b"")
-                    rows = [row for row in rows if row[0].startswith(own)]
-                if rows:
-                    yield codec, rows
+                own = _own(rows, codec.family.id) if len(families) > 1 else rows
+                if len(own):
+                    yield codec, own
 
     def count(self, wanted: VersionRequest) -> int:
         """Returns the number of keys of the family.
@@ -100,3 +122,11 @@ class StoredRows:
             heads = [opened.segments[0].entry for opened in partitions if opened.segments]
             return sum(head.live - head.internal for head in heads)
         return sum(len(rows) for _, rows in self.rows(partitions))
+
+
+def _own(rows: R, family: int) -> R:
+    """Returns the rows of a family."""
+    if isinstance(rows, Sequence):
+        own = stored_key(family, b"")
+        return [row for row in rows if row[0].startswith(own)]
+    return rows.of_family(family)

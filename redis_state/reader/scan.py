@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from redis_state.backend.client import Client
 from redis_state.format.header import Family
@@ -12,6 +13,9 @@ from redis_state.protocol.opening import Opened
 from redis_state.protocol.segments import fetch
 from redis_state.protocol.version_rows import VersionRows, header_of
 from redis_state.reader.reopening import Reopening
+
+if TYPE_CHECKING:
+    from redis_state.rows.row_matrix import RowMatrix
 
 ScanRows = Sequence[tuple[bytes, bytes]]
 """Stored keys and their values."""
@@ -29,6 +33,18 @@ def pieces_of(client: Client, opened: Opened) -> Iterator[tuple[ScanRows, Sequen
     """
     version = Reopening(client, opened, attempted="reading all rows")
     yield from version.rows(partial(_read, client))
+
+
+def arrays_of(
+    client: Client, opened: Opened
+) -> Iterator[tuple[ScanRows | RowMatrix, Sequence[Family]]]:
+    """Yields rows like `pieces_of`, as arrays where widths are equal; needs numpy and pyarrow.
+
+    Raises:
+        RedisStateError: See `pieces_of`.
+    """
+    version = Reopening(client, opened, attempted="reading all rows")
+    yield from version.rows(partial(_read_arrays, client))
 
 
 def rows_of(client: Client, opened: Opened) -> Iterator[tuple[bytes, bytes, Sequence[Family]]]:
@@ -67,16 +83,43 @@ def _family_table(client: Client, opened: Opened) -> tuple[Family, ...] | None:
 def _read(client: Client, opened: Opened) -> Iterator[tuple[ScanRows, Sequence[Family]]]:
     if not opened.segments:
         return
-    read = partial(fetch, client, opened.id)
-    version = VersionRows(read, opened.segments, where=str(opened.id))
-    families, live = version.families, 0
+    version = _rows(client, opened)
+    live = 0
     for group in version.hashed():
         live += len(group)
         if group:
-            yield list(group.items()), families
+            yield list(group.items()), version.families
+    yield from _ordered(version, live)
+
+
+def _read_arrays(
+    client: Client, opened: Opened
+) -> Iterator[tuple[ScanRows | RowMatrix, Sequence[Family]]]:
+    if not opened.segments:
+        return
+    version = _rows(client, opened)
+    live = 0
+    for group in version.matrices():
+        live += len(group)
+        if len(group):
+            yield list(group.items()) if isinstance(group, dict) else group, version.families
+    yield from _ordered(version, live)
+
+
+def _ordered(version: VersionRows, live: int) -> Iterator[tuple[ScanRows, Sequence[Family]]]:
+    """Yields the rows of the ordered families, and checks the number of all rows.
+
+    Args:
+        live: Number of rows of the hashed families.
+    """
     for family in version.ordered_families():
         rows = version.ordered(family)
         while piece := list(islice(rows, _ROWS_AT_ONCE)):
             live += len(piece)
-            yield piece, families
+            yield piece, version.families
     version.check(live)
+
+
+def _rows(client: Client, opened: Opened) -> VersionRows:
+    read = partial(fetch, client, opened.id)
+    return VersionRows(read, opened.segments, where=str(opened.id))

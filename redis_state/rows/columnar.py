@@ -18,6 +18,7 @@ from redis_state.format.rows import FAMILY_BYTES
 from redis_state.rows.arrow_types import arrow_field, arrow_type
 from redis_state.rows.codec import FamilyCodec
 from redis_state.rows.row_bytes import UnsafeRows
+from redis_state.rows.row_matrix import Pieces, split
 from redis_state.rows.spark_types import UNASKED, Atomic, Struct, Type
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class NotColumnarError(Exception):
     """The rows must be read one by one."""
 
 
-def key_arrays(codec: FamilyCodec, keys: Sequence[bytes]) -> list[pa.Array]:
+def key_arrays(codec: FamilyCodec, keys: Pieces) -> list[pa.Array]:
     """Decodes the key columns of stored keys, in their order.
 
     Raises:
@@ -57,25 +58,19 @@ def key_arrays(codec: FamilyCodec, keys: Sequence[bytes]) -> list[pa.Array]:
         case "none":
             return _struct(_joined(keys, at), codec.read_keys.columns)
         case "prefix":
-            ends = [
-                at + _LENGTH_BYTES + int.from_bytes(key[at : at + _LENGTH_BYTES], "little")
-                for key in keys
-            ]
-            fronts = [key[at + _LENGTH_BYTES : end] for key, end in zip(keys, ends, strict=True)]
-            backs = [key[end:] for key, end in zip(keys, ends, strict=True)]
+            fronts, backs = _halves(keys, at)
             return _struct(_joined(fronts, 0), first) + _struct(_joined(backs, 0), rest)
         case "ts-prefix":
             cut = at + _TIMESTAMP_BYTES
-            times, rows = [key[at:cut] for key in keys], [key[cut:] for key in keys]
+            times, rows = _cut(keys, at, cut), _cut(keys, cut, None)
         case "ts-postfix":
-            times = [key[-_TIMESTAMP_BYTES:] for key in keys]
-            rows = [key[at:-_TIMESTAMP_BYTES] for key in keys]
+            times, rows = _cut(keys, -_TIMESTAMP_BYTES, None), _cut(keys, at, -_TIMESTAMP_BYTES)
         case _:
             raise NotColumnarError
     return [*_struct(_joined(rows, 0), first), _times(times)]
 
 
-def value_arrays(codec: FamilyCodec, values: Sequence[bytes]) -> list[pa.Array]:
+def value_arrays(codec: FamilyCodec, values: Pieces) -> list[pa.Array]:
     """Decodes the value columns of values, in their order.
 
     Raises:
@@ -107,31 +102,62 @@ class _RowMemory:
     sizes: Ints
 
 
-def _joined(parts: Sequence[bytes], skip: int) -> _RowMemory:
+def _cut(pieces: Pieces, start: int, end: int | None) -> Pieces:
+    if isinstance(pieces, np.ndarray):
+        return pieces[:, start:end]
+    return [piece[start:end] for piece in pieces]
+
+
+def _halves(keys: Pieces, at: int) -> tuple[Pieces, Pieces]:
+    """Cuts keys of kind `prefix` in two; the length of the first half stands at a position."""
+    begin = at + _LENGTH_BYTES
+    if isinstance(keys, np.ndarray):
+        lengths = np.ascontiguousarray(keys[:, at:begin]).view("<u4")[:, 0]
+        if (lengths != lengths[0]).any():
+            return _halves(split(keys), at)
+        end = begin + int(lengths[0])
+        return keys[:, begin:end], keys[:, end:]
+    ends = [begin + int.from_bytes(key[at:begin], "little") for key in keys]
+    fronts = [key[begin:end] for key, end in zip(keys, ends, strict=True)]
+    return fronts, [key[end:] for key, end in zip(keys, ends, strict=True)]
+
+
+def _lines(lines: Bytes, skip: int) -> _RowMemory:
+    """Returns rows of one width; see `_joined`."""
+    head = skip + _VERSION_BYTES
+    count, size = len(lines), lines.shape[1] - head
+    if not count or size < 0 or size % _WORD or lines[:, skip].any():
+        raise NotColumnarError
+    words = np.ascontiguousarray(lines[:, head:]).reshape(-1).view("<i8")
+    sizes = np.full(count, size, np.int64)
+    return _RowMemory(words, np.arange(count, dtype=np.int64) * (size // _WORD), sizes)
+
+
+def _joined(parts: Pieces, skip: int) -> _RowMemory:
     """Concatenates rows.
 
     Args:
         parts: Rows, each after its encoding version.
         skip: Bytes in front of the version.
     """
+    if isinstance(parts, np.ndarray):
+        return _lines(parts, skip)
     head = skip + _VERSION_BYTES
     lengths = np.fromiter(map(len, parts), np.int64, len(parts))
     sizes = lengths - head
     if not len(parts) or (sizes < 0).any() or (sizes % _WORD).any():
         raise NotColumnarError
     data = np.frombuffer(b"".join(parts), np.uint8)
+    if (lengths == lengths[0]).all():
+        return _lines(data.reshape(len(parts), -1), skip)
     ends = np.cumsum(lengths)
     starts = ends - lengths
     if data[starts + skip].any():
         raise NotColumnarError
-    if (lengths == lengths[0]).all():
-        plain = data.reshape(len(parts), -1)[:, head:]
-    else:
-        kept = np.ones(len(data), np.bool_)
-        for at in range(head):
-            kept[starts + at] = False
-        plain = data[kept]
-    words = np.ascontiguousarray(plain).reshape(-1).view("<i8")
+    kept = np.ones(len(data), np.bool_)
+    for at in range(head):
+        kept[starts + at] = False
+    words = data[kept].view("<i8")
     return _RowMemory(words, (np.cumsum(sizes) - sizes) // _WORD, sizes)
 
 
@@ -271,8 +297,8 @@ def _decimal(type_: Atomic, unscaled: npt.NDArray[Any], null: Flags) -> pa.Array
     return _checked(_array(type_, np.ascontiguousarray(unscaled), null))
 
 
-def _times(times: Sequence[bytes]) -> pa.Array:
-    joined = b"".join(times)
+def _times(times: Pieces) -> pa.Array:
+    joined = times.tobytes() if isinstance(times, np.ndarray) else b"".join(times)
     if len(joined) != len(times) * _TIMESTAMP_BYTES:
         raise NotColumnarError
     biased = np.frombuffer(joined, ">u8").astype(np.uint64)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from redis_state.errors import ConfigError
 from redis_state.format.rows import split_elements
-from redis_state.reader.family_scan import RowPiece, StoredRows
+from redis_state.reader.family_scan import ArrayPiece, StoredRows
 from redis_state.reader.scan import ScanRows
 from redis_state.reader.table_columns import RowCodec, TableColumns
 from redis_state.reader.tables.column_arrays import key_columns, value_columns
@@ -29,10 +29,15 @@ if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
+    from redis_state.protocol.opening import Opened
+    from redis_state.rows.row_matrix import Pieces, RowMatrix
+
 ROWS = 65_536
 """Default rows of a batch."""
 
 _BYTES_MAX = 64 << 20
+_ARRAY_ROWS_MIN = 4_096
+"""Fewer rows are put together with others, since a batch has a fixed cost."""
 _WHAT = "making an Arrow table"
 
 
@@ -52,7 +57,7 @@ def batches(
         )
     codec, partitions = stored.opened(wanted)
     first = _Maker(codec, prefix, where, columns)
-    return _batches(first, stored.rows(partitions), rows)
+    return _batches(first, first.pieces(stored, partitions), rows)
 
 
 def table(
@@ -66,7 +71,7 @@ def table(
     pa = library(_WHAT)
     codec, partitions = stored.opened(wanted)
     first = _Maker(codec, prefix, where, columns)
-    found = list(_batches(first, stored.rows(partitions), ROWS, widen=True))
+    found = list(_batches(first, first.pieces(stored, partitions), ROWS, widen=True))
     if first.schema is not None:
         return pa.Table.from_batches(found, first.schema)
     tables = [pa.Table.from_batches([one]) for one in found]
@@ -182,32 +187,65 @@ class _Maker:
         name = columns.names[at]
         return inferred(values, name) if type_ is None else named_array(name, type_, values)
 
+    @property
+    def takes_arrays(self) -> bool:
+        """True if the columns can be made from arrays of rows."""
+        codec = self.codec
+        return (
+            isinstance(codec, FamilyCodec) and self._chosen.every and not codec.family.multi_value
+        )
+
+    def pieces(self, stored: StoredRows, partitions: Sequence[Opened]) -> Iterator[ArrayPiece]:
+        """Yields the rows of partitions, as arrays where that helps."""
+        return stored.arrays(partitions) if self.takes_arrays else stored.rows(partitions)
+
+    def batch_of_array(self, stored: RowMatrix) -> pa.RecordBatch:
+        """Returns rows as a batch; only for a maker that takes arrays.
+
+        Raises:
+            FormatError: The rows are not of this family.
+        """
+        import pyarrow as pa
+
+        arrays = self._of_columns(stored.keys, stored.values)
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
     def _by_column(self, stored: ScanRows) -> list[pa.Array] | None:
         """Returns the columns of all rows at once; ``None`` for a codec without columns."""
-        codec, keys = self._chosen.codec, self._chosen.columns.keys
+        codec = self._chosen.codec
         if not isinstance(codec, FamilyCodec):
             return None
-        of_values: Sequence[bytes] = [value for _, value in stored]
-        counts: list[int] | None = None
-        if codec.family.multi_value:
-            lists = [split_elements(value) for value in of_values]
-            counts = [len(elements) for elements in lists]
-            of_values = [element for elements in lists for element in elements]
+        keys, values = [key for key, _ in stored], [value for _, value in stored]
+        if not codec.family.multi_value:
+            return self._of_columns(keys, values)
+        lists = [split_elements(value) for value in values]
+        elements = [element for of_one in lists for element in of_one]
+        return self._of_columns(keys, elements, [len(of_one) for of_one in lists])
+
+    def _of_columns(
+        self, keys: Pieces, values: Pieces, counts: Sequence[int] | None = None
+    ) -> list[pa.Array]:
+        """Returns the wanted columns.
+
+        Args:
+            counts: Number of values of each key; ``None`` means one.
+        """
+        codec, count = self._chosen.codec, self._chosen.columns.keys
         found: dict[int, pa.Array] = {}
-        if any(at < keys for at in self._places):
-            arrays = key_columns(codec, [key for key, _ in stored])
+        if any(at < count for at in self._places):
+            arrays = key_columns(codec, keys)
             if counts is not None:
                 from redis_state.rows import columnar
 
                 arrays = columnar.repeated(arrays, counts)
             found |= enumerate(arrays)
-        if any(at >= keys for at in self._places):
-            found |= enumerate(value_columns(codec, of_values), keys)
+        if any(at >= count for at in self._places):
+            found |= enumerate(value_columns(codec, values), count)
         return [found[at] for at in self._places]
 
 
 def _batches(
-    maker: _Maker, pieces: Iterable[RowPiece], rows: int, *, widen: bool = False
+    maker: _Maker, pieces: Iterable[ArrayPiece], rows: int, *, widen: bool = False
 ) -> Iterator[pa.RecordBatch]:
     """Yields batches of at most `rows` rows.
 
@@ -225,7 +263,7 @@ def _batches(
             yield batch.slice(start, rows)
 
 
-def _made(maker: _Maker, pieces: Iterable[RowPiece], rows: int) -> Iterator[pa.RecordBatch]:
+def _made(maker: _Maker, pieces: Iterable[ArrayPiece], rows: int) -> Iterator[pa.RecordBatch]:
     pending: list[tuple[bytes, bytes]] = []
     size = 0
     for codec, piece in pieces:
@@ -233,6 +271,12 @@ def _made(maker: _Maker, pieces: Iterable[RowPiece], rows: int) -> Iterator[pa.R
             if pending:
                 yield maker.batch(pending)
             maker, pending, size = maker.like(codec), [], 0
+        if not isinstance(piece, Sequence):
+            if maker.takes_arrays and len(piece) >= _ARRAY_ROWS_MIN:
+                for start in range(0, len(piece), rows):
+                    yield maker.batch_of_array(piece[start : start + rows])
+                continue
+            piece = piece.pairs()
         pending += piece
         # Rows of one piece lie together, so they are of about one size.
         size += len(piece) * sum(map(len, piece[0]))

@@ -14,8 +14,10 @@ from redis_state.rows.spark_types import Type
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from redis_state.rows.row_matrix import Pieces
 
-def key_columns(codec: RowCodec, keys: Sequence[bytes]) -> list[pa.Array]:
+
+def key_columns(codec: RowCodec, keys: Pieces) -> list[pa.Array]:
     """Returns the key columns of stored keys; of a store of Python one column of JSON texts.
 
     Raises:
@@ -28,10 +30,10 @@ def key_columns(codec: RowCodec, keys: Sequence[bytes]) -> list[pa.Array]:
             return _whole(codec, 0, columnar.key_arrays(codec, keys), len(keys))
         except columnar.NotColumnarError:
             pass
-    return _row_by_row(codec, 0, [codec.key_row(key) for key in keys])
+    return _row_by_row(codec, 0, [codec.key_row(key) for key in _bytes(keys)])
 
 
-def value_columns(codec: RowCodec, values: Sequence[bytes]) -> list[pa.Array]:
+def value_columns(codec: RowCodec, values: Pieces) -> list[pa.Array]:
     """Returns the value columns of single values; of a store of Python one of JSON texts.
 
     Raises:
@@ -44,7 +46,15 @@ def value_columns(codec: RowCodec, values: Sequence[bytes]) -> list[pa.Array]:
             return _whole(codec, 1, columnar.value_arrays(codec, values), len(values))
         except columnar.NotColumnarError:
             pass
-    return _row_by_row(codec, 1, [codec.value_row(value) for value in values])
+    return _row_by_row(codec, 1, [codec.value_row(value) for value in _bytes(values)])
+
+
+def _bytes(pieces: Pieces) -> Sequence[bytes]:
+    if isinstance(pieces, Sequence):
+        return pieces
+    from redis_state.rows.row_matrix import split
+
+    return split(pieces)
 
 
 def _whole(codec: FamilyCodec, part: int, arrays: list[pa.Array], rows: int) -> list[pa.Array]:
