@@ -23,7 +23,7 @@ from redis_state.reader.lookup.row_sizes import decoded_bytes
 from redis_state.reader.scan import families_of
 from redis_state.reader.source import Source
 from redis_state.reader.table_columns import RowCodec
-from redis_state.reader.versions import VersionRequest
+from redis_state.reader.version_request import VersionRequest
 
 KEYS_AT_ONCE = 1_000
 _BYTES_AT_ONCE = 16 << 20
