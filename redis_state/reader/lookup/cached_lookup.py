@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from redis_state.format.bucketing import bucketing_hashes
 from redis_state.format.entry import Segment
-from redis_state.format.header import FIELD, ORDERED_KINDS, Family, Header, Tombstone
+from redis_state.format.header import ORDERED_KINDS, Family, Tombstone
 from redis_state.format.rows import FAMILY_BYTES, Appended, Value, family_of
 from redis_state.format.segment import some_of, table_of
 from redis_state.protocol.opening import Opened
-from redis_state.reader.block_cache import BlockCache, BlockId, BucketLayer, Where, where_of
+from redis_state.reader.block_cache import BlockCache, BlockId, BucketLayer, Chain, where_of
+from redis_state.reader.lookup.key_fields import block_with
+from redis_state.reader.lookup.segment_part import SegmentPart, cached_head
 
 _NOTHING = Appended(b"")
 """Stands for a segment without a row of the key."""
 
 _NO_ROWS: Mapping[bytes, Value] = {}
-_NO_HEADER = Header()
 _ORDERED_KEYS_MAX = 8
 
 CachedRows = tuple[tuple[Family, ...], dict[bytes, bytes]]
@@ -40,18 +40,44 @@ def known_rows(
         return None
 
 
-def head_of(segment: Segment, where: Where, cache: BlockCache) -> Header | None:
-    """Returns the header of a segment, empty if there is none; ``None`` if it is not cached."""
-    if not segment.entry.blocks or not segment.entry.header:
-        return _NO_HEADER
-    return cache.head((*where, FIELD))
+def remember(
+    opened: Opened,
+    families: tuple[Family, ...],
+    parts: Sequence[SegmentPart],
+    keys: Sequence[bytes],
+    kind: str,
+    cache: BlockCache,
+) -> None:
+    """Merges the changes of the keys' buckets, which `parts` has, for later look-ups."""
+    filled = [part for part in parts if part.segment.entry.blocks]
+    if kind in ORDERED_KINDS or not filled:
+        return
+    chain = cache.chain(opened)
+    if chain is None:
+        last = max(part.segment.entry.buckets for part in filled) - 1
+        chain = Chain(opened, last, families, cache.resets)
+    for bucket in {hash_ & chain.last for hash_ in bucketing_hashes(keys, kind=kind)}:
+        if bucket not in chain.layers and all(
+            part.is_cached(_field_of(part, bucket)) for part in filled
+        ):
+            layers = [_layer(chain, at, part, bucket, cache) for at, part in enumerate(filled)]
+            cache.add_layers(chain, bucket, [one for one in layers if any(one)])
 
 
-def block_with(head: Header, key: bytes) -> str | None:
-    """Returns the field of the ordered block that can hold a key; ``None`` without any."""
-    family = family_of(key)
-    number = bisect_right(head.ordered.get(family, ()), key) - 1
-    return None if number < 0 else f"{family}/{number}"
+def _layer(chain: Chain, at: int, part: SegmentPart, bucket: int, cache: BlockCache) -> BucketLayer:
+    head, field = part.known_head, _field_of(part, bucket)
+    if field not in head.parts:
+        return part.rows(field), head.tombstones
+    joined = chain.joined.get((at, field))
+    if joined is None:
+        joined = part.rows(field)
+        cache.add_joined(chain, (at, field), joined)
+    return joined, head.tombstones
+
+
+def _field_of(part: SegmentPart, bucket: int) -> int:
+    """Returns the field of a segment that has the keys of a bucket of the chain."""
+    return bucket & (part.segment.entry.buckets - 1)
 
 
 def _hashed(
@@ -69,7 +95,7 @@ def _ordered(opened: Opened, keys: Sequence[bytes], cache: BlockCache) -> Cached
     segments = []
     for segment in opened.segments:
         where = where_of(opened.id, segment)
-        head = head_of(segment, where, cache)
+        head = cached_head(segment, where, cache)
         if head is None:
             return None
         segments.append((segment, where, head))

@@ -1,0 +1,251 @@
+"""Reads the part of a segment that can hold given keys (docs/format.md, section 7)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from redis_state.backend.client import Client
+from redis_state.format.entry import Segment
+from redis_state.format.header import FIELD, Header
+from redis_state.format.rows import FAMILY_BYTES, Appended, Value, family_of
+from redis_state.format.segment import read_header, read_payload, some_of, table_of
+from redis_state.ids import PartitionId
+from redis_state.protocol.segments import SegmentGoneError, fetch_many
+from redis_state.reader.block_cache import BlockCache, BlockId, Where, where_of
+from redis_state.reader.lookup.key_fields import (
+    Field,
+    KeyFields,
+    check_absent,
+    first_of,
+    parts_of,
+)
+
+_FEW = 8
+_NO_HEADER = Header()
+_NO_ROWS: Mapping[bytes, Value] = {}
+
+
+class SegmentPart:
+    """Content of one segment that concerns a look-up: its header, and rows of the keys.
+
+    Cached fields are there from the beginning.
+
+    Args:
+        keep: Whether to cache the blocks that are read, and in time tables of their rows. Else only
+            the rows of the keys are decoded.
+        head: ``None`` means that the header is read, unless it is cached.
+
+    Attributes:
+        head: ``None`` until it is read.
+        wanted: Fields to read next.
+    """
+
+    def __init__(
+        self,
+        id_: PartitionId,
+        segment: Segment,
+        keys: KeyFields,
+        cache: BlockCache,
+        *,
+        keep: bool = False,
+        head: Header | None = None,
+    ) -> None:
+        self.id = id_
+        self.segment = segment
+        self._keys = keys
+        self._cache = cache
+        self._keep = keep
+        self._where = where_of(id_, segment)
+        self._rows: dict[Field | None, Mapping[bytes, Value]] = {}
+        # Fields that have no table in the cache.
+        self._apart: set[Field] = set()
+        self.head = cached_head(segment, self._where, cache) if head is None else head
+        self.wanted: list[Field] = [FIELD] if self.head is None else []
+        self._fields, self._of_field = keys.of(segment, self.head)
+        self._want(self._of_field)
+        if self.head is not None:
+            self._want_parts(self.head)
+
+    @property
+    def known_head(self) -> Header:
+        """The header, once it is read."""
+        assert self.head is not None
+        return self.head
+
+    def take(self, field: Field, raw: bytes | None) -> None:
+        """Adds a field that was read; the header comes first, and may name further fields.
+
+        Raises:
+            FormatError: The field is damaged, or must not be absent.
+        """
+        if field == FIELD:
+            self.head = head = read_header(self.segment, raw)
+            self._cache.add_head(self._place(field), head)
+            if self._keys.ordered:
+                self._fields, self._of_field = self._keys.of(self.segment, head)
+                self._want(self._of_field)
+            self._want_parts(head)
+        elif raw is not None:
+            payload = read_payload(self.segment, str(field), raw)
+            self._add_some(field, payload)
+            if self._keep:
+                self._cache.add_payload(self._place(field), payload)
+        else:
+            check_absent(self.segment, self.known_head, field)
+            if self._keep:
+                self._cache.add_rows(self._place(field), {}, 0)
+
+    def changes(self, keys: Sequence[bytes], left: Mapping[bytes, object]) -> dict[bytes, Value]:
+        """Returns the changes of the segment to keys.
+
+        Args:
+            keys: The keys of the look-up.
+            left: Those of them that matter.
+        """
+        different = set(self._fields)
+        if len(different) <= _FEW:
+            # Needs no step of Python for each key; a key is in no other bucket than its own.
+            found = [rows for field in different if (rows := self.rows(field))]
+            return {key: rows[key] for rows in found for key in rows.keys() & left.keys()}
+        tables = {field: self.rows(field) for field in different}
+        return {
+            key: rows[key]
+            for key, field in zip(keys, self._fields, strict=True)
+            if key in (rows := tables[field]) and key in left
+        }
+
+    def rows(self, field: Field | None) -> Mapping[bytes, Value]:
+        """Returns the rows of a block or bucket; later parts override earlier ones."""
+        rows = self._rows.get(field, _NO_ROWS)
+        if not isinstance(field, int) or field not in self.known_head.parts:
+            return rows
+        whole = dict(rows)
+        for part in parts_of(self.known_head, field)[1:]:
+            whole |= self._rows.get(part, _NO_ROWS)
+        return whole
+
+    def is_cached(self, bucket: int) -> bool:
+        """Returns whether the cache has a table of each part of a bucket that was read."""
+        return self._apart.isdisjoint(parts_of(self.known_head, bucket))
+
+    def _want(self, fields: Iterable[Field]) -> None:
+        """Adds the cached fields; plans to read the others."""
+        for field in fields:
+            place = self._place(field)
+            rows = self._cache.rows(place)
+            if rows is None:
+                known = self._cache.payload(place)
+                if known is None:
+                    self.wanted.append(field)
+                elif known[1] and self._keep:
+                    self._add_table(field, known[0])
+                else:
+                    self._add_some(field, known[0])
+            elif rows:
+                self._rows[field] = rows
+
+    def _want_parts(self, head: Header) -> None:
+        if head.parts:
+            buckets = [field for field in self._of_field if isinstance(field, int)]
+            self._want(part for bucket in buckets for part in parts_of(head, bucket)[1:])
+
+    def _add_table(self, field: Field, payload: bytes) -> None:
+        rows = table_of(self.segment, str(field), payload)
+        self._rows[field] = rows
+        if not self._cache.add_rows(self._place(field), rows, len(payload)):
+            self._apart.add(field)
+
+    def _add_some(self, field: Field, payload: bytes) -> None:
+        wanted = self._of_field[first_of(field)]
+        self._rows[field] = some_of(self.segment, str(field), payload, wanted)
+        self._apart.add(field)
+
+    def _place(self, field: Field) -> BlockId:
+        return *self._where, str(field)
+
+
+def cached_head(segment: Segment, where: Where, cache: BlockCache) -> Header | None:
+    """Returns the header of a segment, empty if there is none; ``None`` if it is not cached."""
+    if not segment.entry.blocks or not segment.entry.header:
+        return _NO_HEADER
+    return cache.head((*where, FIELD))
+
+
+def read_parts(
+    client: Client, parts: Sequence[SegmentPart], *, attempted: str
+) -> dict[PartitionId, Segment]:
+    """Reads the planned fields, in two round trips at most if they are few.
+
+    Returns:
+        The partitions of which a segment is no longer complete. Others of their segments may lack
+        fields.
+
+    Raises:
+        FormatError: A field is damaged, or must not be absent.
+    """
+    gone: dict[PartitionId, Segment] = {}
+    while reading := [part for part in parts if part.wanted and part.id not in gone]:
+        plans = [(part.id, part.segment, list(map(str, part.wanted))) for part in reading]
+        for part, values in zip(reading, fetch_many(client, attempted, plans), strict=True):
+            if values is None:
+                gone[part.id] = part.segment
+                continue
+            fields, part.wanted = part.wanted, []
+            for field, raw in zip(fields, values, strict=True):
+                part.take(field, raw)
+    return gone
+
+
+def read_segments(
+    client: Client,
+    id_: PartitionId,
+    segments: Sequence[Segment],
+    keys: KeyFields,
+    *,
+    heads: Sequence[Header] | None = None,
+    attempted: str,
+) -> list[SegmentPart]:
+    """Reads the parts of segments that can hold keys, without a cache.
+
+    Args:
+        heads: The header of each segment; ``None`` reads the headers.
+
+    Raises:
+        SegmentGoneError: A segment is no longer complete.
+        FormatError: A segment is damaged.
+    """
+    parts = [
+        SegmentPart(id_, segment, keys, BlockCache(), head=None if heads is None else heads[at])
+        for at, segment in enumerate(segments)
+    ]
+    for gone in read_parts(client, parts, attempted=attempted).values():
+        raise SegmentGoneError(gone)
+    return parts
+
+
+def values_of(parts: Sequence[SegmentPart], keys: Sequence[bytes]) -> dict[bytes, bytes]:
+    """Returns the values of the keys that exist.
+
+    Args:
+        parts: The segments of a version, the newest first.
+    """
+    values: dict[bytes, bytes] = {}
+    tails: dict[bytes, bytes] = {}
+    left = dict.fromkeys(keys)
+    for part in parts:
+        if not left:
+            break
+        for key, value in part.changes(keys, left).items():
+            if isinstance(value, Appended):
+                tails[key] = value.data + tails.get(key, b"")
+                continue
+            del left[key]
+            if value is not None:
+                values[key] = value
+        for tombstone in part.known_head.tombstones:
+            for key in [key for key in left if tombstone.family == family_of(key)]:
+                if tombstone.covers(key[FAMILY_BYTES:]):
+                    del left[key]
+    for key, tail in tails.items():
+        values[key] = values.get(key, b"") + tail
+    return values
