@@ -16,9 +16,8 @@ from redis_state.protocol.opening import Opened
 from redis_state.protocol.registry import OperatorInfo
 from redis_state.reader.block_cache import BYTES_MAX
 from redis_state.reader.family import FamilyChoice
-from redis_state.reader.lookup.asked_keys import AskedKeys
+from redis_state.reader.lookup.asked_keys import AskedKeys, Placement
 from redis_state.reader.lookup.many_keys import look_up
-from redis_state.reader.lookup.placement import Placement
 from redis_state.reader.lookup.row_sizes import decoded_bytes
 from redis_state.reader.scan import families_of
 from redis_state.reader.source import Source
