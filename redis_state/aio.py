@@ -27,7 +27,7 @@ from redis_state.exports.export import FILE_BYTES
 from redis_state.exports.manifest import COLUMNS, Export
 from redis_state.process import Home
 from redis_state.progress import Progress, silent
-from redis_state.reader.versions import CONFIRMED
+from redis_state.reader.version_request import CONFIRMED
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack  # in typing from Python 3.11

@@ -22,7 +22,7 @@ from redis_state.progress import Progress, silent
 from redis_state.protocol.instances import CheckpointCounts, Totals, find_counted
 from redis_state.protocol.registry import QueryInfo, list_queries
 from redis_state.reader.query import Query
-from redis_state.reader.versions import CONFIRMED
+from redis_state.reader.version_request import CONFIRMED
 from redis_state.rows.decoding import Texts
 from redis_state.status.figures import some_of
 from redis_state.status.overview import status_of_all

@@ -50,7 +50,7 @@ from redis_state.protocol.opening import NO_RUN, Opened, open_args, read_replies
 from redis_state.protocol.registry import OperatorInfo
 from redis_state.protocol.segments import SegmentGoneError
 from redis_state.reader.query import Query
-from redis_state.reader.versions import VersionRequest as WantedVersion
+from redis_state.reader.version_request import VersionRequest as WantedVersion
 from redis_state.reader.view import QueryView
 
 FILE_BYTES = 256 << 20

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 from redis_state import keys
 from redis_state.backend.client import Client
@@ -14,9 +15,14 @@ from redis_state.ids import PartitionId
 Fields = Mapping[str, bytes]
 """Blocks by the names of their fields."""
 
+FieldsToRead = tuple[PartitionId, Segment, Sequence[str]]
+"""A segment and the names of some of its fields."""
+
 CHUNK_BYTES_MAX = 1 << 20
 CHUNK_FIELDS_MAX = 1024
 _READ_BYTES_MAX = 16 << 20
+
+T = TypeVar("T")
 
 
 class SegmentGoneError(Exception):
@@ -35,24 +41,54 @@ def fetch(
     Raises:
         SegmentGoneError: The segment is no longer complete.
     """
-    key = keys.segment(id_, segment.ident)
-    blocks = max(1, segment.entry.blocks)
-    each = max(1, min(CHUNK_BYTES_MAX * blocks // max(1, segment.entry.bytes), CHUNK_FIELDS_MAX))
-    at_once = each * (_READ_BYTES_MAX // CHUNK_BYTES_MAX)
+    at_once = _fields_at_once(segment) * (_READ_BYTES_MAX // CHUNK_BYTES_MAX)
     found: list[bytes | None] = []
     for start in range(0, len(names), at_once):
-        group = names[start : start + at_once]
-        commands: list[Command] = [
-            ("HMGET", key, *group[at : at + each]) for at in range(0, len(group), each)
-        ]
-        # HLEN comes last: if the key vanishes in between, a missing field is not taken for an
-        # empty bucket.
-        replies = client.call(f"reading {segment.ident}", [*commands, ("HLEN", key)])
-        if replies.pop() != segment.entry.blocks:
+        part = id_, segment, names[start : start + at_once]
+        (values,) = fetch_many(client, f"reading {segment.ident}", [part])
+        if values is None:
             raise SegmentGoneError(segment)
-        for reply in replies:
-            found += reply
-    return client.opened(key, names, found)
+        found += values
+    return found
+
+
+def fetch_many(
+    client: Client, attempted: str, wanted: Iterable[FieldsToRead]
+) -> Iterator[list[bytes | None] | None]:
+    """Yields fields of segments, read in pipelines of about 16 MiB; ``None`` for a missing field.
+
+    Yields:
+        ``None`` for a segment that is no longer complete.
+    """
+    for group in _groups(wanted, _bytes_about):
+        commands: list[Command] = []
+        for id_, segment, names in group:
+            key, each = keys.segment(id_, segment.ident), _fields_at_once(segment)
+            commands += [
+                ("HMGET", key, *names[at : at + each]) for at in range(0, len(names), each)
+            ]
+            # HLEN comes last: if the key vanishes in between, a missing field is not taken for an
+            # empty bucket.
+            commands.append(("HLEN", key))
+        replies = iter(client.call(attempted, commands))
+        for id_, segment, names in group:
+            values: list[bytes | None] = []
+            while len(values) < len(names):
+                values += next(replies)
+            is_complete = next(replies) == segment.entry.blocks
+            key = keys.segment(id_, segment.ident)
+            yield client.opened(key, names, values) if is_complete else None
+
+
+def _bytes_about(wanted: FieldsToRead) -> int:
+    _, segment, names = wanted
+    return len(names) * segment.entry.bytes // max(1, segment.entry.blocks)
+
+
+def _fields_at_once(segment: Segment) -> int:
+    """Returns the number of fields of about 1 MiB together."""
+    blocks = max(1, segment.entry.blocks)
+    return max(1, min(CHUNK_BYTES_MAX * blocks // max(1, segment.entry.bytes), CHUNK_FIELDS_MAX))
 
 
 def fetch_whole(
@@ -76,7 +112,7 @@ def fetch_each(
         SegmentGoneError: A segment is no longer complete.
         FormatError: A field has an unknown name.
     """
-    for group in _groups(wanted):
+    for group in _groups(wanted, lambda one: one[1].entry.bytes):
         named = [keys.segment(id_, segment.ident) for id_, segment in group]
         what = f"reading {len(group)} segments"
         replies = client.call(what, [("HGETALL", key) for key in named])
@@ -104,13 +140,12 @@ def chunks(fields: Fields) -> Iterator[dict[str, bytes]]:
         yield chunk
 
 
-def _groups(
-    wanted: Sequence[tuple[PartitionId, Segment]],
-) -> Iterator[list[tuple[PartitionId, Segment]]]:
-    group: list[tuple[PartitionId, Segment]] = []
+def _groups(wanted: Iterable[T], bytes_of: Callable[[T], int]) -> Iterator[list[T]]:
+    """Splits reads into pipelines of about 16 MiB."""
+    group: list[T] = []
     size = 0
     for one in wanted:
-        own = one[1].entry.bytes
+        own = bytes_of(one)
         if group and size + own > _READ_BYTES_MAX:
             yield group
             group, size = [], 0

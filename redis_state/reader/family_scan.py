@@ -14,7 +14,7 @@ from redis_state.reader.family import FamilyChoice
 from redis_state.reader.scan import ScanRows, arrays_of, families_of, pieces_of
 from redis_state.reader.source import Source
 from redis_state.reader.table_columns import RowCodec
-from redis_state.reader.versions import VersionRequest
+from redis_state.reader.version_request import VersionRequest
 
 if TYPE_CHECKING:
     from redis_state.rows.row_matrix import RowMatrix

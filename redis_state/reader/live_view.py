@@ -15,13 +15,13 @@ from redis_state.process import tell_after_fork
 from redis_state.protocol.opening import Opened
 from redis_state.protocol.registry import OperatorInfo, QueryInfo
 from redis_state.reader.operators import Operators
-from redis_state.reader.versions import NEWEST, VersionRequest
+from redis_state.reader.version_request import NEWEST, VersionRequest
 from redis_state.reader.view import QueryView, ViewedQuery
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from redis_state.reader.versions import Which
+    from redis_state.reader.version_request import Which
 
 INTERVAL_S = 0.1
 """Default seconds between two polls."""

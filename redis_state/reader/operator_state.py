@@ -22,7 +22,7 @@ from redis_state.reader.scan import families_of
 from redis_state.reader.table_columns import columns_of, readable_columns
 from redis_state.reader.tables import arrow
 from redis_state.reader.tables.columns import Filter, Prefix, flat_rows
-from redis_state.reader.versions import which_of
+from redis_state.reader.version_request import which_of
 from redis_state.rows.decoding import AS_WRITTEN, Decoding
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from redis_state.codec import Codec as StoreCodec
     from redis_state.reader.source import Stores
-    from redis_state.reader.versions import Which
+    from redis_state.reader.version_request import Which
     from redis_state.rows.spark_types import Struct
 
 

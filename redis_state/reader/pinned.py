@@ -11,7 +11,7 @@ from redis_state.errors import ConfigError
 from redis_state.protocol.opening import Opened
 from redis_state.protocol.registry import OperatorInfo
 from redis_state.reader.block_cache import BlockCache
-from redis_state.reader.versions import VersionRequest
+from redis_state.reader.version_request import VersionRequest
 
 if TYPE_CHECKING:
     from redis_state.reader.view import QueryView

@@ -26,16 +26,8 @@ from redis_state.reader.feed.waiting import LOOK_S
 from redis_state.reader.live_view import INTERVAL_S, LiveView
 from redis_state.reader.operators import Operators
 from redis_state.reader.scan import families_of
-from redis_state.reader.versions import (
-    CONFIRMED,
-    LATEST,
-    NEWEST,
-    NewestOpener,
-    VersionRequest,
-    level,
-    open_latest,
-    which_of,
-)
+from redis_state.reader.version_request import CONFIRMED, LATEST, NEWEST, VersionRequest, which_of
+from redis_state.reader.versions import NewestOpener, level, open_latest
 from redis_state.reader.view import QueryView
 from redis_state.status.growth_causes import Cause, causes_of
 from redis_state.status.kept_versions import histories
@@ -45,7 +37,7 @@ from redis_state.status.query_status import QueryStatus
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # in typing from Python 3.11
 
-    from redis_state.reader.versions import Which
+    from redis_state.reader.version_request import Which
 
 _WHAT = "opening the state"
 

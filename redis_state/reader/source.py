@@ -9,12 +9,12 @@ from redis_state.ids import PartitionId, StoreId
 from redis_state.protocol.opening import Opened
 from redis_state.protocol.registry import OperatorInfo
 from redis_state.reader.block_cache import BlockCache
-from redis_state.reader.versions import VersionRequest
+from redis_state.reader.version_request import VersionRequest
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # in typing from Python 3.11
 
-    from redis_state.reader.versions import Which
+    from redis_state.reader.version_request import Which
 
 
 class Source(Protocol):

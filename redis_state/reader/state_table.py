@@ -18,7 +18,7 @@ from redis_state.reader.operator_state import OperatorState
 from redis_state.reader.source import Source, Stores
 from redis_state.reader.table_columns import RowCodec, columns_of, only_columns
 from redis_state.reader.tables.column_arrays import value_columns
-from redis_state.reader.versions import VersionRequest
+from redis_state.reader.version_request import VersionRequest
 from redis_state.rows.arrow_types import arrow_type, library, named_array
 from redis_state.rows.codec import FamilyCodec
 from redis_state.rows.decoding import AS_WRITTEN, Decoding

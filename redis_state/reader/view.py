@@ -14,12 +14,13 @@ from redis_state.reader.age import age_s, check_age
 from redis_state.reader.feed.waiting import LOOK_S
 from redis_state.reader.operators import Operators
 from redis_state.reader.source import Stores
-from redis_state.reader.versions import NEWEST, VersionRequest, runs_reached
+from redis_state.reader.version_request import NEWEST, VersionRequest
+from redis_state.reader.versions import runs_reached
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from redis_state.reader.versions import Which
+    from redis_state.reader.version_request import Which
 
 _StoreKey = tuple[int, str]
 

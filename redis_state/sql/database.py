@@ -23,7 +23,7 @@ from redis_state.errors import (
 from redis_state.protocol.registry import QueryInfo
 from redis_state.reader.family import DEFAULT_FAMILY
 from redis_state.reader.state_table import StateTable
-from redis_state.reader.versions import CONFIRMED
+from redis_state.reader.version_request import CONFIRMED
 from redis_state.rows.arrow_types import missing_extra
 from redis_state.rows.decoding import Texts, decoding_of
 from redis_state.rows.key_filter import ColumnPath, leaves

@@ -15,7 +15,7 @@ from redis_state.errors import ConfigError, NotFoundError, StateError, Unavailab
 from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.live import Reader
 from redis_state.reader import LiveView
-from redis_state.reader.versions import NEWEST
+from redis_state.reader.version_request import NEWEST
 from redis_state.store.provider import StateStoreProvider
 from tests.contract.planting import GEN, Planted
 from tests.support.forking import in_child

@@ -14,8 +14,9 @@ import pytest
 from redis_state import StateStoreId, StateStoreProviderId, config, keys
 from redis_state.acl import Role, rules
 from redis_state.errors import StateError
-from redis_state.reader.lookup import key_search, many_keys
+from redis_state.reader.lookup import key_search
 from redis_state.reader.lookup.row_sizes import mean_row_bytes
+from redis_state.reader.lookup.segment_part import SegmentPart
 from redis_state.rows.spark_values import Internal
 from redis_state.spark.live import lookup_task
 from redis_state.spark.live.live_state import LiveState, pin_text
@@ -213,15 +214,15 @@ def test_a_block_is_read_once_a_group(
     )
     monkeypatch.setattr(key_search, "KEYS_AT_ONCE", 200)
     monkeypatch.setattr(key_search, "_KEPT_BYTES_MAX", room)
-    read = many_keys._take
+    read = SegmentPart.take
     taken: list[tuple[Any, Any]] = []
 
-    def counted(piece: Any, field: Any, raw: Any, cache: Any) -> None:
+    def counted(part: SegmentPart, field: Any, raw: Any) -> None:
         if field != "h":
-            taken.append((piece.opened.id.partition, field))
-        read(piece, field, raw, cache)
+            taken.append((part.id.partition, field))
+        read(part, field, raw)
 
-    monkeypatch.setattr(many_keys, "_take", counted)
+    monkeypatch.setattr(SegmentPart, "take", counted)
     state = state_of(redis_server)
     task = LookUp(state, ("code",), ("count",), inner=False, schema=ANSWER)
     version = VersionChoice(state, "x").run(None)

@@ -27,7 +27,7 @@ from redis_state.protocol.opening import Opened
 from redis_state.reader import OperatorState
 from redis_state.reader.query import Query
 from redis_state.reader.scan import families_of, pieces_of
-from redis_state.reader.versions import VersionRequest
+from redis_state.reader.version_request import VersionRequest
 
 BOOKKEEPING = ("_partition", "_key", "_value")
 _ALL = 1 << 20

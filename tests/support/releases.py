@@ -10,7 +10,7 @@ from typing import Any
 
 from redis_state.live import Reader
 from redis_state.reader.family import DEFAULT_FAMILY
-from redis_state.reader.versions import LATEST
+from redis_state.reader.version_request import LATEST
 from tests.support.redis_server import RedisServer
 
 FOLDER = Path(__file__).resolve().parents[1] / "releases"

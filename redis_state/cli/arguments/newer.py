@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 
 from redis_state.errors import RedisStateError
-from redis_state.reader.versions import CONFIRMED
+from redis_state.reader.version_request import CONFIRMED
 
 
 def reads_confirmed(arguments: argparse.Namespace) -> bool:

@@ -11,7 +11,7 @@ from redis_state.ids import DEFAULT_STORE, text_number
 from redis_state.live import Reader
 from redis_state.reader import OperatorState
 from redis_state.reader.family import DEFAULT_FAMILY
-from redis_state.reader.versions import CONFIRMED, LATEST
+from redis_state.reader.version_request import CONFIRMED, LATEST
 from redis_state.rows.decoding import Variants
 
 ABSENT_STATUS = 3

@@ -22,7 +22,7 @@ from redis_state.cli.help import example
 from redis_state.cli.output import printing
 from redis_state.cli.output.printing import Sheet
 from redis_state.live import Reader
-from redis_state.reader.versions import LATEST
+from redis_state.reader.version_request import LATEST
 
 if TYPE_CHECKING:
     from redis_state.cli.command import Subparsers

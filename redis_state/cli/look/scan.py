@@ -18,7 +18,7 @@ from redis_state.cli.output.state_types import Types, row_types
 from redis_state.errors import ConfigError
 from redis_state.live import Reader
 from redis_state.reader import OperatorState
-from redis_state.reader.versions import LATEST
+from redis_state.reader.version_request import LATEST
 from redis_state.rows.text_values import has_columns
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from redis_state.reader.family import FamilyChoice
 from redis_state.reader.feed.deltas import Timeline
 from redis_state.reader.source import Stores
 from redis_state.reader.table_columns import RowCodec
-from redis_state.reader.versions import version_after
+from redis_state.reader.version_request import version_after
 
 NO_BATCH = -1
 _OPENED_AT_ONCE = 256

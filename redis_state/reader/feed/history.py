@@ -16,7 +16,7 @@ from redis_state.protocol.segments import SegmentGoneError
 from redis_state.reader.feed.changed_rows import named
 from redis_state.reader.feed.deltas import Timeline, read_timelines
 from redis_state.reader.feed.family_location import FamilyLocation, batch_of
-from redis_state.reader.lookup.points import Points, headers_of, is_covered, words_of
+from redis_state.reader.lookup.points import Points, changes_of, headers_of, is_covered
 from redis_state.reader.reopening import REOPENS_MAX, replaced_again_and_again
 
 DELTAS_AT_ONCE = 32
@@ -177,7 +177,7 @@ class _KeyHistory:
         key = self._stored(family)
         segments, heads = [segment for segment, _ in run], [head for _, head in run]
         client, id_ = self._place.client, self._timeline.id
-        rows = words_of(client, id_, segments, heads, [key], family.kind)
+        rows = changes_of(client, id_, segments, heads, [key], family.kind)
         found: list[_Word] = []
         for segment, head, of in zip(segments, heads, rows, strict=True):
             own = [one for one in head.tombstones if one.family == family.id]

@@ -16,14 +16,13 @@ from redis_state.protocol.opening import Opened
 from redis_state.protocol.registry import OperatorInfo
 from redis_state.reader.block_cache import BYTES_MAX
 from redis_state.reader.family import FamilyChoice
-from redis_state.reader.lookup.asked_keys import AskedKeys
+from redis_state.reader.lookup.asked_keys import AskedKeys, Placement
 from redis_state.reader.lookup.many_keys import look_up
-from redis_state.reader.lookup.placement import Placement
 from redis_state.reader.lookup.row_sizes import decoded_bytes
 from redis_state.reader.scan import families_of
 from redis_state.reader.source import Source
 from redis_state.reader.table_columns import RowCodec
-from redis_state.reader.versions import VersionRequest
+from redis_state.reader.version_request import VersionRequest
 
 KEYS_AT_ONCE = 1_000
 _BYTES_AT_ONCE = 16 << 20

@@ -5,29 +5,31 @@ Only the blocks that can hold a key are read (docs/format.md, section 7).
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from redis_state import keys
 from redis_state.backend.client import Client
-from redis_state.backend.script import Command
-from redis_state.errors import FormatError
-from redis_state.format.bucketing import bucket_of
 from redis_state.format.changes import Changes
 from redis_state.format.entry import Segment
-from redis_state.format.header import FIELD, ORDERED_KINDS, Family, Header, Tombstone
+from redis_state.format.header import Family, Header, Tombstone
 from redis_state.format.rows import FAMILY_BYTES, Appended, Value, family_of, stored_key
-from redis_state.format.segment import SegmentContent, part_fields, read_header, read_table
+from redis_state.format.segment import SegmentContent, block_number, read_table
 from redis_state.ids import PartitionId
 from redis_state.protocol.opening import Opened
-from redis_state.protocol.segments import CHUNK_BYTES_MAX, SegmentGoneError, fetch
+from redis_state.protocol.segments import fetch
+from redis_state.reader.block_cache import Field, parts_of
+from redis_state.reader.lookup.segment_part import (
+    KeyFields,
+    check_absent,
+    read_segments,
+    values_of,
+)
 from redis_state.reader.reopening import Reopening
 
 KEYS_AT_ONCE = 512
-_SEGMENTS_AT_ONCE = 64
 _FIELDS_AT_ONCE = 64
-_BYTES_AT_ONCE = 8 << 20
+_NO_KEYS = KeyFields((), "none")
 _WHAT = "reading some keys"
 
 
@@ -79,14 +81,11 @@ class Points:
     def _values(
         self, wanted: Sequence[bytes], family: Family, opened: Opened
     ) -> dict[bytes, bytes]:
-        segments, heads = opened.segments, self._headers(opened)
-        if not segments:
-            return {}
-        words = words_of(self._client, opened.id, segments, heads, wanted, family.kind)
-        above = list(zip(heads[:-1], words[:-1], strict=True))
-        changes = _folded(above, family)
-        found = {key: _left(changes, key, words[-1].get(key)) for key in wanted}
-        return {key: value for key, value in found.items() if value is not None}
+        heads, fields = self._headers(opened), KeyFields(wanted, family.kind)
+        parts = read_segments(
+            self._client, opened.id, opened.segments, fields, heads=heads, attempted=_WHAT
+        )
+        return values_of(parts, wanted)
 
     def _rows_in(
         self, ranges: Sequence[Tombstone], family: Family, opened: Opened
@@ -114,18 +113,20 @@ class Points:
         family: Family,
     ) -> Iterator[tuple[bytes, Value]]:
         """Yields the changes of a segment to keys in the ranges, each key once."""
-        names = _fields_in(segment, head, family, ranges)
-        read = partial(fetch, self._client, id_)
-        for start in range(0, len(names), _FIELDS_AT_ONCE):
-            group = names[start : start + _FIELDS_AT_ONCE]
-            blocks = [one for of in group for one in of]
-            raws = iter(read(segment, blocks))
-            for of in group:
+        groups = _fields_in(segment, head, family, ranges)
+        for start in range(0, len(groups), _FIELDS_AT_ONCE):
+            group = groups[start : start + _FIELDS_AT_ONCE]
+            names = [str(field) for fields in group for field in fields]
+            raws = iter(fetch(self._client, id_, segment, names))
+            for fields in group:
                 rows: dict[bytes, Value] = {}
-                for name in of:
-                    raw = _there(segment, head, name, next(raws))
-                    # A later part of a bucket overrides an earlier one.
-                    rows.update(read_table(segment, name, raw) if raw is not None else ())
+                for field in fields:
+                    raw = next(raws)
+                    if raw is None:
+                        check_absent(segment, head, field)
+                    else:
+                        # A later part of a bucket overrides an earlier one.
+                        rows.update(read_table(segment, str(field), raw))
                 for key, word in rows.items():
                     if family_of(key) == family.id and is_covered(ranges, key):
                         yield key, word
@@ -148,17 +149,11 @@ def headers_of(client: Client, id_: PartitionId, segments: Sequence[Segment]) ->
         SegmentGoneError: A segment is not complete any more.
         FormatError: A segment is damaged.
     """
-    raws: dict[str, bytes | None] = {}
-    wanted = [segment for segment in segments if segment.entry.header]
-    for start in range(0, len(wanted), _SEGMENTS_AT_ONCE):
-        group = wanted[start : start + _SEGMENTS_AT_ONCE]
-        places = [(segment, [FIELD]) for segment in group]
-        for segment, (raw,) in zip(group, _fetch(client, id_, places), strict=True):
-            raws[segment.ident] = raw
-    return [read_header(segment, raws.get(segment.ident)) for segment in segments]
+    parts = read_segments(client, id_, segments, _NO_KEYS, attempted=_WHAT)
+    return [part.known_head for part in parts]
 
 
-def words_of(
+def changes_of(
     client: Client,
     id_: PartitionId,
     segments: Sequence[Segment],
@@ -172,23 +167,10 @@ def words_of(
         SegmentGoneError: A segment is not complete any more.
         FormatError: A segment is damaged.
     """
-    places = [
-        (segment, _fields_with(segment, head, wanted, kind))
-        for segment, head in zip(segments, heads, strict=True)
-    ]
-    asked = set(wanted)
-    found: list[dict[bytes, Value]] = []
-    for (segment, names), head, raws in zip(
-        places, heads, _fetch(client, id_, places), strict=True
-    ):
-        rows: dict[bytes, Value] = {}
-        for name, value in zip(names, raws, strict=True):
-            raw = _there(segment, head, name, value)
-            if raw is not None:
-                table = read_table(segment, name, raw)
-                rows.update((key, table[key]) for key in asked & table.keys())
-        found.append(rows)
-    return found
+    fields = KeyFields(wanted, kind)
+    parts = read_segments(client, id_, segments, fields, heads=heads, attempted=_WHAT)
+    left = dict.fromkeys(wanted)
+    return [part.changes(wanted, left) for part in parts]
 
 
 def _folded(above: Sequence[tuple[Header, dict[bytes, Value]]], family: Family) -> Changes:
@@ -209,90 +191,21 @@ def _left(changes: Changes, key: bytes, word: Value) -> bytes | None:
     return change.data if isinstance(change, Appended) else change
 
 
-def _fetch(
-    client: Client, id_: PartitionId, places: Sequence[tuple[Segment, Sequence[str]]]
-) -> Iterator[list[bytes | None]]:
-    """Reads fields of many segments, in pipelines of bounded size."""
-    commands: list[Command] = []
-    group: list[tuple[Segment, Sequence[str]]] = []
-    size = 0
-    for segment, names in places:
-        key = keys.segment(id_, segment.ident)
-        mean = max(1, segment.entry.bytes // max(1, segment.entry.blocks))
-        if size and size + mean * len(names) > _BYTES_AT_ONCE:
-            yield from _sent(client, id_, group, commands)
-            commands, group, size = [], [], 0
-        group.append((segment, names))
-        each = max(1, CHUNK_BYTES_MAX // mean)
-        for start in range(0, len(names), each):
-            commands.append(("HMGET", key, *names[start : start + each]))
-        if names:
-            # Sent last: if the key vanishes in between, no bucket is mistaken for empty.
-            commands.append(("HLEN", key))
-        size += mean * len(names)
-    yield from _sent(client, id_, group, commands)
-
-
-def _sent(
-    client: Client,
-    id_: PartitionId,
-    group: Sequence[tuple[Segment, Sequence[str]]],
-    commands: Sequence[Command],
-) -> Iterator[list[bytes | None]]:
-    replies = iter(client.call(_WHAT, commands) if commands else ())
-    for segment, names in group:
-        values: list[bytes | None] = []
-        while len(values) < len(names):
-            values += next(replies)
-        if names and next(replies) != segment.entry.blocks:
-            raise SegmentGoneError(segment)
-        yield client.opened(keys.segment(id_, segment.ident), names, values)
-
-
-def _fields_with(segment: Segment, head: Header, wanted: Sequence[bytes], kind: str) -> list[str]:
-    """Returns the fields that can hold keys, the parts of a bucket in the order of applying."""
-    if not segment.entry.blocks:
-        return []
-    if kind in ORDERED_KINDS:
-        numbers = {(family_of(key), _block_of(head, key)) for key in wanted}
-        return [f"{family}/{number}" for family, number in sorted(numbers) if number >= 0]
-    buckets = {bucket_of(key, kind=kind, buckets=segment.entry.buckets) for key in wanted}
-    return [
-        name
-        for bucket in sorted(buckets)
-        for name in part_fields(bucket, head.parts.get(bucket, 1))
-    ]
-
-
 def _fields_in(
     segment: Segment, head: Header, family: Family, ranges: Sequence[Tombstone]
-) -> list[list[str]]:
+) -> list[list[Field]]:
     """Returns the fields that can hold rows of these ranges, grouped by bucket."""
     if not segment.entry.blocks:
         return []
     if not family.ordered:
         buckets = range(segment.entry.buckets)
-        return [part_fields(bucket, head.parts.get(bucket, 1)) for bucket in buckets]
+        return [parts_of(head, bucket) for bucket in buckets]
     firsts = head.ordered.get(family.id, ())
     numbers: set[int] = set()
     for one in ranges:
-        low = 0 if one.start is None else _block_of(head, stored_key(family.id, one.start))
+        low = 0 if one.start is None else block_number(head, stored_key(family.id, one.start))
         high = len(firsts)
         if one.end is not None:
             high = bisect_left(firsts, stored_key(family.id, one.end))
         numbers.update(range(max(0, low), high))
     return [[f"{family.id}/{number}"] for number in sorted(numbers)]
-
-
-def _block_of(head: Header, key: bytes) -> int:
-    """Returns the number of the ordered block that can hold a key; -1 if none can."""
-    return bisect_right(head.ordered.get(family_of(key), ()), key) - 1
-
-
-def _there(segment: Segment, head: Header, name: str, raw: bytes | None) -> bytes | None:
-    """Checks that a field exists; only a bucket without rows may be missing."""
-    if raw is None and ("/" in name or "." in name or int(name) in head.parts):
-        raise FormatError(
-            f"reading {segment.ident}", found="a part of a bucket, or a block, is missing"
-        )
-    return raw

@@ -12,7 +12,7 @@ from redis_state.reader.scan import ScanRows
 from redis_state.reader.table_columns import RowCodec, TableColumns
 from redis_state.reader.tables.column_arrays import key_columns, value_columns
 from redis_state.reader.tables.columns import Filter, Prefix, RowSelection
-from redis_state.reader.versions import VersionRequest
+from redis_state.reader.version_request import VersionRequest
 from redis_state.rows.arrow_objects import objects
 from redis_state.rows.arrow_types import (
     arrow_type,

@@ -17,7 +17,7 @@ from redis_state.reader.family import DEFAULT_FAMILY
 from redis_state.reader.feed.change_table import change_schema
 from redis_state.reader.pinned import Pinned
 from redis_state.reader.state_table import StateTable
-from redis_state.reader.versions import CONFIRMED, LATEST
+from redis_state.reader.version_request import CONFIRMED, LATEST
 from redis_state.rows.arrow_types import cast_whole
 from redis_state.rows.decoding import Texts, Variants, decoding_of
 from redis_state.rows.text_values import keys_of_json

@@ -9,7 +9,7 @@ from redis_state.backend.client import Client
 from redis_state.errors import UsageError
 from redis_state.ids import DEFAULT_STORE
 from redis_state.reader.family import DEFAULT_FAMILY
-from redis_state.reader.versions import CONFIRMED
+from redis_state.reader.version_request import CONFIRMED
 from redis_state.rows.decoding import Texts, Variants, decoding_of
 from redis_state.spark.frames import (
     arrow_schema,
