@@ -16,8 +16,8 @@ from typing import Any, NoReturn, cast
 
 import msgpack  # type: ignore[import-untyped]  # the package ships no types
 
-from redis_state.codec.single_values import Misfit, class_name, is_numpy_time, plain_scalar
 from redis_state.errors import FormatError
+from redis_state.types.single_values import Misfit, class_name, is_numpy_time, plain_scalar
 
 DEPTH_MAX = 64
 INT_MIN, INT_MAX = -(1 << 63), (1 << 64) - 1

@@ -12,17 +12,15 @@ from datetime import tzinfo
 from typing import Any
 
 from redis_state.codec.ordered_key import encode_key
-from redis_state.codec.single_values import (
+from redis_state.errors import UsageError
+from redis_state.types.schema import JsonType
+from redis_state.types.single_values import (
     INTEGERS,
     Convert,
     Misfit,
     class_name,
     single_converters,
 )
-from redis_state.errors import UsageError
-
-JsonType = str | dict[str, Any]
-"""A type as in Spark's JSON."""
 
 _WIDER = {
     "byte": {"short", "integer", "long"},

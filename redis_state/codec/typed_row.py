@@ -15,10 +15,7 @@ from typing import Any, NoReturn
 
 import msgpack  # type: ignore[import-untyped]  # the package ships no types
 
-from redis_state.codec.ddl import struct_of
-from redis_state.codec.key_types import check_key, without_collations
 from redis_state.codec.ordered_key import decode_first, encode_tuple
-from redis_state.codec.single_values import INTEGERS, Misfit
 from redis_state.codec.spark_types import (
     ColumnRule,
     exact_type,
@@ -29,6 +26,9 @@ from redis_state.codec.spark_types import (
     shown,
 )
 from redis_state.errors import FormatError, UsageError
+from redis_state.types.ddl import struct_of
+from redis_state.types.key_types import check_key, without_collations
+from redis_state.types.single_values import INTEGERS, Misfit
 
 ROW_CODEC = "typed-row"
 """Codec name of families with such rows."""

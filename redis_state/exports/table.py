@@ -18,10 +18,10 @@ from redis_state.reader.table_columns import (
 )
 from redis_state.rows.arrow_types import arrow_type, named_array
 from redis_state.rows.codec import FamilyCodec
-from redis_state.rows.decoding import Decoding
 from redis_state.rows.json_values import json_text
 from redis_state.rows.python_codec import PythonCodec
-from redis_state.rows.spark_types import Array, Atomic, Map, Struct, Type, is_opaque
+from redis_state.types.decoding import Decoding
+from redis_state.types.schema import Array, Atomic, Map, Struct, Type, is_opaque
 
 if TYPE_CHECKING:
     import pyarrow as pa

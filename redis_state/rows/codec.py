@@ -11,10 +11,10 @@ from redis_state.errors import ConfigError, FormatError
 from redis_state.format.header import Family
 from redis_state.format.rows import FAMILY_BYTES, split_elements, stored_key
 from redis_state.rows import ordered_columns, unsafe_row
-from redis_state.rows.decoding import AS_WRITTEN, Decoding
 from redis_state.rows.murmur3 import partition_of
 from redis_state.rows.row_bytes import RowBytes, row_bytes
-from redis_state.rows.spark_types import Atomic, Struct
+from redis_state.types.decoding import AS_WRITTEN, Decoding
+from redis_state.types.schema import Atomic, Struct
 
 _LENGTH_BYTES = 4
 _TIMESTAMP_BYTES = 8

@@ -12,14 +12,13 @@ from datetime import timezone
 from functools import lru_cache
 from typing import Any
 
-from redis_state.codec.spark_types import JsonType
 from redis_state.codec.typed_row import TypedKey, TypedRow
 from redis_state.errors import ConfigError, FormatError
 from redis_state.format.header import Family
 from redis_state.format.rows import FAMILY_BYTES, split_elements, stored_key
 from redis_state.rows.murmur3 import partition_of
-from redis_state.rows.spark_types import Atomic, Field, Row, Struct, parse_schema
 from redis_state.rows.unsafe_row import in_order
+from redis_state.types.schema import Atomic, Field, JsonType, Row, Struct, parse_schema
 
 _KEY, _USER_KEY = "key", "userKey"
 _VALUE, _EXPIRY = "value", "ttlExpirationMs"

@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from redis_state.errors import ConfigError, FormatError, UnreadableError
-from redis_state.rows.spark_types import (
+from redis_state.rows.variants import json_of, parse_variant
+from redis_state.types.schema import (
     UNASKED,
     Array,
     Atomic,
@@ -23,8 +24,7 @@ from redis_state.rows.spark_types import (
     Struct,
     Type,
 )
-from redis_state.rows.spark_values import to_internal, to_python
-from redis_state.rows.variants import json_of, parse_variant
+from redis_state.types.values import to_internal, to_python
 
 _WORD = 8
 _DECIMAL_BYTES_MAX = 16

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from redis_state import config as options_table
-from redis_state.codec.key_types import check_key
 from redis_state.config import Config
 from redis_state.errors import UsageError
 from redis_state.protocol.runs import check_name
+from redis_state.types.key_types import check_key
 
 if TYPE_CHECKING:
     import pyarrow as pa

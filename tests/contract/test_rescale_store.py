@@ -30,9 +30,9 @@ from redis_state.rescaling import copy, rows
 from redis_state.rescaling import store as under_test
 from redis_state.rescaling.copy import RescaledCheckpoint
 from redis_state.rows.murmur3 import partition_of
-from redis_state.rows.spark_types import parse_schema
 from redis_state.spark.worker import Worker
 from redis_state.store.provider import StateStoreProvider
+from redis_state.types.schema import parse_schema
 from tests.support.manual_clock import ManualClock
 from tests.support.redis_server import RedisServer
 

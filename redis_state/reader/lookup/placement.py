@@ -7,7 +7,7 @@ from typing import Any
 
 from redis_state.reader.table_columns import RowCodec
 from redis_state.rows.python_codec import PythonCodec
-from redis_state.rows.spark_types import Atomic, Struct, Type
+from redis_state.types.schema import Atomic, Struct, Type
 
 _ENOUGH = 64
 _HASHES = 1 << 30

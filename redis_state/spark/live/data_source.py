@@ -19,7 +19,6 @@ from redis_state.reader.pinned import Pinned
 from redis_state.reader.state_table import StateTable
 from redis_state.reader.versions import CONFIRMED, LATEST
 from redis_state.rows.arrow_types import cast_whole
-from redis_state.rows.decoding import Texts, Variants, decoding_of
 from redis_state.rows.text_values import keys_of_json
 from redis_state.spark.frames import as_arrow
 from redis_state.spark.live.change_stream import (
@@ -30,6 +29,7 @@ from redis_state.spark.live.change_stream import (
 )
 from redis_state.spark.live.live_state import LiveState
 from redis_state.spark.worker import WORKER
+from redis_state.types.decoding import Texts, Variants, decoding_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

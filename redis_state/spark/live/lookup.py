@@ -10,7 +10,6 @@ from redis_state.errors import UsageError
 from redis_state.ids import DEFAULT_STORE
 from redis_state.reader.family import DEFAULT_FAMILY
 from redis_state.reader.versions import CONFIRMED
-from redis_state.rows.decoding import Texts, Variants, decoding_of
 from redis_state.spark.frames import (
     arrow_schema,
     check_key_types,
@@ -27,6 +26,7 @@ from redis_state.spark.live.lookup_task import (
     join_names,
     name_of,
 )
+from redis_state.types.decoding import Texts, Variants, decoding_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -9,7 +9,7 @@ from typing import Any
 from redis_state.codec.typed_row import TypedKey
 from redis_state.errors import ConfigError, UsageError
 from redis_state.rows.murmur3 import hash_key
-from redis_state.rows.spark_types import parse_schema
+from redis_state.types.schema import parse_schema
 
 
 class OwnKeys:

@@ -8,8 +8,8 @@ from decimal import Context, Decimal, Inexact, InvalidOperation
 from typing import TYPE_CHECKING, Any
 
 from redis_state.errors import ConfigError, FormatError, UnreadableError
-from redis_state.rows.calendar import date_text, time_text, timestamp_text
-from redis_state.rows.spark_types import Atomic
+from redis_state.types.calendar import date_text, time_text, timestamp_text
+from redis_state.types.schema import Atomic
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # in typing from Python 3.11

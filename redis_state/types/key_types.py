@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from redis_state.codec.spark_types import JsonType
 from redis_state.errors import UsageError
+from redis_state.types.schema import JsonType
 
 _COLLATIONS = "__COLLATIONS"
 _COLLATED = "string collate "

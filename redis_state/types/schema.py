@@ -13,10 +13,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redis_state.errors import FormatError
-from redis_state.rows.decoding import AS_WRITTEN, HANDLERS, Decoding
+from redis_state.types.decoding import AS_WRITTEN, HANDLERS, Decoding
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # in typing from Python 3.11
+
+JsonType = str | dict[str, Any]
+"""A type as in Spark's JSON."""
 
 DECIMAL_COMPACT_DIGITS_MAX = 18
 _DECIMAL_DIGITS_MAX = 38
