@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from typing import Any
 
-from redis_state.types.schema import Struct, Type
-from redis_state.types.single_values import INTEGERS
+from redis_state.types.schema import INTEGERS, Struct, Type
 
 KEYS_MAX = 10_000
 """Most keys that replace a scan. A filter with more keys reads the rows in their order."""

@@ -6,11 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from redis_state.errors import UsageError
-from redis_state.types.schema import JsonType
-
-_COLLATIONS = "__COLLATIONS"
-_COLLATED = "string collate "
-_BY_BYTES = "UTF8_BINARY"
+from redis_state.types.ddl import ddl_of
+from redis_state.types.schema import Array, Map, Struct, Type, parse_schema
 
 _TEXT = (
     "Take a text whose bytes are alike where the values are equal: collate(lower(…), 'UTF8_BINARY')"
@@ -21,8 +18,6 @@ _ADVICE = {
     "geometry": "Take its bytes: st_asbinary(…).",
     "geography": "Take its bytes: st_asbinary(…).",
 }
-
-_NAMES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
 
 _UnfitPart = tuple[str, str, str]
 """Path of a part, its type as in Spark's DDL, and the advice for its error."""
@@ -38,11 +33,12 @@ def check_key(field: Mapping[str, Any], what: str, *, attempted: str) -> None:
     Raises:
         UsageError: The column is rejected; the message names the part and its type.
     """
-    found = next(_of_field(field, field["name"]), None)
+    (parsed,) = parse_schema({"type": "struct", "fields": [field]}).fields
+    found = next(_of_type(parsed.type, parsed.name), None)
     if found is None:
         return
     path, kind, advice = found
-    part = "" if path == field["name"] else f", in its part {path},"
+    part = "" if path == parsed.name else f", in its part {path},"
     raise UsageError(
         attempted,
         found=f"{what}{part} is of type {kind}, whose equal values may differ in bytes",
@@ -50,68 +46,21 @@ def check_key(field: Mapping[str, Any], what: str, *, attempted: str) -> None:
     )
 
 
-def without_collations(kind: JsonType) -> JsonType:
-    """Returns the type without the names of collations, which stored values do not need."""
-    if isinstance(kind, str):
-        return "string" if kind.startswith(_COLLATED) else kind
-    parts: dict[str, Any] = {}
-    for name, part in kind.items():
-        if name in ("elementType", "keyType", "valueType"):
-            parts[name] = without_collations(part)
-        elif name == "fields":
-            parts[name] = [{**one, "type": without_collations(one["type"])} for one in part]
-        else:
-            parts[name] = part
-    return parts
-
-
-def _of_field(field: Mapping[str, Any], path: str) -> Iterator[_UnfitPart]:
-    # Spark writes a collation into the metadata of the nearest field, keyed by the path from
-    # there.
-    found = (field.get("metadata") or {}).get(_COLLATIONS) or {}
-    below = field["name"]
-    collations = {place[len(below) :]: str(name) for place, name in found.items()}
-    yield from _of_type(field["type"], path, collations, "")
-
-
-def _of_type(
-    kind: JsonType, path: str, collations: Mapping[str, str], below: str
-) -> Iterator[_UnfitPart]:
-    if isinstance(kind, str):
-        yield from _of_name(kind, path, collations.get(below, ""))
-    elif kind["type"] == "struct":
-        for field in kind["fields"]:
-            yield from _of_field(field, f"{path}.{field['name']}")
-    elif kind["type"] == "array":
-        yield from _of_type(kind["elementType"], f"{path}.element", collations, f"{below}.element")
-    elif kind["type"] == "map":
-        yield path, _shown(kind), _ADVICE["map"]
-    elif kind["type"] == "udt":
-        yield from _of_type(kind["sqlType"], path, collations, below)
-
-
-def _of_name(kind: str, path: str, collation: str) -> Iterator[_UnfitPart]:
-    if kind.startswith(_COLLATED):
-        collation = kind[len(_COLLATED) :]
-    name = collation.rpartition(".")[2]
-    if name and name != _BY_BYTES:
-        yield path, f"{_COLLATED}{name}", _text_for(name)
-    family = kind.partition("(")[0]
-    if family in _ADVICE:
-        yield path, kind, _ADVICE[family]
+def _of_type(type_: Type, path: str) -> Iterator[_UnfitPart]:
+    if isinstance(type_, Struct):
+        for field in type_.fields:
+            yield from _of_type(field.type, f"{path}.{field.name}")
+    elif isinstance(type_, Array):
+        yield from _of_type(type_.element, f"{path}.element")
+    elif isinstance(type_, Map):
+        yield path, ddl_of(type_), _ADVICE["map"]
+    elif type_.collation:
+        yield path, f"string collate {type_.collation}", _text_for(type_.collation)
+    elif (family := type_.text.partition("(")[0]) in _ADVICE:
+        yield path, type_.text, _ADVICE[family]
 
 
 def _text_for(collation: str) -> str:
     if collation == "UTF8_BINARY_RTRIM":
         return _TEXT.replace("lower", "rtrim") + "."
     return _TEXT + ", or cast(… as string) where texts that differ in bytes are different keys."
-
-
-def _shown(kind: JsonType) -> str:
-    if isinstance(kind, str):
-        return _NAMES.get(kind, kind)
-    if kind["type"] == "map":
-        return f"map<{_shown(kind['keyType'])},{_shown(kind['valueType'])}>"
-    if kind["type"] == "array":
-        return f"array<{_shown(kind['elementType'])}>"
-    return str(kind["type"])

@@ -1,8 +1,4 @@
-"""Spark's types, parsed from schema JSON without pyspark, and the Python objects of their values.
-
-An *internal* value is the value that Spark stores: an int for whole numbers, dates, times and the
-unscaled decimal, a float, bytes for strings and binary, `CalendarInterval`.
-"""
+"""Spark's types, parsed from schema JSON without pyspark, and the rows of their values."""
 
 from __future__ import annotations
 
@@ -18,15 +14,12 @@ from redis_state.types.decoding import AS_WRITTEN, HANDLERS, Decoding
 if TYPE_CHECKING:
     from typing_extensions import Self  # in typing from Python 3.11
 
-JsonType = str | dict[str, Any]
-"""A type as in Spark's JSON."""
-
 DECIMAL_COMPACT_DIGITS_MAX = 18
 _DECIMAL_DIGITS_MAX = 38
 _NESTING_MAX = 64
 _OPAQUE_NAME_MAX = 60
 _COLLATIONS = "__COLLATIONS"
-_BINARY_COLLATION = "UTF8_BINARY"
+_BY_BYTES = "UTF8_BINARY"
 
 # Bytes of a value in an array; 0 means a variable length. In a row each value takes 8 bytes.
 _WIDTHS = {
@@ -40,11 +33,25 @@ _WIDTHS = {
     "date": 4,
     "timestamp": 8,
     "timestamp_ntz": 8,
-    "string": 0,
     "binary": 0,
     "void": 0,
-    "variant": 0,
 }
+_NAMED = (
+    (re.compile(r"time\(\d\)"), "time", 8),
+    (re.compile(r"(calendar_)?interval"), "calendar", 0),
+    (re.compile(r"interval (year|month)( to month)?"), "year-month", 4),
+    (re.compile(r"interval (day|hour|minute|second)( to (hour|minute|second))?"), "day-time", 8),
+)
+"""Types that have another name here: as Spark writes them, the name, and the bytes of a value."""
+
+INTEGERS = {
+    "byte": (-(1 << 7), (1 << 7) - 1),
+    "short": (-(1 << 15), (1 << 15) - 1),
+    "integer": (-(1 << 31), (1 << 31) - 1),
+    "long": (-(1 << 63), (1 << 63) - 1),
+}
+"""Bounds of each type of whole numbers."""
+
 _OPAQUE = re.compile(r"[a-z_][a-z0-9_ ]*(\([^()]*\))?", re.IGNORECASE)
 
 
@@ -66,24 +73,33 @@ class Atomic:
         width: Bytes of the value; 0 means a variable length.
         precision: Digits of a decimal.
         scale: Digits of a decimal after the point.
-        collated: True if the string does not compare by its bytes.
+        collation: Name of the collation of a string that does not compare by its bytes.
         errors: The `errors` argument of `str` that decodes a string, or a text inside a VARIANT,
-            that
-            is not UTF-8.
+            that is not UTF-8.
         binary: True if a VARIANT is read as its binaries.
         opaque: True if this release cannot represent the values outside Spark. `name` is then the
             type as Spark writes it.
+        text: The type as Spark writes it; of a user-defined type, the name of its class.
     """
 
     name: str
     width: int
     precision: int = 0
     scale: int = 0
-    collated: bool = False
+    collation: str = ""
     errors: str = "strict"
     binary: bool = False
     opaque: bool = False
+    text: str = field(default="", compare=False)
 
+    @property
+    def collated(self) -> bool:
+        """True if the string does not compare by its bytes."""
+        return bool(self.collation)
+
+
+UDT = "udt"
+"""Name of a user-defined type."""
 
 UNASKED = Atomic("void", 0, opaque=True)
 """Placeholder for the type of a column that is not parsed."""
@@ -104,6 +120,7 @@ class Field:
 
     name: str
     type: Type
+    nullable: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,17 +151,19 @@ class Struct:
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """A list of values of one type."""
+    """A list of values of one type, which may be null if `nullable`."""
 
     element: Type
+    nullable: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Map:
-    """Pairs of key and value."""
+    """Pairs of key and value; the values may be null if `nullable`."""
 
     key: Type
     value: Type
+    nullable: bool = True
 
 
 Type = Atomic | Struct | Array | Map
@@ -183,12 +202,25 @@ class Row(tuple[Any, ...]):
         return f"Row({', '.join(f'{name}={value!r}' for name, value in pairs)})"
 
 
+def hashable(value: Any) -> Any:
+    """Makes a map key hashable: lists, also inside a struct, become tuples."""
+    if isinstance(value, Row):
+        return Row(value.names, tuple(map(hashable, value)))
+    return tuple(map(hashable, value)) if type(value) in (list, tuple) else value
+
+
 def parse_schema(
-    schema: str | bytes | Mapping[str, Any], decoding: Decoding = AS_WRITTEN
+    schema: str | bytes | Mapping[str, Any],
+    decoding: Decoding = AS_WRITTEN,
+    *,
+    with_udts: bool = False,
 ) -> Struct:
     """Parses the schema of a row, given as Spark's JSON text or as `StructType.jsonValue()`.
 
     An unknown type becomes opaque, so that the other columns can be read.
+
+    Args:
+        with_udts: Makes a user-defined type the opaque type `UDT`, instead of its storage type.
 
     Raises:
         FormatError: The schema is malformed.
@@ -198,7 +230,7 @@ def parse_schema(
             schema = json.loads(schema)
         except (ValueError, RecursionError) as error:
             raise _malformed("it is not JSON") from error
-    parsed = _parse(schema, decoding, collated=False, depth=0)
+    parsed = _SchemaParser(decoding, with_udts=with_udts).parse(schema, {}, "", depth=0)
     if not isinstance(parsed, Struct):
         raise _malformed("it is not a struct")
     return parsed
@@ -215,75 +247,91 @@ def is_opaque(type_: Type) -> bool:
     return type_.opaque
 
 
+def kind_of(type_: Type) -> str:
+    """Returns the name of a type for errors: ``array``, ``map``, ``struct``, or as Spark's JSON."""
+    return type_.text if isinstance(type_, Atomic) else type(type_).__name__.lower()
+
+
 def _malformed(found: str) -> FormatError:
     return FormatError("reading a Spark schema", found=found)
 
 
-def _parse(node: Any, decoding: Decoding, *, collated: bool, depth: int) -> Type:
-    if depth > _NESTING_MAX:
-        raise _malformed(f"types are nested more than {_NESTING_MAX} deep")
-    if isinstance(node, str):
-        return _parse_atomic(node, decoding, collated=collated)
-    kind = node.get("type") if isinstance(node, Mapping) else None
-    if kind == "struct":
-        fields = node.get("fields")
-        if not isinstance(fields, list):
-            raise _malformed("a struct has no list of fields")
-        return Struct(tuple(_parse_field(field, decoding, depth=depth + 1) for field in fields))
+class _SchemaParser:
+    """Parses types.
 
-    def part(name: str) -> Type:
-        return _parse(node.get(name), decoding, collated=collated, depth=depth + 1)
+    `collations` has the collations of the nearest field by the paths of its strings, and `path` is
+    the path of the type there.
+    """
 
-    if kind == "array":
-        return Array(part("elementType"))
-    if kind == "map":
-        return Map(part("keyType"), part("valueType"))
-    if kind == "udt":
-        return _parse(node.get("sqlType"), decoding, collated=collated, depth=depth + 1)
-    raise _malformed("a type is neither a name nor a struct, array, map or user-defined type")
+    def __init__(self, decoding: Decoding, *, with_udts: bool) -> None:
+        self._errors = HANDLERS[decoding.text]
+        self._binary = decoding.variant == "binary"
+        self._with_udts = with_udts
+
+    def parse(self, node: Any, collations: Mapping[str, str], path: str, *, depth: int) -> Type:
+        if depth > _NESTING_MAX:
+            raise _malformed(f"types are nested more than {_NESTING_MAX} deep")
+        if isinstance(node, str):
+            return self._atomic(node, collations.get(path, ""))
+        kind = node.get("type") if isinstance(node, Mapping) else None
+        if kind == "struct":
+            fields = node.get("fields")
+            if not isinstance(fields, list):
+                raise _malformed("a struct has no list of fields")
+            return Struct(tuple(self._field(one, depth=depth + 1) for one in fields))
+
+        def part(name: str, step: str) -> Type:
+            return self.parse(node.get(name), collations, path + step, depth=depth + 1)
+
+        if kind == "array":
+            return Array(part("elementType", ".element"), _is_nullable(node, "containsNull"))
+        if kind == "map":
+            nullable = _is_nullable(node, "valueContainsNull")
+            return Map(part("keyType", ".key"), part("valueType", ".value"), nullable)
+        if kind == "udt":
+            if self._with_udts:
+                name = node.get("pyClass") or node.get("class") or "a program"
+                return Atomic(UDT, 0, opaque=True, text=str(name))
+            return part("sqlType", "")
+        raise _malformed("a type is neither a name nor a struct, array, map or user-defined type")
+
+    def _field(self, node: Any, *, depth: int) -> Field:
+        if not isinstance(node, Mapping) or not isinstance(node.get("name"), str):
+            raise _malformed("a field has no name")
+        name = node["name"]
+        metadata = node.get("metadata")
+        # Spark writes a collated string as "string" and puts the collation into the metadata of
+        # the nearest field, keyed by the path to the string, which begins with the field's name.
+        found = metadata.get(_COLLATIONS) if isinstance(metadata, Mapping) else None
+        named = found.items() if isinstance(found, Mapping) else ()
+        collations = {path[len(name) :]: str(collation) for path, collation in named}
+        type_ = self.parse(node.get("type"), collations, "", depth=depth)
+        return Field(name, type_, _is_nullable(node, "nullable"))
+
+    def _atomic(self, text: str, collation: str) -> Atomic:
+        if text == "variant":
+            return Atomic(text, 0, errors=self._errors, binary=self._binary, text=text)
+        if text in _WIDTHS:
+            return Atomic(text, _WIDTHS[text], text=text)
+        decimal = re.fullmatch(r"decimal(?:\(\s*(\d{1,2})\s*,\s*(-?\d{1,2})\s*\))?", text)
+        if decimal:
+            digits, scale = int(decimal[1] or 10), int(decimal[2] or 0)
+            if not 1 <= digits <= _DECIMAL_DIGITS_MAX or scale > digits:
+                raise _malformed("a decimal type has impossible digits")
+            width = 8 if digits <= DECIMAL_COMPACT_DIGITS_MAX else 0
+            return Atomic("decimal", width, precision=digits, scale=scale, text=text)
+        string = re.fullmatch(r"string|(?:var)?char\(\d+\)|string collate (\w+)", text)
+        if string:
+            collation = (string[1] or collation).rpartition(".")[2]
+            collation = "" if collation == _BY_BYTES else collation
+            return Atomic("string", 0, collation=collation, errors=self._errors, text=text)
+        for pattern, name, width in _NAMED:
+            if pattern.fullmatch(text):
+                return Atomic(name, width, text=text)
+        if _OPAQUE.fullmatch(text) and not text.startswith("decimal"):
+            return Atomic(text[:_OPAQUE_NAME_MAX], 0, opaque=True, text=text)
+        raise _malformed(f"the type '{text[:60]}' cannot be decoded")
 
 
-def _parse_field(node: Any, decoding: Decoding, *, depth: int) -> Field:
-    if not isinstance(node, Mapping) or not isinstance(node.get("name"), str):
-        raise _malformed("a field has no name")
-    metadata = node.get("metadata")
-    # Spark writes a collated string as "string" and puts the collation into the field's metadata,
-    # keyed
-    # by the path to the string. The whole field counts as collated if one of its strings is.
-    collations = metadata.get(_COLLATIONS) if isinstance(metadata, Mapping) else None
-    collated = isinstance(collations, Mapping) and any(
-        not str(name).endswith(_BINARY_COLLATION) for name in collations.values()
-    )
-    return Field(node["name"], _parse(node.get("type"), decoding, collated=collated, depth=depth))
-
-
-def _parse_atomic(text: str, decoding: Decoding, *, collated: bool) -> Atomic:
-    errors = HANDLERS[decoding.text]
-    if text == "string":
-        return Atomic(text, 0, collated=collated, errors=errors)
-    if text == "variant":
-        return Atomic(text, 0, errors=errors, binary=decoding.variant == "binary")
-    if text in _WIDTHS:
-        return Atomic(text, _WIDTHS[text])
-    decimal = re.fullmatch(r"decimal(?:\(\s*(\d{1,2})\s*,\s*(-?\d{1,2})\s*\))?", text)
-    if decimal:
-        precision, scale = int(decimal[1] or 10), int(decimal[2] or 0)
-        if not 1 <= precision <= _DECIMAL_DIGITS_MAX or scale > precision:
-            raise _malformed("a decimal type has impossible digits")
-        compact = precision <= DECIMAL_COMPACT_DIGITS_MAX
-        return Atomic("decimal", 8 if compact else 0, precision=precision, scale=scale)
-    string = re.fullmatch(r"(?:var)?char\(\d+\)|string collate (\w+)", text)
-    if string:
-        other = string[1] is not None and string[1] != _BINARY_COLLATION
-        return Atomic("string", 0, collated=collated or other, errors=errors)
-    if re.fullmatch(r"time\(\d\)", text):
-        return Atomic("time", 8)
-    if text in ("interval", "calendar_interval"):
-        return Atomic("calendar", 0)
-    if re.fullmatch(r"interval (year|month)( to month)?", text):
-        return Atomic("year-month", 4)
-    if re.fullmatch(r"interval (day|hour|minute|second)( to (hour|minute|second))?", text):
-        return Atomic("day-time", 8)
-    if _OPAQUE.fullmatch(text) and not text.startswith("decimal"):
-        return Atomic(text[:_OPAQUE_NAME_MAX], 0, opaque=True)
-    raise _malformed(f"the type '{text[:60]}' cannot be decoded")
+def _is_nullable(node: Mapping[str, Any], name: str) -> bool:
+    return bool(node.get(name, True))

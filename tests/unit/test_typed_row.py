@@ -30,8 +30,9 @@ from pyspark.sql.types import (
 )
 
 from redis_state.codec.ordered_key import encode_key
-from redis_state.codec.typed_row import TypedKey, TypedRow, schema_json
+from redis_state.codec.typed_row import TypedKey, TypedRow
 from redis_state.errors import FormatError, UsageError
+from redis_state.types.declared import schema_json
 
 BERLIN = ZoneInfo("Europe/Berlin")
 NTZ = st.datetimes(datetime(1, 1, 1), datetime(9999, 12, 31))

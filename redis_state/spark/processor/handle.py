@@ -14,13 +14,7 @@ from pyspark.sql.streaming import stateful_processor as pyspark_state
 from redis_state.batches.event_time import RAW_SCHEMA
 from redis_state.batches.streams import TimeMode
 from redis_state.codec.processor_families import EXPIRY_OF, TIMERS, TIMERS_BY_GROUP
-from redis_state.codec.typed_row import (
-    ROW_CODEC,
-    TypedKey,
-    TypedRow,
-    key_schema_json,
-    schema_json,
-)
+from redis_state.codec.typed_row import ROW_CODEC, TypedKey, TypedRow
 from redis_state.errors import UsageError
 from redis_state.spark.processor.state import (
     CurrentGroup,
@@ -30,6 +24,7 @@ from redis_state.spark.processor.state import (
     TimeToLive,
     ValueState,
 )
+from redis_state.types.declared import key_schema_json, schema_json
 
 if TYPE_CHECKING:
     from redis_state.store.family_store import FamilyStore

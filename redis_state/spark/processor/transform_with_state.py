@@ -20,7 +20,7 @@ from redis_state.batches.streams import (
     make_plan,
     time_mode_of,
 )
-from redis_state.codec.typed_row import TypedKey, TypedRow, schema_json
+from redis_state.codec.typed_row import TypedKey, TypedRow
 from redis_state.config import Config
 from redis_state.errors import InternalError, UsageError
 from redis_state.protocol import register_run
@@ -39,6 +39,7 @@ from redis_state.spark.processor.spreading import spread_with_markers
 from redis_state.spark.processor.transform_once import transformed_once
 from redis_state.spark.processor.watermark_plan import watermark_of_plan
 from redis_state.store.partition_state import EPHEMERAL_KEEP_MS
+from redis_state.types.declared import schema_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
