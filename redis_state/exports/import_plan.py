@@ -19,9 +19,9 @@ from redis_state.exports.manifest import (
     Export,
     ExportedPartition,
     ExportedStore,
-    damaged,
     read_export,
 )
+from redis_state.exports.sealed import damaged
 from redis_state.ids import EMPTY
 from redis_state.progress import Progress, silent
 from redis_state.protocol.registry import PYTHON_OPERATOR
