@@ -20,7 +20,7 @@ from redis_state.rescaling.rows import RescaleSource, RescaleTarget, restore
 
 @dataclass(frozen=True, slots=True)
 class KeyMeaning:
-    """How the keys of a store name its key columns; see `Placing`."""
+    """Meaning of the keys of a store; see `Placing`."""
 
     group_of: GroupOf | None
     codec: Codec | None
