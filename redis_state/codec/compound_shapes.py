@@ -8,14 +8,7 @@ from typing import Any, cast
 
 import msgpack  # type: ignore[import-untyped]  # the package ships no types
 
-from redis_state.codec.shape import (
-    DEPTH_MAX,
-    Shape,
-    misfit,
-    mismatch,
-    plain_dict,
-    plain_items,
-)
+from redis_state.codec.shape import DEPTH_MAX, Shape, misfit, mismatch, plain_dict, plain_items
 from redis_state.errors import FormatError
 from redis_state.types.single_values import Misfit
 

@@ -207,12 +207,7 @@ class TypedKey:
     __slots__ = ("_bounds", "_exact", "_fields", "_writes", "names", "plain", "what")
 
     def __init__(
-        self,
-        schema: str,
-        *,
-        what: str = "a key",
-        zone: tzinfo | None = None,
-        rows: bool = False,
+        self, schema: str, *, what: str = "a key", zone: tzinfo | None = None, rows: bool = False
     ) -> None:
         self._fields = rules_of(schema, Reading(zone, rows), what)
         self.names = [field.name for field in self._fields]

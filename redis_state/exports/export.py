@@ -10,14 +10,7 @@ from typing import Any
 from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.script import script
-from redis_state.errors import (
-    ConfigError,
-    FormatError,
-    Kind,
-    NotFoundError,
-    StateError,
-    UsageError,
-)
+from redis_state.errors import ConfigError, FormatError, Kind, NotFoundError, StateError, UsageError
 from redis_state.exports.digest import DIGEST_DIGITS, digest_sum, digest_text
 from redis_state.exports.export_plan import (
     DonePartition,

@@ -55,34 +55,21 @@ def damaged(folder: ExportFolder, found: str) -> FormatError:
 
 
 def text(value: object) -> str:
-    """Returns a text.
-
-    Raises:
-        TypeError: The value is anything else.
-    """
+    """Returns a text; raises `TypeError` for any other value."""
     if not isinstance(value, str):
         raise TypeError
     return value
 
 
 def whole(value: object, most: int = (1 << 63) - 1) -> int:
-    """Returns a whole number from 0 to `most`.
-
-    Raises:
-        TypeError: The value is anything else.
-    """
+    """Returns a whole number from 0 to `most`; raises `TypeError` for any other value."""
     if type(value) is not int or not 0 <= value <= most:
         raise TypeError
     return value
 
 
 def matching(pattern: re.Pattern[str], value: object) -> str:
-    """Returns a text that matches a pattern.
-
-    Raises:
-        TypeError: The value is not a text.
-        ValueError: The text does not match.
-    """
+    """Returns a text that matches a pattern; raises `TypeError` or `ValueError`."""
     found = text(value)
     if not pattern.fullmatch(found):
         raise ValueError

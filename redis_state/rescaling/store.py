@@ -20,8 +20,8 @@ from redis_state.codec import Codec
 from redis_state.config import Config
 from redis_state.errors import UsageError
 from redis_state.maintain.activity import refuse_if_used
+from redis_state.rescaling.checkpoints import RescaledStore
 from redis_state.rescaling.placing import GroupOf
-from redis_state.rescaling.rescaled_store import RescaledStore
 from redis_state.rescaling.switch import expire_leftover, finish, leave
 from redis_state.rescaling.versions import KeyMeaning, copy_rows, count_rows, versions_to_copy
 

@@ -14,8 +14,7 @@ from redis_state.ids import DEFAULT_STORE, Pin
 from redis_state.protocol import RegisteredRun, confirm_checkpoint
 from redis_state.protocol.newest_batch import NewestBatch
 from redis_state.protocol.runs import STAGED_TTL_MS
-from redis_state.rescaling.copy import RescaledCheckpoint
-from redis_state.rescaling.rescaled_store import RescaledStore
+from redis_state.rescaling.checkpoints import RescaledCheckpoint, RescaledStore
 
 _LOG = logging.getLogger(__name__)
 

@@ -12,9 +12,8 @@ from redis_state.errors import StateError
 from redis_state.format.entry import Entry
 from redis_state.ids import EMPTY_UID, PartitionId, Pin
 from redis_state.protocol.opening import open_commands, read_replies
-from redis_state.rescaling.copy import RescaledCheckpoint
+from redis_state.rescaling.checkpoints import RescaledCheckpoint, RescaledStore
 from redis_state.rescaling.placing import GroupOf, Placing, cannot
-from redis_state.rescaling.rescaled_store import RescaledStore
 from redis_state.rescaling.rows import RescaleSource, RescaleTarget, restore
 
 

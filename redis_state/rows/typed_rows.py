@@ -202,11 +202,7 @@ def typed_row_codec(family: Family) -> TypedRowCodec:
         Field(name, one.columns) for name, one in zip((_KEY, _USER_KEY), keys, strict=False)
     )
     return TypedRowCodec(
-        family,
-        keys[0].columns if len(keys) == 1 else Struct(parts),
-        keys,
-        row,
-        value,
+        family, keys[0].columns if len(keys) == 1 else Struct(parts), keys, row, value
     )
 
 

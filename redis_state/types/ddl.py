@@ -138,12 +138,7 @@ class _DdlParser:
             self.expect(",")
             value = self.kind()
             self.expect(">")
-            return {
-                "type": "map",
-                "keyType": key,
-                "valueType": value,
-                "valueContainsNull": True,
-            }
+            return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
         if word == "struct":
             self.expect("<")
             return {"type": "struct", "fields": self.columns(end=">")}

@@ -26,9 +26,9 @@ from redis_state.errors import (
 )
 from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.live import Reader
-from redis_state.rescaling import copy, rows, switch
+from redis_state.rescaling import checkpoints, rows, switch
 from redis_state.rescaling import store as under_test
-from redis_state.rescaling.copy import RescaledCheckpoint
+from redis_state.rescaling.checkpoints import RescaledCheckpoint
 from redis_state.rows.murmur3 import partition_of
 from redis_state.spark.worker import Worker
 from redis_state.store.provider import StateStoreProvider
@@ -413,7 +413,7 @@ def test_a_partition_that_was_just_made_expires(
     def killed(*_: Any) -> Any:
         raise KeyboardInterrupt
 
-    for module in (rows, copy):
+    for module in (rows, checkpoints):
         monkeypatch.setattr(module, "renew", killed)
     with pytest.raises(KeyboardInterrupt):
         query.rescale(2)
