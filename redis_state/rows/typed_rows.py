@@ -18,7 +18,7 @@ from redis_state.format.header import Family
 from redis_state.format.rows import FAMILY_BYTES, split_elements, stored_key
 from redis_state.rows.murmur3 import partition_of
 from redis_state.rows.unsafe_row import in_order
-from redis_state.types.schema import Atomic, Field, Row, Struct, parse_schema
+from redis_state.types.schema import Atomic, Field, Row, Struct, named, parse_schema
 
 _KEY, _USER_KEY = "key", "userKey"
 _VALUE, _EXPIRY = "value", "ttlExpirationMs"
@@ -89,7 +89,7 @@ class TypedRowCodec:
         Raises:
             FormatError: The bytes are not a key of this variable.
         """
-        return self._named(0, self.key.names, self.key_row(stored))
+        return named(self.key.names, self.key_row(stored), self.asked and self.asked[0])
 
     def key_row(self, stored: bytes) -> Sequence[Any]:
         """Decodes the values of the key columns, in their order.
@@ -117,19 +117,10 @@ class TypedRowCodec:
         """
         expiry, values = self.row.decode_with_expiry(value)
         row = Row(self.value.names, values)
+        asked = self.asked and self.asked[1]
         if expiry is None:
-            return self._named(1, self.value.names, row)
-        return self._named(1, (_VALUE, _EXPIRY), (row, expiry))
-
-    def _named(self, part: int, names: Sequence[str], row: Sequence[Any]) -> dict[str, Any]:
-        """Returns the columns of a row by name, without those that are not asked for."""
-        if self.asked is None:
-            return dict(zip(names, row, strict=True))
-        return {
-            name: value
-            for at, (name, value) in enumerate(zip(names, row, strict=True))
-            if at in self.asked[part]
-        }
+            return named(self.value.names, row, asked)
+        return named((_VALUE, _EXPIRY), (row, expiry), asked)
 
     @property
     def columns(self) -> tuple[Struct, Struct]:

@@ -329,12 +329,12 @@ def lookup_type(name: str, type_: Type) -> Atomic:
     if (
         isinstance(type_, Atomic)
         and type_.name not in ("calendar", "void", "variant")
-        and not type_.collated
+        and not type_.collation
         and not type_.opaque
     ):
         return type_
     kind = type_.name if isinstance(type_, Atomic) else kind_of(type_)
-    if isinstance(type_, Atomic) and type_.collated:
+    if isinstance(type_, Atomic) and type_.collation:
         kind = "string with a collation"
     raise ConfigError(
         f"key column '{name}'",

@@ -15,28 +15,11 @@ from redis_state.types.schema import Array, Map, Type, kind_of
 _TOKEN = re.compile(
     r"\s*(?:(`(?:[^`]|``)+`)|([A-Za-z_0-9]+)|('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")|([<>(),:]))"
 )
-_SIMPLE = {
-    "boolean": "boolean",
-    "tinyint": "byte",
-    "byte": "byte",
-    "smallint": "short",
-    "short": "short",
-    "int": "integer",
-    "integer": "integer",
-    "bigint": "long",
-    "long": "long",
-    "float": "float",
-    "real": "float",
-    "double": "double",
-    "string": "string",
-    "binary": "binary",
-    "date": "date",
-    "timestamp": "timestamp",
-    "timestamp_ltz": "timestamp",
-    "timestamp_ntz": "timestamp_ntz",
-    "void": "void",
-}
 _DDL_NAMES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
+_SIMPLE = {name: name for name in ("boolean", "float", "double", "string", "binary", "void")}
+_SIMPLE |= {name: name for name in (*_DDL_NAMES, "date", "timestamp", "timestamp_ntz")}
+_SIMPLE |= {alias: name for name, alias in _DDL_NAMES.items()}
+_SIMPLE |= {"real": "float", "timestamp_ltz": "timestamp"}
 _DECIMALS = {"decimal", "dec", "numeric"}
 _LENGTHS = {"char", "character", "varchar"}
 _PRECISION, _SCALE = 10, 0

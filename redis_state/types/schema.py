@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -73,7 +73,7 @@ class Atomic:
         width: Bytes of the value; 0 means a variable length.
         precision: Digits of a decimal.
         scale: Digits of a decimal after the point.
-        collation: Name of the collation of a string that does not compare by its bytes.
+        collation: Collation of a string that does not compare by its bytes; else empty.
         errors: The `errors` argument of `str` that decodes a string, or a text inside a VARIANT,
             that is not UTF-8.
         binary: True if a VARIANT is read as its binaries.
@@ -91,11 +91,6 @@ class Atomic:
     binary: bool = False
     opaque: bool = False
     text: str = field(default="", compare=False)
-
-    @property
-    def collated(self) -> bool:
-        """True if the string does not compare by its bytes."""
-        return bool(self.collation)
 
 
 UDT = "udt"
@@ -200,6 +195,16 @@ class Row(tuple[Any, ...]):
     def __repr__(self) -> str:
         pairs = zip(self.names, self, strict=True)
         return f"Row({', '.join(f'{name}={value!r}' for name, value in pairs)})"
+
+
+def named(
+    names: Sequence[str], values: Sequence[Any], asked: Collection[int] | None
+) -> dict[str, Any]:
+    """Returns values by name: those at the places asked for, or all if `asked` is ``None``."""
+    pairs = zip(names, values, strict=True)
+    if asked is None:
+        return dict(pairs)
+    return {name: value for at, (name, value) in enumerate(pairs) if at in asked}
 
 
 def hashable(value: Any) -> Any:

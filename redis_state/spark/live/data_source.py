@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -41,17 +42,7 @@ _AT, _KEYS = "at", "keys"
 _TEXT, _VARIANT = "text", "variant"
 _OWN = {
     name.lower(): name
-    for name in (
-        _QUERY,
-        _OPERATOR,
-        _STORE,
-        _FAMILY,
-        _AT,
-        _KEYS,
-        _TEXT,
-        _VARIANT,
-        *STREAM_OPTIONS,
-    )
+    for name in (_QUERY, _OPERATOR, _STORE, _FAMILY, _AT, _KEYS, _TEXT, _VARIANT, *STREAM_OPTIONS)
 }
 _PATH = "path"
 """Name of the option that `load("flights")` sets."""
@@ -121,13 +112,10 @@ def schema_of(options: Mapping[str, str]) -> StructType:
         RedisStateError: See `state_of` and `LiveState.pinned`.
     """
     state = state_of(options).with_password()
-    client = Client(state.config)
-    try:
+    with closing(Client(state.config)) as client:
         if stream_options(_own(options)) is not None:
             return spark_schema(change_schema(state.codec(client, state.pinned())))
         return spark_schema(state.table(client, state.pinned()).schema)
-    finally:
-        client.close()
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
@@ -232,11 +220,8 @@ class StateReader(DataSourceReader):
         pinned = state.pinned()
         if self._keys is None:
             return [_RowPartition(pinned.only([one])) for one in pinned.partitions]
-        client = Client(state.config)
-        try:
+        with closing(Client(state.config)) as client:
             columns = state.table(client, pinned).key
-        finally:
-            client.close()
         return [_RowPartition(pinned, keys_of_json(columns, self._keys))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -86,11 +86,9 @@ class Times:
     @property
     def due_ms(self) -> int | None:
         """Returns the time up to which timers fire; ``None`` without timers."""
-        return {
-            "none": None,
-            "processingtime": self.processing_ms,
-            "eventtime": self.watermark_ms,
-        }[self.mode]
+        return {"none": None, "processingtime": self.processing_ms, "eventtime": self.watermark_ms}[
+            self.mode
+        ]
 
 
 class Handle(pyspark_state.StatefulProcessorHandle):
