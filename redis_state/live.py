@@ -23,10 +23,10 @@ from redis_state.protocol.instances import CheckpointCounts, Totals, find_counte
 from redis_state.protocol.registry import QueryInfo, list_queries
 from redis_state.reader.query import Query
 from redis_state.reader.version_request import CONFIRMED
-from redis_state.rows.decoding import Texts
 from redis_state.status.figures import some_of
 from redis_state.status.overview import status_of_all
 from redis_state.status.query_status import QueryStatus
+from redis_state.types.decoding import Texts
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -11,11 +11,12 @@ from typing import Any, Generic, TypeVar, cast
 
 import msgpack  # type: ignore[import-untyped]  # the package ships no types
 
-from redis_state.codec.rebuilding import lost_part
-from redis_state.codec.shapes import DEPTH_MAX, UNDECLARED, Undeclared, unwritable
-from redis_state.codec.single_values import Misfit, class_name
+from redis_state.codec.object_parts import lost_part, unwritable
+from redis_state.codec.scalar_shapes import UNDECLARED, Undeclared
+from redis_state.codec.shape import DEPTH_MAX
 from redis_state.codec.type_hints import STORABLE, shape_of
 from redis_state.errors import ConfigError, FormatError
+from redis_state.types.single_values import Misfit, class_name
 
 ENVELOPE = 1
 _ENVELOPE_PARTS = 3

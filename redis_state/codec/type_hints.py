@@ -12,23 +12,19 @@ from enum import Enum
 from types import NoneType, UnionType
 from typing import Any, Literal
 
-from redis_state.codec.shapes import (
+from redis_state.codec.compound_shapes import Dicts, FixedTuple, Items, Optional, RecordShape
+from redis_state.codec.scalar_shapes import (
     ANY_KEY,
     KEYS,
     SCALARS,
     UNTYPED,
     AnyKey,
-    Dicts,
     Enumerated,
-    FixedTuple,
-    Items,
     LiteralShape,
-    Optional,
-    RecordShape,
     Scalars,
-    Shape,
     Undeclared,
 )
+from redis_state.codec.shape import Shape
 from redis_state.errors import ConfigError
 
 STORABLE = (

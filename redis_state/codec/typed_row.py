@@ -6,98 +6,33 @@ variable that the row was written with. The expiry is in ms since 1970, or nil.
 
 from __future__ import annotations
 
-import json
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import tzinfo
 from decimal import InvalidOperation
 from typing import Any, NoReturn
 
 import msgpack  # type: ignore[import-untyped]  # the package ships no types
 
-from redis_state.codec.ddl import struct_of
-from redis_state.codec.key_types import check_key, without_collations
-from redis_state.codec.ordered_key import decode_first, encode_tuple
-from redis_state.codec.single_values import INTEGERS, Misfit
-from redis_state.codec.spark_types import (
+from redis_state.codec.column_rules import (
     ColumnRule,
+    Reading,
     exact_type,
-    fields_of,
     fits,
     key_writer,
     listed,
-    shown,
+    read_all,
+    rules_of,
 )
+from redis_state.codec.ordered_key import decode_first, encode_tuple
 from redis_state.errors import FormatError, UsageError
+from redis_state.types.schema import INTEGERS, Atomic, kind_of
+from redis_state.types.single_values import Misfit
 
 ROW_CODEC = "typed-row"
 """Codec name of families with such rows."""
 
 HEAD = 2
-
-
-def schema_json(given: object) -> str:
-    """Returns Spark's JSON of a `StructType` or a DDL text, without collations.
-
-    Raises:
-        UsageError: The schema is neither, has no columns, or has two columns of one name.
-    """
-    return _as_json(_described(given))
-
-
-def key_schema_json(
-    given: object, what: str, *, attempted: str, names: Sequence[str] | None = None
-) -> str:
-    """Returns Spark's JSON of the columns of a key, like `schema_json`.
-
-    Args:
-        what: Name of a key column in errors.
-        names: Names of the key columns; ``None`` means all.
-
-    Raises:
-        UsageError: `schema_json` rejects the schema, or equal values of a column may differ in
-            bytes.
-    """
-    found = [one for one in _described(given) if names is None or one["name"] in names]
-    for field in found:
-        check_key(field, f"{what} '{field['name']}'", attempted=attempted)
-    return _as_json(found)
-
-
-def _described(given: object) -> list[dict[str, Any]]:
-    if isinstance(given, str):
-        found = struct_of(given)
-    else:
-        to_json = getattr(given, "json", None)
-        found = json.loads(to_json()) if callable(to_json) else {}
-        if not isinstance(found, dict) or found.get("type") != "struct":
-            raise UsageError(
-                "reading a schema",
-                found=f"it is of type {type(given).__name__}",
-                advice="Give a StructType, or text such as 'count long'.",
-            )
-    fields: list[dict[str, Any]] = found["fields"]
-    names = [field["name"] for field in fields]
-    if not names or len(set(names)) < len(names):
-        raise UsageError(
-            "reading a schema",
-            found="it has no column" if not names else "two columns have the same name",
-            advice="Give each column a name of its own.",
-        )
-    return fields
-
-
-def _as_json(fields: Sequence[Mapping[str, Any]]) -> str:
-    bare = [_bare(field) for field in fields]
-    return json.dumps({"type": "struct", "fields": bare}, separators=(",", ":"))
-
-
-def _bare(field: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "name": field["name"],
-        "type": without_collations(field["type"]),
-        "nullable": field.get("nullable", True),
-    }
 
 
 class TypedRow:
@@ -109,6 +44,7 @@ class TypedRow:
             appended if it is missing.
         zone: Time zone of the timestamps that are returned; ``None`` for naive ones in the zone of
             this machine, as PySpark returns them.
+        rows: Returns structs as `Row` objects, instead of tuples.
 
     Raises:
         UsageError: A column has a type that cannot be stored, or its type has changed.
@@ -124,16 +60,18 @@ class TypedRow:
         *,
         what: str = "a row",
         zone: tzinfo | None = None,
+        rows: bool = False,
     ) -> None:
+        reading = Reading(zone, rows)
         self.schema = schema
         self.what = what
         self.written = [*written] if schema in written else [*written, schema]
         self.id = self.written.index(schema)
-        self._fields = fields_of(schema, zone, what)
+        self._fields = rules_of(schema, reading, what)
         self.names = [field.name for field in self._fields]
         self._size = len(self._fields)
         self._older = {
-            id_: _placed(fields_of(old, zone, what), self._fields, what)
+            id_: _placed(rules_of(old, reading, what), self._fields, what)
             for id_, old in enumerate(self.written)
             if id_ != self.id
         }
@@ -142,7 +80,7 @@ class TypedRow:
         self._bounds = _bounds(self._fields)
         self._known: set[tuple[type, ...]] = set()
         if self._plain:
-            self._known.add(tuple(exact_type(field.kind) for field in self._fields))
+            self._known.add(tuple(exact_type(field.type) for field in self._fields))
         self._pack = _packers
 
     def encode(self, row: Any, expiry: int | None = None) -> bytes:
@@ -185,10 +123,11 @@ class TypedRow:
             if id_ == self.id and len(found) == self._size + HEAD:
                 if self._plain:
                     return expiry, found[HEAD:]
-                return expiry, self._read(found[HEAD:])
+                return expiry, read_all(self._fields, found[HEAD:])
             place = self._older[id_]
             older = found[HEAD:]
-            return expiry, self._read([None if at is None else older[at] for at in place])
+            placed = [None if at is None else older[at] for at in place]
+            return expiry, read_all(self._fields, placed)
         except (
             ValueError, TypeError, KeyError, IndexError, OverflowError, InvalidOperation,
             msgpack.UnpackException,
@@ -200,12 +139,6 @@ class TypedRow:
     def expiry(self, data: bytes) -> int | None:
         """Returns the expiry of a row, in ms since 1970; ``None`` means never."""
         return self.decode_with_expiry(data)[0]
-
-    def _read(self, plain: Sequence[Any]) -> tuple[Any, ...]:
-        return tuple(
-            value if value is None or field.read is None else field.read(value)
-            for field, value in zip(self._fields, plain, strict=True)
-        )
 
     def _converted(self, row: Any, expiry: int | None) -> bytes:
         try:
@@ -260,6 +193,10 @@ class TypedRow:
 class TypedKey:
     """Encodes and decodes keys of a Spark schema; encoded keys sort by their columns in order.
 
+    Args:
+        schema: Spark's JSON of the columns.
+        zone: See `TypedRow`, as for `rows`.
+
     Attributes:
         plain: True if keys are returned as they are stored.
 
@@ -269,13 +206,15 @@ class TypedKey:
 
     __slots__ = ("_bounds", "_exact", "_fields", "_writes", "names", "plain", "what")
 
-    def __init__(self, schema: str, *, what: str = "a key", zone: tzinfo | None = None) -> None:
-        self._fields = fields_of(schema, zone, what)
+    def __init__(
+        self, schema: str, *, what: str = "a key", zone: tzinfo | None = None, rows: bool = False
+    ) -> None:
+        self._fields = rules_of(schema, Reading(zone, rows), what)
         self.names = [field.name for field in self._fields]
         self.what = what
         self.plain = all(field.read is None for field in self._fields)
         # Keys of exactly these types are encoded without conversion.
-        exact = tuple(exact_type(field.kind) for field in self._fields)
+        exact = tuple(exact_type(field.type) for field in self._fields)
         self._exact = exact if self.plain and object not in exact else ()
         self._bounds = _bounds(self._fields)
         self._writes = [key_writer(field) for field in self._fields]
@@ -339,18 +278,15 @@ class TypedKey:
             raise FormatError(f"decoding {self.what}", found="the bytes do not fit its schema")
         if self.plain:
             return plain, end
-        return tuple(
-            value if value is None or field.read is None else field.read(value)
-            for field, value in zip(self._fields, plain, strict=True)
-        ), end
+        return read_all(self._fields, plain), end
 
 
 def _bounds(fields: Sequence[ColumnRule]) -> list[tuple[int, int, int]]:
     """Returns position, minimum and maximum of each column of whole numbers."""
     return [
-        (at, *INTEGERS[field.kind])
+        (at, *INTEGERS[field.type.name])
         for at, field in enumerate(fields)
-        if isinstance(field.kind, str) and field.kind in INTEGERS
+        if isinstance(field.type, Atomic) and field.type.name in INTEGERS
     ]
 
 
@@ -359,9 +295,9 @@ _UNFIT = (ValueError, TypeError, OverflowError, AttributeError, InvalidOperation
 
 def _unfit(field: ColumnRule, value: Any, error: Exception, what: str) -> UsageError:
     found = (
-        error.of_column(field.name, shown(field.kind))
+        error.of_column(field.name, kind_of(field.type))
         if isinstance(error, Misfit)
-        else f"column '{field.name}' is {shown(field.kind)}, and the value of type "
+        else f"column '{field.name}' is {kind_of(field.type)}, and the value of type "
         f"{type(value).__name__} does not fit"
     )
     return UsageError(
@@ -388,11 +324,11 @@ def _placed(older: Sequence[ColumnRule], now: Sequence[ColumnRule], what: str) -
     places = {field.name: at for at, field in enumerate(older)}
     for field in now:
         at = places.get(field.name)
-        if at is not None and not fits(older[at].kind, field.kind):
+        if at is not None and not fits(older[at].type, field.type):
             raise UsageError(
                 f"declaring {what}",
-                found=f"column '{field.name}' was {shown(older[at].kind)} and is "
-                f"{shown(field.kind)} now",
+                found=f"column '{field.name}' was {kind_of(older[at].type)} and is "
+                f"{kind_of(field.type)} now",
                 advice="Keep the type, or give the new column a new name. Columns may be added and "
                 "taken away, and numbers may become wider.",
             )

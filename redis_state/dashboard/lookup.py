@@ -13,8 +13,8 @@ from redis_state.live import Reader
 from redis_state.reader import OperatorState
 from redis_state.reader.family import DEFAULT_FAMILY
 from redis_state.rows.json_values import to_json
-from redis_state.rows.spark_types import Atomic, Struct, Type
 from redis_state.rows.text_values import column_value, columns_of, has_columns, plain_value
+from redis_state.types.schema import Atomic, Struct, Type
 
 SHOWN_MAX = 64 * 1024
 """Characters of a value that a page shows."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from redis_state.errors import NotFoundError
 from redis_state.live import Reader
-from redis_state.rows.spark_types import Row
+from redis_state.types.schema import Row
 
 _KEYS = (
     ("carriers", {"carrier": "UA"}),

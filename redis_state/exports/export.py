@@ -4,47 +4,34 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.script import script
-from redis_state.errors import (
-    ConfigError,
-    FormatError,
-    Kind,
-    NotFoundError,
-    StateError,
-    UsageError,
-)
+from redis_state.errors import ConfigError, FormatError, Kind, NotFoundError, StateError, UsageError
 from redis_state.exports.digest import DIGEST_DIGITS, digest_sum, digest_text
+from redis_state.exports.export_plan import (
+    DonePartition,
+    ExportedVersions,
+    ExportPlan,
+    done_json,
+    parse_done,
+    parse_plan,
+)
 from redis_state.exports.folder import ExportFolder
+from redis_state.exports.layout import DATA, MANIFEST, PLAN, PROGRESS, WRITER, partition_file
 from redis_state.exports.manifest import (
     COLUMNS,
-    DATA,
-    FORMAT,
-    MANIFEST,
-    PLAN,
-    PROGRESS,
     RAW,
-    WRITER,
     Export,
     ExportedPartition,
     ExportedStore,
-    damaged,
-    family_json,
-    parse_family,
-    parse_partition,
-    partition_file,
-    partition_json,
-    read_sealed,
-    sealed,
     tables_of,
 )
 from redis_state.exports.partition_files import ExportRequest, PartitionFiles
-from redis_state.format.header import Family
-from redis_state.ids import EMPTY, PartitionId, Pin, is_gen, text_number
+from redis_state.ids import EMPTY, PartitionId, Pin, text_number
 from redis_state.progress import Progress
 from redis_state.protocol.opening import NO_RUN, Opened, open_args, read_replies, reopen
 from redis_state.protocol.registry import OperatorInfo
@@ -61,56 +48,6 @@ _WHAT = "exporting a query"
 _TRIES_MAX = 5
 _FIELDS = ("path", "id", "name", "created")
 _NOTHING = ExportedPartition(0, 0, EMPTY.uid, 1, 1, 0, 0, 1, 1, 0, 0, 0, 0, "0" * DIGEST_DIGITS, ())
-
-_Done = tuple[ExportedPartition, tuple[Family, ...]]
-
-
-@dataclass(frozen=True, slots=True)
-class _ExportedVersions:
-    operator: int
-    store: str
-    name: str
-    pins: tuple[Pin, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _ExportPlan:
-    """Content of an export; constant while the export is made."""
-
-    export: str
-    created: int
-    asked: Mapping[str, Any]
-    version: int | None
-    batch: int | None
-    fields: Mapping[str, str]
-    left_out: tuple[tuple[int, str], ...]
-    stores: tuple[_ExportedVersions, ...]
-
-    def to_json(self) -> bytes:
-        """Encodes the plan for `plan.json`."""
-        stores = [
-            {
-                "operator": one.operator,
-                "store": one.store,
-                "name": one.name,
-                "pins": [[pin.version, pin.uid] for pin in one.pins],
-            }
-            for one in self.stores
-        ]
-        left_out = [list(one) for one in self.left_out]
-        return sealed(
-            {
-                "format": FORMAT,
-                "export": self.export,
-                "created": self.created,
-                "asked": dict(self.asked),
-                "version": self.version,
-                "batch": self.batch,
-                "fields": dict(self.fields),
-                "left_out": left_out,
-                "stores": stores,
-            }
-        )
 
 
 def export_query(
@@ -175,7 +112,7 @@ class _ExportRun:
         self._check_incomplete()
         wanted = [(store, n) for store in plan.stores for n in range(len(store.pins))]
         kept = self._kept(plan)
-        done: dict[tuple[int, str, int], _Done] = {}
+        done: dict[tuple[int, str, int], DonePartition] = {}
         for number, (store, partition) in enumerate(wanted, 1):
             place = store.operator, store.store, partition
             done[place] = kept.get(place) or self._partition(store, partition)
@@ -186,11 +123,11 @@ class _ExportRun:
         self._folder.remove_folder(PROGRESS)
         return export
 
-    def _plan(self, at: str | int, operator: int | None) -> _ExportPlan:
+    def _plan(self, at: str | int, operator: int | None) -> ExportPlan:
         """Returns the plan of the interrupted export in this folder, or a new one."""
         asked = {"gen": self._query.info.gen, "operator": operator, "contents": self._contents}
         try:
-            found = _parse_plan(self._folder)
+            found = parse_plan(self._folder)
         except NotFoundError:
             self._check_incomplete()
             return self._new_plan(at, operator, asked)
@@ -207,7 +144,7 @@ class _ExportRun:
 
     def _new_plan(
         self, at: str | int, operator: int | None, asked: Mapping[str, Any]
-    ) -> _ExportPlan:
+    ) -> ExportPlan:
         if any(name.partition(".tmp")[0] != PLAN for name in self._folder.names()):
             raise UsageError(
                 self._what,
@@ -244,7 +181,7 @@ class _ExportRun:
             if operator in (None, one.operator) and (one.operator, one.store) not in there
         )
         alone = any(one.alone for one in stores)
-        return _ExportPlan(
+        return ExportPlan(
             uuid.uuid4().hex,
             int(time[0]) * 1000 + int(time[1]) // 1000,
             asked,
@@ -253,7 +190,7 @@ class _ExportRun:
             fields,
             left_out,
             tuple(
-                _ExportedVersions(one.operator, one.store, one.name, of_store)
+                ExportedVersions(one.operator, one.store, one.name, of_store)
                 for one, of_store in zip(stores, pins, strict=True)
             ),
         )
@@ -263,9 +200,9 @@ class _ExportRun:
         self._pinned.update((partition.id, partition) for partition in opened)
         return tuple(partition.pin for partition in opened)
 
-    def _kept(self, plan: _ExportPlan) -> dict[tuple[int, str, int], _Done]:
+    def _kept(self, plan: ExportPlan) -> dict[tuple[int, str, int], DonePartition]:
         """Returns the partitions that an interrupted export has finished, without damaged ones."""
-        found: dict[tuple[int, str, int], _Done] = {}
+        found: dict[tuple[int, str, int], DonePartition] = {}
         there = set(self._folder.names())
         for store in plan.stores:
             for partition, pin in enumerate(store.pins):
@@ -283,10 +220,10 @@ class _ExportRun:
         self._remove_strays({file.path for one, _ in found.values() for file in one.files})
         return found
 
-    def _whole(self, name: str, partition: int, pin: Pin, there: set[str]) -> _Done | None:
+    def _whole(self, name: str, partition: int, pin: Pin, there: set[str]) -> DonePartition | None:
         """Returns a finished partition; ``None`` if it or a file of it is damaged or gone."""
         try:
-            done = _parse_done(self._folder, name)
+            done = parse_done(self._folder, name)
             files = done[0].files
             whole = (
                 done[0].pin == pin
@@ -316,7 +253,7 @@ class _ExportRun:
         for name in strays:
             self._folder.remove(name)
 
-    def _partition(self, store: _ExportedVersions, partition: int) -> _Done:
+    def _partition(self, store: ExportedVersions, partition: int) -> DonePartition:
         pin = store.pins[partition]
         if pin == EMPTY:
             return replace(_NOTHING, partition=partition), ()
@@ -338,12 +275,8 @@ class _ExportRun:
         else:
             raise self._expired(id_, pin) from gone
         self._check_ours()
-        content = {
-            "format": FORMAT,
-            "partition": partition_json(done[0]),
-            "families": [family_json(family) for family in done[1]],
-        }
-        self._folder.write(partition_file(store.operator, store.store, partition), sealed(content))
+        name = partition_file(store.operator, store.store, partition)
+        self._folder.write(name, done_json(done))
         return done
 
     def _opened(self, id_: PartitionId, pin: Pin) -> Opened:
@@ -413,7 +346,7 @@ class _ExportRun:
                 advice="Use that one: all of it is there. Or give another folder.",
             )
 
-    def _made(self, plan: _ExportPlan, done: Mapping[tuple[int, str, int], _Done]) -> Export:
+    def _made(self, plan: ExportPlan, done: Mapping[tuple[int, str, int], DonePartition]) -> Export:
         stores = []
         for store in plan.stores:
             found = [done[store.operator, store.store, n] for n in range(len(store.pins))]
@@ -451,39 +384,3 @@ class _ExportRun:
             sum(one.bytes for one in stores),
             tuple(stores),
         )
-
-
-def _parse_plan(folder: ExportFolder) -> _ExportPlan:
-    raw = read_sealed(folder, PLAN)
-    try:
-        stores = tuple(
-            _ExportedVersions(
-                one["operator"],
-                one["store"],
-                one["name"],
-                tuple(Pin(version, uid) for version, uid in one["pins"]),
-            )
-            for one in raw["stores"]
-        )
-        if not is_gen(raw["export"]):
-            raise ValueError
-        return _ExportPlan(
-            raw["export"],
-            raw["created"],
-            raw["asked"],
-            raw["version"],
-            raw["batch"],
-            raw["fields"],
-            tuple((operator, store) for operator, store in raw["left_out"]),
-            stores,
-        )
-    except (ValueError, KeyError, TypeError) as error:
-        raise damaged(folder, f"{PLAN} is malformed") from error
-
-
-def _parse_done(folder: ExportFolder, name: str) -> _Done:
-    raw = read_sealed(folder, name)
-    try:
-        return parse_partition(raw["partition"], 1), tuple(map(parse_family, raw["families"]))
-    except (ValueError, KeyError, TypeError) as error:
-        raise damaged(folder, f"{name} is malformed") from error

@@ -14,7 +14,8 @@ from redis_state.backend.script import script
 from redis_state.errors import InternalError, UnavailableError
 from redis_state.exports.digest import RowDigest, digest_sum, digest_text
 from redis_state.exports.folder import ExportFolder
-from redis_state.exports.manifest import ExportedPartition, ExportedStore, damaged
+from redis_state.exports.manifest import ExportedPartition, ExportedStore
+from redis_state.exports.sealed import damaged
 from redis_state.exports.table import KEY, PARTITION, VALUE
 from redis_state.format.bucketing import bucket_of
 from redis_state.format.entry import Segment

@@ -6,8 +6,9 @@ import hashlib
 import json
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from redis_state import files, keys
 from redis_state.backend.client import Client
@@ -15,26 +16,18 @@ from redis_state.backend.room import check_room
 from redis_state.errors import FormatError, Kind, StateError, UsageError
 from redis_state.exports.folder import ExportFolder
 from redis_state.exports.import_partition import PartitionImport
-from redis_state.exports.manifest import (
-    Export,
-    ExportedPartition,
-    ExportedStore,
-    damaged,
-    read_export,
-)
+from redis_state.exports.manifest import Export, ExportedPartition, ExportedStore, read_export
+from redis_state.exports.sealed import damaged
 from redis_state.ids import EMPTY
 from redis_state.progress import Progress, silent
 from redis_state.protocol.registry import PYTHON_OPERATOR
 from redis_state.protocol.runs import check_name, checkpoint_gen
-from redis_state.recovery.bringing_back import (
-    check_not_purged,
-    describe,
-    others_serving,
-    serves,
-)
+from redis_state.recovery.bringing_back import check_not_purged, describe, others_serving, serves
 from redis_state.recovery.marker import gen_of
 from redis_state.recovery.query_state import CountedStore, stores_of
 from redis_state.recovery.rewind import Rewind, plan_rewind
+
+T = TypeVar("T")
 
 _GEN_DIGITS = 32
 _IMPORTED = "imported"
@@ -281,9 +274,10 @@ def _check_timeline(what: str, export: Export, checkpoint: files.Folder) -> None
     """
     batch = str(export.batch)
     found = ""
-    uids = _uids(_lines(checkpoint, f"commits/{batch}"))
+    # The attempts by operator and partition; none in format 1.
+    uids = _logged(checkpoint, f"commits/{batch}", "stateUniqueIds", dict) or {}
     if not uids:
-        planned_ms = _planned_ms(_lines(checkpoint, f"offsets/{batch}"))
+        planned_ms = _logged(checkpoint, f"offsets/{batch}", "batchTimestampMs", int)
         if planned_ms is not None and planned_ms > export.created:
             found = (
                 f"batch {batch} was planned again after the export was made, if the clocks of the "
@@ -305,35 +299,20 @@ def _check_timeline(what: str, export: Export, checkpoint: files.Folder) -> None
         )
 
 
-def _planned_ms(entry: Iterable[str]) -> int | None:
-    """Returns the planning time of a batch; ``None`` if the entry does not have it."""
-    for line in entry:
-        try:
-            planned = json.loads(line)["batchTimestampMs"]
-        except (ValueError, TypeError, KeyError):
-            continue
-        if type(planned) is int:
-            return planned
-    return None
-
-
-def _uids(entry: Iterable[str]) -> Mapping[str, list[list[str]]]:
-    """Returns the attempts in a commit log entry by operator and partition; empty in format 1."""
-    for line in entry:
-        try:
-            found = json.loads(line)["stateUniqueIds"]
-        except (ValueError, TypeError, KeyError):
-            continue
-        if isinstance(found, dict):
-            return found
-    return {}
-
-
-def _lines(checkpoint: files.Folder, entry: str) -> list[str]:
+def _logged(checkpoint: files.Folder, entry: str, name: str, kind: type[T]) -> T | None:
+    """Returns a field of an entry of Spark's logs; ``None`` if the entry does not have it."""
     try:
-        return (checkpoint.read(entry) or b"").decode().splitlines()
+        lines = (checkpoint.read(entry) or b"").decode().splitlines()
     except UnicodeDecodeError:
-        return []
+        return None
+    for line in lines:
+        try:
+            found = json.loads(line)[name]
+        except (ValueError, TypeError, KeyError):
+            continue
+        if type(found) is kind:
+            return found
+    return None
 
 
 def _check_files(folder: ExportFolder, export: Export, progress: Progress) -> None:

@@ -10,7 +10,8 @@ from redis_state.backend.client import Client
 from redis_state.errors import FormatError
 from redis_state.exports.digest import RowDigest, digest_sum, digest_text
 from redis_state.exports.folder import ExportFolder, Sink
-from redis_state.exports.manifest import ExportedFile, ExportedPartition, family_folder
+from redis_state.exports.layout import family_folder
+from redis_state.exports.manifest import ExportedFile, ExportedPartition
 from redis_state.exports.table import FamilyTable
 from redis_state.format.header import Family, family_table
 from redis_state.format.rows import FAMILY_BYTES, family_of

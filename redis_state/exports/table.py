@@ -10,18 +10,13 @@ from redis_state.errors import ConfigError, FormatError, UnreadableError
 from redis_state.format.header import Family
 from redis_state.format.rows import FAMILY_BYTES, split_elements
 from redis_state.reader.family import FamilyChoice, is_ours
-from redis_state.reader.table_columns import (
-    RowCodec,
-    columns_of,
-    only_columns,
-    readable_columns,
-)
+from redis_state.reader.table_columns import RowCodec, columns_of, only_columns, readable_columns
 from redis_state.rows.arrow_types import arrow_type, named_array
 from redis_state.rows.codec import FamilyCodec
-from redis_state.rows.decoding import Decoding
 from redis_state.rows.json_values import json_text
 from redis_state.rows.python_codec import PythonCodec
-from redis_state.rows.spark_types import Array, Atomic, Map, Struct, Type, is_opaque
+from redis_state.types.decoding import Decoding
+from redis_state.types.schema import Array, Atomic, Map, Struct, Type, is_opaque
 
 if TYPE_CHECKING:
     import pyarrow as pa

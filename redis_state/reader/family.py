@@ -17,9 +17,9 @@ from redis_state.protocol.registry import OperatorInfo
 from redis_state.reader.scan import families_of
 from redis_state.reader.table_columns import RowCodec, only_columns
 from redis_state.rows.codec import codec_of
-from redis_state.rows.decoding import AS_WRITTEN, Decoding
 from redis_state.rows.python_codec import codec_name_of, python_codec
 from redis_state.rows.typed_rows import TypedRowCodec, typed_row_codec
+from redis_state.types.decoding import AS_WRITTEN, Decoding
 
 if TYPE_CHECKING:
     from redis_state.codec import Codec as StoreCodec

@@ -23,7 +23,7 @@ from redis_state.reader.table_columns import columns_of, readable_columns
 from redis_state.reader.tables import arrow
 from redis_state.reader.tables.columns import Filter, Prefix, flat_rows
 from redis_state.reader.version_request import which_of
-from redis_state.rows.decoding import AS_WRITTEN, Decoding
+from redis_state.types.decoding import AS_WRITTEN, Decoding
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from redis_state.codec import Codec as StoreCodec
     from redis_state.reader.source import Stores
     from redis_state.reader.version_request import Which
-    from redis_state.rows.spark_types import Struct
+    from redis_state.types.schema import Struct
 
 
 class OperatorState:

@@ -11,7 +11,7 @@ from redis_state.ids import DEFAULT_STORE
 from redis_state.reader.family import DEFAULT_FAMILY
 from redis_state.reader.operator_state import OperatorState
 from redis_state.reader.source import Stores
-from redis_state.rows.decoding import Texts, Variants, decoding_of
+from redis_state.types.decoding import Texts, Variants, decoding_of
 
 
 class _Owner(Stores, Protocol):

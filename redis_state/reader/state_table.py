@@ -21,12 +21,12 @@ from redis_state.reader.tables.column_arrays import value_columns
 from redis_state.reader.version_request import VersionRequest
 from redis_state.rows.arrow_types import arrow_type, library, named_array
 from redis_state.rows.codec import FamilyCodec
-from redis_state.rows.decoding import AS_WRITTEN, Decoding
 from redis_state.rows.json_values import json_text
 from redis_state.rows.key_filter import ColumnPath, keys_of
-from redis_state.rows.spark_types import Struct, Type
 from redis_state.rows.typed_rows import TypedRowCodec
 from redis_state.rows.unsafe_row import check_lookup
+from redis_state.types.decoding import AS_WRITTEN, Decoding
+from redis_state.types.schema import Struct, Type
 
 if TYPE_CHECKING:
     import pyarrow as pa

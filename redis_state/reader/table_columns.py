@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from redis_state.errors import ConfigError
 from redis_state.rows.codec import FamilyCodec
 from redis_state.rows.python_codec import PythonCodec
-from redis_state.rows.spark_types import Type, free_name, is_opaque
 from redis_state.rows.typed_rows import TypedRowCodec
+from redis_state.types.schema import Type, free_name, is_opaque
 
 RowCodec = FamilyCodec | PythonCodec | TypedRowCodec
 """Codecs of rows. Rows of Spark and of processors have columns; rows of Python stores have none."""

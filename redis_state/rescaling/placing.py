@@ -13,7 +13,6 @@ from datetime import timezone
 from typing import Any
 
 from redis_state.codec import MSGPACK, RAW, Codec
-from redis_state.codec.ddl import struct_of
 from redis_state.codec.ordered_key import decode_first
 from redis_state.codec.processor_families import EXPIRY_OF, NOTES, TIMERS
 from redis_state.codec.typed_row import ROW_CODEC, TypedKey
@@ -22,8 +21,9 @@ from redis_state.format.header import Family
 from redis_state.format.rows import FAMILY_BYTES
 from redis_state.rows.murmur3 import hash_key
 from redis_state.rows.python_codec import codec_name_of
-from redis_state.rows.spark_types import Struct, parse_schema
 from redis_state.rows.typed_rows import typed_row_codec
+from redis_state.types.ddl import struct_of
+from redis_state.types.schema import Struct, parse_schema
 
 Hash = Callable[[bytes], int]
 """Spark's hash of the key columns of a stored key."""

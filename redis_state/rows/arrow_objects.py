@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from redis_state.rows.spark_values import Internal
+from redis_state.types.values import Internal
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -7,8 +7,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from redis_state.errors import ConfigError, UnreadableError, UsageError
-from redis_state.rows.spark_types import Array, Atomic, Field, Map, Type
-from redis_state.rows.spark_values import Internal, to_internal
+from redis_state.types.schema import Array, Atomic, Field, Map, Type
+from redis_state.types.values import Internal, to_internal
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -15,9 +15,9 @@ from itertools import count
 from typing import Any
 
 from redis_state.errors import ConfigError, FormatError, UnreadableError
-from redis_state.rows.spark_types import UNASKED, Array, Atomic, Map, Row, Struct, Type
-from redis_state.rows.spark_values import to_internal, to_python
 from redis_state.rows.unsafe_row import in_order, lookup_type
+from redis_state.types.schema import UNASKED, Array, Atomic, Map, Row, Struct, Type
+from redis_state.types.values import to_internal, to_python
 
 _KNOWN_MAX = 256
 _PRIMITIVES = {

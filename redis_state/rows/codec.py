@@ -11,10 +11,10 @@ from redis_state.errors import ConfigError, FormatError
 from redis_state.format.header import Family
 from redis_state.format.rows import FAMILY_BYTES, split_elements, stored_key
 from redis_state.rows import ordered_columns, unsafe_row
-from redis_state.rows.decoding import AS_WRITTEN, Decoding
 from redis_state.rows.murmur3 import partition_of
 from redis_state.rows.row_bytes import RowBytes, row_bytes
-from redis_state.rows.spark_types import Atomic, Struct
+from redis_state.types.decoding import AS_WRITTEN, Decoding
+from redis_state.types.schema import Atomic, Struct, named
 
 _LENGTH_BYTES = 4
 _TIMESTAMP_BYTES = 8
@@ -132,7 +132,7 @@ class FamilyCodec:
         Raises:
             FormatError: The bytes are not a key of this family.
         """
-        return self._named(0, self.key.labels, self.key_row(stored))
+        return named(self.key.labels, self.key_row(stored), self.asked and self.asked[0])
 
     def key_row(self, stored: bytes) -> list[Any]:
         """Decodes the values of the key columns, in their order.
@@ -177,17 +177,9 @@ class FamilyCodec:
         Raises:
             FormatError: The bytes are not a value of this family.
         """
-        return self._named(1, self.values.columns.labels, self.value_row(value))
-
-    def _named(self, part: int, names: Sequence[str], row: Sequence[Any]) -> dict[str, Any]:
-        """Returns the columns of a row by name, without those that are not asked for."""
-        if self.asked is None:
-            return dict(zip(names, row, strict=True))
-        return {
-            name: value
-            for at, (name, value) in enumerate(zip(names, row, strict=True))
-            if at in self.asked[part]
-        }
+        return named(
+            self.values.columns.labels, self.value_row(value), self.asked and self.asked[1]
+        )
 
     def value_row(self, value: bytes) -> Sequence[Any]:
         """Decodes the values of the value columns, in their order.

@@ -19,7 +19,7 @@ from redis_state.rows.arrow_types import arrow_field, arrow_type
 from redis_state.rows.codec import FamilyCodec
 from redis_state.rows.row_bytes import UnsafeRows
 from redis_state.rows.row_matrix import Pieces, split
-from redis_state.rows.spark_types import UNASKED, Atomic, Struct, Type
+from redis_state.types.schema import UNASKED, Atomic, Struct, Type
 
 if TYPE_CHECKING:
     Ints = npt.NDArray[np.int64]

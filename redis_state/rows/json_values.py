@@ -9,9 +9,9 @@ from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 
-from redis_state.rows.spark_types import Row
-from redis_state.rows.spark_values import Internal
 from redis_state.rows.variants import Variant
+from redis_state.types.schema import Row
+from redis_state.types.values import Internal
 
 
 def to_json(value: Any) -> Any:

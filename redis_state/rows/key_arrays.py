@@ -19,9 +19,9 @@ from redis_state.format.rows import stored_key
 from redis_state.rows.codec import FamilyCodec
 from redis_state.rows.murmur3 import INT_TYPES, SEED
 from redis_state.rows.row_bytes import UnsafeRows
-from redis_state.rows.spark_types import Atomic, Struct
-from redis_state.rows.spark_values import to_internal
 from redis_state.rows.unsafe_row import NAN, lookup_type
+from redis_state.types.schema import Atomic, Struct
+from redis_state.types.values import to_internal
 
 Words = npt.NDArray[np.uint64]
 Hashes = npt.NDArray[np.uint32]

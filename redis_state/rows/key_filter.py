@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from typing import Any
 
-from redis_state.codec.single_values import INTEGERS
-from redis_state.rows.spark_types import Struct, Type
+from redis_state.types.schema import INTEGERS, Atomic, Struct, Type
 
 KEYS_MAX = 10_000
 """Most keys that replace a scan. A filter with more keys reads the rows in their order."""
@@ -44,11 +43,11 @@ def leaves(key: Struct) -> dict[ColumnPath, str] | None:
     """
     found: dict[ColumnPath, str] = {}
     for name, kind in _parts(key, ()):
-        if isinstance(kind, Struct) or name in found:
+        if not isinstance(kind, Atomic) or name in found:
             return None
-        if getattr(kind, "collated", True) or getattr(kind, "name", "") not in _KINDS:
+        if kind.collation or kind.name not in _KINDS:
             return None
-        found[name] = kind.name  # type: ignore[union-attr]  # only an Atomic has a collation
+        found[name] = kind.name
     return found
 
 

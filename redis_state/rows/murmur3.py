@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from redis_state.errors import ConfigError
-from redis_state.rows.spark_types import Atomic, Struct
-from redis_state.rows.spark_values import to_internal
 from redis_state.rows.unsafe_row import in_order, lookup_type
+from redis_state.types.schema import Atomic, Struct
+from redis_state.types.values import to_internal
 
 SEED = 42
 _MASK = 0xFFFFFFFF

@@ -11,9 +11,9 @@ import struct
 from typing import Any, Final
 
 from redis_state.errors import FormatError
-from redis_state.rows.spark_types import UNASKED, Atomic, Field
-from redis_state.rows.spark_values import to_internal
 from redis_state.rows.unsafe_row import lookup_type
+from redis_state.types.schema import UNASKED, Atomic, Field
+from redis_state.types.values import to_internal
 
 _NEGATIVE, _POSITIVE, _NULL = 0, 1, 2
 _BYTES: Final = {"byte": 1, "short": 2, "integer": 4, "long": 8, "float": 4, "double": 8}

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 from redis_state.errors import FormatError
 from redis_state.rows import unsafe_row
 from redis_state.rows.avro import AvroRecord
-from redis_state.rows.decoding import AS_WRITTEN, Decoding
-from redis_state.rows.spark_types import UNASKED, Field, Struct, parse_schema
+from redis_state.types.decoding import AS_WRITTEN, Decoding
+from redis_state.types.schema import UNASKED, Field, Struct, parse_schema
 
 _VERSION = b"\0"
 _AVRO = "redis-state.avro"

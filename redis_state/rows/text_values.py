@@ -15,8 +15,8 @@ from redis_state.format.header import Family
 from redis_state.rows.codec import codec_of
 from redis_state.rows.key_filter import KEYS_MAX
 from redis_state.rows.python_codec import codec_name_of
-from redis_state.rows.spark_types import Atomic, Struct, Type
 from redis_state.rows.typed_rows import typed_row_codec
+from redis_state.types.schema import Atomic, Struct, Type
 
 PLAIN_COLUMN = "key"
 """Name of the one key column of a store that Python keeps."""

@@ -6,26 +6,23 @@ Rows have the shape of those of Spark's `transformWithState` (docs/format.md, se
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timezone
 from functools import lru_cache
 from typing import Any
 
-from redis_state.codec.spark_types import JsonType
 from redis_state.codec.typed_row import TypedKey, TypedRow
 from redis_state.errors import ConfigError, FormatError
 from redis_state.format.header import Family
 from redis_state.format.rows import FAMILY_BYTES, split_elements, stored_key
 from redis_state.rows.murmur3 import partition_of
-from redis_state.rows.spark_types import Atomic, Field, Row, Struct, parse_schema
 from redis_state.rows.unsafe_row import in_order
+from redis_state.types.schema import Atomic, Field, Row, Struct, named, parse_schema
 
 _KEY, _USER_KEY = "key", "userKey"
 _VALUE, _EXPIRY = "value", "ttlExpirationMs"
 _KNOWN_MAX = 256
-
-_ToPython = Callable[[Any], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +31,9 @@ class TypedRowCodec:
 
     Attributes:
         key: The columns of a key: those of the group. For a map: a struct of the group's columns,
-            and
-            the user's key.
+            and the user's key.
         row: Decodes values.
         value: The columns of a value.
-        shapes: Converts the value of each column for the caller; ``None`` for no conversion.
         expires: True if rows have a time to live.
         asked: Ordinals of the key and value columns to return by name; ``None`` means all.
     """
@@ -48,7 +43,6 @@ class TypedRowCodec:
     keys: tuple[_KeyColumns, ...]
     row: TypedRow
     value: Struct
-    shapes: tuple[_ToPython | None, ...]
     expires: bool = False
     asked: tuple[frozenset[int], frozenset[int]] | None = None
 
@@ -95,7 +89,7 @@ class TypedRowCodec:
         Raises:
             FormatError: The bytes are not a key of this variable.
         """
-        return self._named(0, self.key.names, self.key_row(stored))
+        return named(self.key.names, self.key_row(stored), self.asked and self.asked[0])
 
     def key_row(self, stored: bytes) -> Sequence[Any]:
         """Decodes the values of the key columns, in their order.
@@ -106,7 +100,7 @@ class TypedRowCodec:
         at, found = FAMILY_BYTES, []
         for one in self.keys:
             values, at = one.codec.decode_first(stored, at)
-            found.append(one.handed_out(values))
+            found.append(Row(one.columns.names, values))
         if at != len(stored):
             raise FormatError(
                 f"reading family '{self.family.name}'", found="bytes follow behind a key"
@@ -122,20 +116,11 @@ class TypedRowCodec:
             FormatError: The bytes are not a value of this variable.
         """
         expiry, values = self.row.decode_with_expiry(value)
-        row = _row(self.row.names, values, self.shapes)
+        row = Row(self.value.names, values)
+        asked = self.asked and self.asked[1]
         if expiry is None:
-            return self._named(1, self.row.names, row)
-        return self._named(1, (_VALUE, _EXPIRY), (row, expiry))
-
-    def _named(self, part: int, names: Sequence[str], row: Sequence[Any]) -> dict[str, Any]:
-        """Returns the columns of a row by name, without those that are not asked for."""
-        if self.asked is None:
-            return dict(zip(names, row, strict=True))
-        return {
-            name: value
-            for at, (name, value) in enumerate(zip(names, row, strict=True))
-            if at in self.asked[part]
-        }
+            return named(self.value.names, row, asked)
+        return named((_VALUE, _EXPIRY), (row, expiry), asked)
 
     @property
     def columns(self) -> tuple[Struct, Struct]:
@@ -152,7 +137,7 @@ class TypedRowCodec:
             FormatError: The bytes are not a value of this variable.
         """
         expiry, values = self.row.decode_with_expiry(value)
-        row = _row(self.row.names, values, self.shapes)
+        row = Row(self.value.names, values)
         return (row, expiry) if self.expires else row
 
     def decode_values(self, value: bytes) -> list[dict[str, Any]]:
@@ -174,7 +159,6 @@ class _KeyColumns:
 
     columns: Struct
     codec: TypedKey
-    shapes: tuple[_ToPython | None, ...]
 
     def in_order(self, key: Any) -> Sequence[Any]:
         """Returns the values of a key, given by name, in order, or bare if there is one column."""
@@ -182,9 +166,6 @@ class _KeyColumns:
         if len(self.columns.fields) == 1 and not several:
             return (key,)
         return in_order(self.columns, key)
-
-    def handed_out(self, values: Sequence[Any]) -> Row:
-        return _row(self.columns.names, values, self.shapes)
 
 
 @lru_cache(maxsize=_KNOWN_MAX)
@@ -203,57 +184,20 @@ def typed_row_codec(family: Family) -> TypedRowCodec:
             _columns(described[part], family.name) for part in ("key", "user") if part in described
         )
         now = written[values["now"]]
-        row = TypedRow(now, written, what=f"state variable '{family.name}'", zone=timezone.utc)
-        shapes = _shapes(json.loads(now))
-    except (ValueError, TypeError, KeyError, IndexError) as error:
+        what_row = f"state variable '{family.name}'"
+        row = TypedRow(now, written, what=what_row, zone=timezone.utc, rows=True)
+        value = parse_schema(now)
+    except (ValueError, TypeError, KeyError, IndexError, FormatError) as error:
         raise FormatError(what, found="its schema is malformed") from error
     parts = tuple(
         Field(name, one.columns) for name, one in zip((_KEY, _USER_KEY), keys, strict=False)
     )
     return TypedRowCodec(
-        family,
-        keys[0].columns if len(keys) == 1 else Struct(parts),
-        keys,
-        row,
-        parse_schema(now),
-        shapes,
+        family, keys[0].columns if len(keys) == 1 else Struct(parts), keys, row, value
     )
 
 
 def _columns(schema: Mapping[str, Any], name: str) -> _KeyColumns:
-    text = json.dumps(schema)
-    codec = TypedKey(text, what=f"a key of state variable '{name}'", zone=timezone.utc)
-    return _KeyColumns(parse_schema(text), codec, _shapes(schema))
-
-
-def _row(names: Sequence[str], values: Sequence[Any], shapes: Sequence[_ToPython | None]) -> Row:
-    pairs = zip(values, shapes, strict=True)
-    made = tuple(one if one is None or shape is None else shape(one) for one, shape in pairs)
-    return Row(tuple(names), made)
-
-
-def _shapes(schema: Mapping[str, Any]) -> tuple[_ToPython | None, ...]:
-    return tuple(_shape(field["type"]) for field in schema["fields"])
-
-
-def _shape(kind: JsonType) -> _ToPython | None:
-    """Returns the conversion of structs at any depth to rows; ``None`` without a struct."""
-    if isinstance(kind, str):
-        return None
-    if kind["type"] == "struct":
-        names = [field["name"] for field in kind["fields"]]
-        shapes = _shapes(kind)
-        return lambda values: _row(names, values, shapes)
-    if kind["type"] == "array":
-        element = _shape(kind["elementType"])
-        if element is None:
-            return None
-        return lambda values: [one if one is None else element(one) for one in values]
-    key, value = _shape(kind["keyType"]) or _same, _shape(kind["valueType"]) or _same
-    return lambda pairs: {
-        key(one): other if other is None else value(other) for one, other in pairs.items()
-    }
-
-
-def _same(value: Any) -> Any:
-    return value
+    what = f"a key of state variable '{name}'"
+    codec = TypedKey(json.dumps(schema), what=what, zone=timezone.utc, rows=True)
+    return _KeyColumns(parse_schema(schema), codec)

@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from redis_state.errors import ConfigError, FormatError, UnreadableError
-from redis_state.rows.spark_types import (
+from redis_state.rows.variants import json_of, parse_variant
+from redis_state.types.schema import (
     UNASKED,
     Array,
     Atomic,
@@ -22,9 +23,10 @@ from redis_state.rows.spark_types import (
     Row,
     Struct,
     Type,
+    hashable,
+    kind_of,
 )
-from redis_state.rows.spark_values import to_internal, to_python
-from redis_state.rows.variants import json_of, parse_variant
+from redis_state.types.values import to_internal, to_python
 
 _WORD = 8
 _DECIMAL_BYTES_MAX = 16
@@ -206,7 +208,7 @@ def _decode_map(type_: Map, view: memoryview) -> dict[Any, Any]:
     values = _decode_array(Array(type_.value), view[_WORD + size :])
     if len(keys) != len(values):
         raise _malformed("a map does not have as many values as keys")
-    result = {_hashable(key): value for key, value in zip(keys, values, strict=True)}
+    result = {hashable(key): value for key, value in zip(keys, values, strict=True)}
     if len(result) < len(keys) and _merges(type_.key):
         raise UnreadableError.of(
             "map",
@@ -226,13 +228,6 @@ def _merges(type_: Type) -> bool:
     if isinstance(type_, Array):
         return _merges(type_.element)
     return isinstance(type_, Atomic) and type_.errors == "replace"
-
-
-def _hashable(value: Any) -> Any:
-    """Makes a map key hashable: lists, also inside a struct, become tuples."""
-    if isinstance(value, Row):
-        return Row(value.names, tuple(_hashable(part) for part in value))
-    return tuple(_hashable(part) for part in value) if isinstance(value, list) else value
 
 
 def encode(
@@ -334,12 +329,12 @@ def lookup_type(name: str, type_: Type) -> Atomic:
     if (
         isinstance(type_, Atomic)
         and type_.name not in ("calendar", "void", "variant")
-        and not type_.collated
+        and not type_.collation
         and not type_.opaque
     ):
         return type_
-    kind = type_.name if isinstance(type_, Atomic) else type(type_).__name__.lower()
-    if isinstance(type_, Atomic) and type_.collated:
+    kind = type_.name if isinstance(type_, Atomic) else kind_of(type_)
+    if isinstance(type_, Atomic) and type_.collation:
         kind = "string with a collation"
     raise ConfigError(
         f"key column '{name}'",

@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from redis_state.errors import FormatError, UnreadableError
-from redis_state.rows.calendar import date_text, timestamp_text
+from redis_state.types.calendar import date_text, timestamp_text
 
 _PRIMITIVE, _SHORT_TEXT, _OBJECT, _ARRAY = range(4)
 _VERSION = 1

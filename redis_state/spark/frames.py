@@ -6,20 +6,28 @@ import difflib
 import inspect
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 from redis_state import config as options_table
-from redis_state.codec.key_types import check_key
 from redis_state.config import Config
 from redis_state.errors import UsageError
 from redis_state.protocol.runs import check_name
+from redis_state.types.declared import check_key
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+    Frame: TypeAlias = DataFrame
+else:
+    Frame = object
+    """Base of classes that add methods to a DataFrame; see `with_methods`."""
+
 _MAKING = "making a stateful DataFrame"
+
+M = TypeVar("M", bound=Frame)
 
 
 def config_of(spark: SparkSession, url: str | None, options: Mapping[str, object]) -> Config:
@@ -37,6 +45,19 @@ def config_of(spark: SparkSession, url: str | None, options: Mapping[str, object
     given = {"url": url, **options} if url is not None else options
     named = {options_table.option_named(name).name: value for name, value in given.items()}
     return options_table.parse({**values, **named})
+
+
+def with_methods(df: DataFrame, methods: type[M], **attributes: object) -> M:
+    """Adds the methods of a class to a DataFrame, of the classic session or of Spark Connect."""
+    made: Any = df
+    made.__class__ = _subclass(methods, type(df))  # type: ignore[arg-type]  # classes are hashable
+    vars(made).update(attributes)
+    return cast(M, made)
+
+
+@lru_cache
+def _subclass(methods: type, kind: type) -> type:
+    return type(methods.__name__, (methods, kind), {})
 
 
 def sql_conf(spark: SparkSession, name: str) -> str:
@@ -161,9 +182,7 @@ def check_key_types(df: DataFrame, keys: Sequence[str], *, attempted: str = _MAK
 def without_figures(advice: str) -> UsageError:
     """Returns the error for metrics in a session of Spark Connect."""
     return UsageError(
-        "reading the metrics of a batch",
-        found="Spark Connect has no accumulators",
-        advice=advice,
+        "reading the metrics of a batch", found="Spark Connect has no accumulators", advice=advice
     )
 
 

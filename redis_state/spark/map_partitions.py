@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, cast
+from contextlib import closing
+from typing import TYPE_CHECKING
 
 from redis_state.backend.client import Client
 from redis_state.batches.driver import Batch, begin_batch, verify_committed
@@ -13,6 +14,7 @@ from redis_state.config import Config
 from redis_state.errors import UsageError
 from redis_state.spark.driver_jvm import java_class
 from redis_state.spark.frames import (
+    Frame,
     arrow_schema,
     check_names,
     column_of,
@@ -21,6 +23,7 @@ from redis_state.spark.frames import (
     repartition_by_number,
     row_type,
     sql_conf,
+    with_methods,
     without_figures,
 )
 from redis_state.spark.partition_task import Function, PartitionTask
@@ -28,33 +31,47 @@ from redis_state.spark.rows import KINDS, RowFormat, RowKind
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.accumulators import Accumulator
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
     from typing_extensions import Unpack  # in typing from Python 3.11
 
     from redis_state.option_types import Options
 
-    class StatefulDataFrame(DataFrame):
-        """DataFrame that `map_partitions_with_state_store` returns."""
 
-        def verify_committed(self) -> None:
-            """Checks that every partition ran to its end and has committed.
+class StatefulDataFrame(Frame):
+    """DataFrame that `map_partitions_with_state_store` returns."""
 
-            Raises:
-                StateError: A partition has not committed; the message names it.
-                ConflictError: A later call took the store.
-            """
+    _batch: Batch
+    _config: Config
+    _counted: Accumulator[dict[str, int]] | None
 
-        def state_metrics(self) -> dict[str, int]:
-            """Returns the present figures of the batch over all partitions.
+    def verify_committed(self) -> None:
+        """Checks that every partition ran to its end and has committed.
 
-            These are ``num_keys`` and ``memory_bytes`` after the batch, and the figures of
-            `StateStoreProvider.supported_custom_metrics`: sums, sizes in bytes and timings in
-            milliseconds. A second evaluation counts again.
+        Raises:
+            StateError: A partition has not committed; the message names it.
+            ConflictError: A later call took the store.
+        """
+        from redis_state.spark import batch_metrics
 
-            Raises:
-                UsageError: The session is one of Spark Connect, which has no accumulators.
-            """
+        with closing(Client(self._config)) as client:
+            verify_committed(client, self._batch)
+        batch_metrics.report(self.sparkSession, self._batch.name, self._counted)
+
+    def state_metrics(self) -> dict[str, int]:
+        """Returns the present figures of the batch over all partitions.
+
+        These are ``num_keys`` and ``memory_bytes`` after the batch, and the figures of
+        `StateStoreProvider.supported_custom_metrics`: sums, sizes in bytes and timings in
+        milliseconds. A second evaluation counts again.
+
+        Raises:
+            UsageError: The session is one of Spark Connect, which has no accumulators.
+        """
+        if self._counted is None:
+            raise without_figures("Look at `BatchStore.metrics` in the function.")
+        return dict(self._counted.value)
 
 
 _PARTITION, _ROW = "partition", "row"
@@ -123,8 +140,7 @@ def map_partitions_with_state_store(
     kind = row_type(schema)
     format_ = RowFormat(rows, arrow_schema(spark, kind), sql_conf(spark, "session.timeZone"))
     types = dict(df.dtypes)
-    client = Client(config)
-    try:
+    with closing(Client(config)) as client:
         batch = begin_batch(
             client,
             config,
@@ -137,8 +153,6 @@ def map_partitions_with_state_store(
             codec_name=codec.name,
             query_id=_query_id(spark),
         )
-    finally:
-        client.close()
     ours = codec is MSGPACK or codec is RAW
     counted = batch_metrics.sums(spark)
     shows = batch_metrics.can_show(spark)
@@ -157,22 +171,10 @@ def map_partitions_with_state_store(
         return task.run(batches)
 
     spread = _placed(spread_with_each(df, keys, sorting, batch.partitions), batch)
-    mapped = cast("StatefulDataFrame", spread.mapInArrow(run, given_out))
+    mapped = spread.mapInArrow(run, given_out)
     if shows:
-        mapped = cast("StatefulDataFrame", batch_metrics.shown(mapped, store, kind))
-
-    def verify() -> None:
-        _verify(config, batch)
-        batch_metrics.report(spark, store, counted)
-
-    def figures() -> dict[str, int]:
-        if counted is None:
-            raise without_figures("Look at `BatchStore.metrics` in the function.")
-        return dict(counted.value)
-
-    mapped.verify_committed = verify  # type: ignore[method-assign]  # see it
-    mapped.state_metrics = figures  # type: ignore[method-assign]  # see it
-    return mapped
+        mapped = batch_metrics.shown(mapped, store, kind)
+    return with_methods(mapped, StatefulDataFrame, _batch=batch, _config=config, _counted=counted)
 
 
 def foreach_batch_with_state_store(
@@ -271,14 +273,6 @@ def _layout(keys: Sequence[tuple[str, str]], codec: str) -> str:
     """Returns the layout of a store's rows: placement and encoding, which never change."""
     columns = ", ".join(f"{name} {kind}" for name, kind in keys)
     return json.dumps(f"key {columns}; codec {codec}")
-
-
-def _verify(config: Config, batch: Batch) -> None:
-    client = Client(config)
-    try:
-        verify_committed(client, batch)
-    finally:
-        client.close()
 
 
 def _check(df: DataFrame, keys: Sequence[str], store: str, rows: str) -> None:

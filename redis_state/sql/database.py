@@ -25,7 +25,6 @@ from redis_state.reader.family import DEFAULT_FAMILY
 from redis_state.reader.state_table import StateTable
 from redis_state.reader.version_request import CONFIRMED
 from redis_state.rows.arrow_types import missing_extra
-from redis_state.rows.decoding import Texts, decoding_of
 from redis_state.rows.key_filter import ColumnPath, leaves
 from redis_state.sql.live_table import LiveTable
 from redis_state.sql.statement import (
@@ -36,6 +35,7 @@ from redis_state.sql.statement import (
     parse,
 )
 from redis_state.sql.tables import TableSource, all_tables, find_tables, folded
+from redis_state.types.decoding import Texts, decoding_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -16,7 +16,7 @@ from redis_state.format.header import Family, Header
 from redis_state.format.rows import FAMILY_BYTES
 from redis_state.rows.codec import FamilyCodec, codec_of
 from redis_state.rows.python_codec import codec_name_of
-from redis_state.rows.spark_values import Internal
+from redis_state.types.values import Internal
 
 _PROCESSORS = (TIMERS, EXPIRY_OF)
 _EVENT_TIME = "__event_time"

@@ -27,7 +27,6 @@ from redis_state.batches.streams import (
     make_plan,
     time_mode_of,
 )
-from redis_state.codec.typed_row import key_schema_json
 from redis_state.config import resolve
 from redis_state.embedded import EmbeddedRedis
 from redis_state.errors import UsageError
@@ -44,6 +43,7 @@ from redis_state.store.provider import StateStoreProvider
 from redis_state.testing.cutting import Cut, CutError
 from redis_state.testing.durations import duration_ms
 from redis_state.testing.rows import arrow_schema, handed_out, table_of
+from redis_state.types.declared import key_schema_json
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -8,11 +8,11 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
-from redis_state.codec.typed_row import schema_json
 from redis_state.errors import UsageError
 from redis_state.spark.frames import as_arrow
 from redis_state.spark.processor.groups import RowForm, rows_of
 from redis_state.spark.rows import frame_of
+from redis_state.types.declared import schema_json
 
 if TYPE_CHECKING:
     import pyarrow as pa

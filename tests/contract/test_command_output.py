@@ -24,7 +24,7 @@ from redis_state.cli.output.printing import Sheet
 from redis_state.cli.output.state_types import Types
 from redis_state.errors import ConfigError
 from redis_state.live import connect
-from redis_state.rows.spark_types import Atomic, Field, Map, Struct
+from redis_state.types.schema import Atomic, Field, Map, Struct
 from tests.contract.planting import Planted, family, schema
 from tests.contract.test_reading_commands import Run, failed, narrow, objects, planted, run
 from tests.support.redis_server import RedisServer

@@ -24,7 +24,7 @@ from redis_state.config import PASSWORD_VARIABLE
 from redis_state.errors import FormatError, FullError, StateError, UsageError
 from redis_state.exports import plan_import
 from redis_state.exports.folder import ExportFolder
-from redis_state.exports.manifest import read_sealed, sealed
+from redis_state.exports.sealed import read_sealed, sealed
 from redis_state.files import folder_at
 from redis_state.live import Reader
 from redis_state.store.provider import StateStoreProvider

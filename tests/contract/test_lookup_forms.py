@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 
 from redis_state.errors import UnreadableError
-from redis_state.rows.decoding import Decoding, Texts
-from redis_state.rows.spark_values import TextBytes
 from redis_state.spark.live import lookup_task
 from redis_state.spark.live.live_state import LiveState
 from redis_state.spark.live.lookup_task import PIN, LookUp, VersionChoice, name_of
 from redis_state.spark.worker import WORKER
+from redis_state.types.decoding import Decoding, Texts
+from redis_state.types.values import TextBytes
 from tests.contract.planting import Planted, family, schema
 from tests.contract.test_lookup_task import state_of
 from tests.support.redis_server import RedisServer

@@ -17,12 +17,12 @@ from redis_state.errors import StateError
 from redis_state.reader.lookup import key_search
 from redis_state.reader.lookup.row_sizes import mean_row_bytes
 from redis_state.reader.lookup.segment_part import SegmentPart
-from redis_state.rows.spark_values import Internal
 from redis_state.spark.live import lookup_task
 from redis_state.spark.live.live_state import LiveState, pin_text
 from redis_state.spark.live.lookup_task import PIN, LookUp, LookupBatch, VersionChoice, name_of
 from redis_state.spark.worker import CLIENTS_MAX, WORKER
 from redis_state.store.provider import StateStoreProvider
+from redis_state.types.values import Internal
 from tests.contract.planting import GEN, Planted, family, schema
 from tests.support.redis_server import RedisServer
 

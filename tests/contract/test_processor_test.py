@@ -12,13 +12,14 @@ import pytest
 from pyspark.sql import Row
 
 from redis_state.batches.streams import Inputs
-from redis_state.codec.typed_row import TypedRow, schema_json
+from redis_state.codec.typed_row import TypedRow
 from redis_state.errors import UsageError
 from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.spark.processor.columns import ColumnEngine, ColumnState
 from redis_state.spark.processor.handle import ProcessorQueryInfo
 from redis_state.store.scratch import scratch_store
 from redis_state.testing import ProcessorTest, redis_url
+from redis_state.types.declared import schema_json
 from tests.contract.processors import INPUT, OUTPUT, Expiring, Remembering, Variables
 from tests.support.redis_server import RedisServer
 

@@ -18,13 +18,13 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 
 from redis_state import connect
 from redis_state.batches.streams import Inputs
-from redis_state.codec.typed_row import schema_json
 from redis_state.errors import UsageError
 from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.spark.processor.columns import ColumnEngine, ColumnState
 from redis_state.spark.processor.handle import Handle, ProcessorQueryInfo
 from redis_state.store.scratch import scratch_store
 from redis_state.testing import ProcessorTest
+from redis_state.types.declared import schema_json
 from tests.contract.processor_support import at, handle_of
 from tests.contract.store_support import NewProvider
 from tests.support.redis_server import RedisServer

@@ -26,13 +26,13 @@ from redis_state.errors import (
 )
 from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.live import Reader
-from redis_state.rescaling import copy, rows
+from redis_state.rescaling import checkpoints, rows, switch
 from redis_state.rescaling import store as under_test
-from redis_state.rescaling.copy import RescaledCheckpoint
+from redis_state.rescaling.checkpoints import RescaledCheckpoint
 from redis_state.rows.murmur3 import partition_of
-from redis_state.rows.spark_types import parse_schema
 from redis_state.spark.worker import Worker
 from redis_state.store.provider import StateStoreProvider
+from redis_state.types.schema import parse_schema
 from tests.support.manual_clock import ManualClock
 from tests.support.redis_server import RedisServer
 
@@ -218,7 +218,7 @@ def test_a_call_that_was_killed_at_its_last_step_is_finished_by_the_next(
     before = query.begin(2)
     query.commit(before, {})
     with monkeypatch.context() as patched:
-        patched.setattr(under_test._RescaledStore, "finish", killed)
+        patched.setattr(under_test, "finish", killed)
         with pytest.raises(KeyboardInterrupt):
             query.rescale(2)
     with pytest.raises(ConflictError, match=r"run `redis-state rescale NAME"):
@@ -318,7 +318,7 @@ def test_as_many_versions_stay_as_before(query: Query) -> None:
 def test_what_was_lost_before_the_last_step_is_found(
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    leave = under_test._RescaledStore._leave
+    leave = switch.leave
 
     def late(store: Any, copy: Any, *given: Any) -> None:
         (found,) = query.client.call("looking for keys", [("SCAN", "0", "COUNT", "10000")])
@@ -329,7 +329,7 @@ def test_what_was_lost_before_the_last_step_is_found(
         leave(store, copy, *given)
 
     with monkeypatch.context() as patched:
-        patched.setattr(under_test._RescaledStore, "_leave", late)
+        patched.setattr(under_test, "leave", late)
         with pytest.raises(UnavailableError, match=r"expired or was lost .* Do it again"):
             query.rescale(2)
     assert query.read(query.begin(2)) == AFTER
@@ -362,7 +362,7 @@ def test_an_interrupted_call_is_finished_and_the_other_number_asked_for_again(
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(under_test, "confirm_checkpoint", _killed)
+        patched.setattr(switch, "confirm_checkpoint", _killed)
         with pytest.raises(KeyboardInterrupt):
             query.rescale(2)
     with pytest.raises(UsageError, match=r"for 2 partitions was finished first.*if 5 are still"):
@@ -413,7 +413,7 @@ def test_a_partition_that_was_just_made_expires(
     def killed(*_: Any) -> Any:
         raise KeyboardInterrupt
 
-    for module in (rows, copy):
+    for module in (rows, checkpoints):
         monkeypatch.setattr(module, "renew", killed)
     with pytest.raises(KeyboardInterrupt):
         query.rescale(2)

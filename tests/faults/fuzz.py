@@ -23,8 +23,8 @@ from redis_state.format.header import Family
 from redis_state.format.rows import FAMILY_BYTES
 from redis_state.format.segment import checksum
 from redis_state.rows.codec import FamilyCodec, codec_of
-from redis_state.rows.spark_types import parse_schema
 from redis_state.rows.unsafe_row import decode as decode_unsafe_row
+from redis_state.types.schema import parse_schema
 from tests.unit.format.vectors import load
 
 MEASURED_EVERY = 50

@@ -19,7 +19,7 @@ from redis_state.errors import UnreadableError
 from redis_state.live import Reader
 from redis_state.reader import OperatorState, Query
 from redis_state.rows.json_values import to_json
-from redis_state.rows.spark_types import CalendarInterval
+from redis_state.types.schema import CalendarInterval
 from tests.spark.streams import Streams, run_to_end
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import wait_until

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.spark
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
 
 
-TASK = "spark.processor.transform_with_state._operator.<locals>.run"
+TASK = "spark.processor.transform_with_state._streamed.<locals>.run"
 
 
 class Followed(StatefulProcessor):

@@ -20,9 +20,10 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from redis_state.codec.typed_row import TypedRow, schema_json
+from redis_state.codec.typed_row import TypedRow
 from redis_state.errors import UsageError
 from redis_state.spark.processor.transform_with_state import transform_with_state
+from redis_state.types.declared import schema_json
 from tests.spark.streams import PROVIDER, ROCKSDB
 
 pytestmark = pytest.mark.spark

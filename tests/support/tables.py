@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from redis_state.reader import OperatorState
-from redis_state.rows.spark_types import CalendarInterval
+from redis_state.types.schema import CalendarInterval
 
 
 def assert_tables_are_items(state: OperatorState, **which: Any) -> int:

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import types as t
 
-from redis_state.codec.ddl import struct_of
 from redis_state.errors import UsageError
+from redis_state.types.ddl import struct_of
 
 SIMPLE = [
     t.BooleanType(), t.ByteType(), t.ShortType(), t.IntegerType(), t.LongType(), t.FloatType(),

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redis_state.rows.arrow_types import arrow_array
-from redis_state.rows.spark_types import (
+from redis_state.types.schema import (
     Array,
     Atomic,
     CalendarInterval,
@@ -22,7 +22,7 @@ from redis_state.rows.spark_types import (
     Type,
     parse_schema,
 )
-from redis_state.rows.spark_values import to_python
+from redis_state.types.values import to_python
 
 _INT = (-(1 << 31), (1 << 31) - 1)
 _LONG = (-(1 << 63), (1 << 63) - 1)

@@ -13,12 +13,12 @@ import pytest
 from pyspark.sql import types as t
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from redis_state.codec.key_types import check_key
-from redis_state.codec.typed_row import TypedRow, key_schema_json, schema_json
+from redis_state.codec.typed_row import TypedRow
 from redis_state.errors import UsageError
 from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.store.scratch import scratch_store
 from redis_state.testing import ProcessorTest
+from redis_state.types.declared import check_key, key_schema_json, schema_json
 from tests.contract.processor_support import at, handle_of
 
 LCASE = t.StringType("UTF8_LCASE")

@@ -8,8 +8,8 @@ import pytest
 
 from redis_state.errors import ConfigError
 from redis_state.rows.murmur3 import hash_key, partition_of
-from redis_state.rows.spark_types import parse_schema
 from redis_state.rows.unsafe_row import decode
+from redis_state.types.schema import parse_schema
 from tests.unit.unsafe_row_vectors import PARTITIONS, VECTORS, can_be_looked_up, named
 
 HASHED = [vector for vector in VECTORS if "hash" in vector and can_be_looked_up(vector)]

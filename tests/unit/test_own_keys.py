@@ -13,8 +13,8 @@ import pytest
 from redis_state.codec.typed_row import TypedKey
 from redis_state.errors import UsageError
 from redis_state.rows.murmur3 import hash_key
-from redis_state.rows.spark_types import parse_schema
 from redis_state.spark.processor.own_keys import OwnKeys
+from redis_state.types.schema import parse_schema
 
 PARTITIONS = 5
 NOON = datetime(2024, 11, 3, 12, 0, tzinfo=timezone.utc)

@@ -11,8 +11,8 @@ import pytest
 
 from redis_state.errors import ConfigError
 from redis_state.rows.json_values import to_json
-from redis_state.rows.spark_types import CalendarInterval, Row, Struct, parse_schema
 from redis_state.rows.text_values import key_of
+from redis_state.types.schema import CalendarInterval, Row, Struct, parse_schema
 
 UTC = timezone.utc
 

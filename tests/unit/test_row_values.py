@@ -18,8 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import Row
 
-from redis_state.codec.typed_row import TypedKey, TypedRow, schema_json
+from redis_state.codec.typed_row import TypedKey, TypedRow
 from redis_state.errors import UsageError
+from redis_state.types.declared import schema_json
 
 UTC = timezone.utc
 NEW_YORK = ZoneInfo("America/New_York")

@@ -24,13 +24,13 @@ from redis_state.reader.tables.column_arrays import value_columns
 from redis_state.rows import unsafe_row
 from redis_state.rows.arrow_objects import objects
 from redis_state.rows.arrow_types import arrow_array
-from redis_state.rows.calendar import date_text, timestamp_text
 from redis_state.rows.codec import FamilyCodec, codec_of
-from redis_state.rows.decoding import Decoding, decoding_of
 from redis_state.rows.json_values import to_json
-from redis_state.rows.spark_types import CalendarInterval, Struct, parse_schema
-from redis_state.rows.spark_values import Internal
 from redis_state.rows.variants import Variant, json_of, parse_variant
+from redis_state.types.calendar import date_text, timestamp_text
+from redis_state.types.decoding import Decoding, decoding_of
+from redis_state.types.schema import CalendarInterval, Struct, parse_schema
+from redis_state.types.values import Internal
 
 BAD = b"a\xff\xfeb"
 EPOCH = date(1970, 1, 1).toordinal()

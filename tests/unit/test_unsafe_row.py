@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redis_state.errors import ConfigError, FormatError, UnreadableError
-from redis_state.rows.spark_types import CalendarInterval, Row, Struct, parse_schema
 from redis_state.rows.unsafe_row import decode, encode
+from redis_state.types.schema import CalendarInterval, Row, Struct, parse_schema
 from tests.unit.unsafe_row_vectors import VECTORS, can_be_looked_up, named
 from tests.vectors.generate_unsafe_row import tagged
 

@@ -12,7 +12,7 @@ from redis_state.live import Reader
 from redis_state.reader import OperatorState
 from redis_state.reader.family import DEFAULT_FAMILY
 from redis_state.reader.version_request import CONFIRMED, LATEST
-from redis_state.rows.decoding import Variants
+from redis_state.types.decoding import Variants
 
 ABSENT_STATUS = 3
 """Exit status of a command that does not find its key."""

@@ -14,7 +14,7 @@ from redis_state.cli.output.printing import Sheet
 from redis_state.cli.output.state_types import Types
 from redis_state.live import SQL_MEMORY, Reader
 from redis_state.rows.arrow_objects import objects
-from redis_state.rows.spark_types import free_name
+from redis_state.types.schema import free_name
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -23,8 +23,8 @@ from redis_state.cli.output.state_types import Types
 from redis_state.errors import ConfigError
 from redis_state.rows.arrow_types import arrow_array
 from redis_state.rows.json_values import to_json
-from redis_state.rows.spark_types import Array, Struct, Type
 from redis_state.status import figures
+from redis_state.types.schema import Array, Struct, Type
 
 if TYPE_CHECKING:
     import pyarrow as pa

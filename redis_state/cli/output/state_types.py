@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from redis_state.reader import OperatorState
-from redis_state.rows.spark_types import Array, Atomic, Struct, Type
+from redis_state.types.schema import Array, Atomic, Struct, Type
 
 BOOLEAN, LONG, STRING = Atomic("boolean", 1), Atomic("long", 8), Atomic("string", 0)
 

@@ -14,8 +14,8 @@ from redis_state.reader.feed.change_spans import SpanRow
 from redis_state.reader.table_columns import RowCodec
 from redis_state.reader.tables.column_arrays import key_columns, value_columns
 from redis_state.rows.arrow_types import arrow_field, cast_whole
-from redis_state.rows.spark_types import Struct
 from redis_state.rows.typed_rows import TypedRowCodec
+from redis_state.types.schema import Struct
 
 if TYPE_CHECKING:
     import pyarrow as pa

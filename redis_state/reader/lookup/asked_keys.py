@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from redis_state.reader.table_columns import RowCodec
 from redis_state.rows.codec import FamilyCodec
 from redis_state.rows.python_codec import PythonCodec
-from redis_state.rows.spark_types import Atomic, Struct, Type
+from redis_state.types.schema import Atomic, Struct, Type
 
 if TYPE_CHECKING:
     from redis_state.rows.key_arrays import KeyArrays

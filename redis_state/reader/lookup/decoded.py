@@ -10,7 +10,7 @@ from redis_state.reader.lookup.asked_keys import MANY
 from redis_state.reader.lookup.key_search import Hits
 from redis_state.reader.table_columns import RowCodec
 from redis_state.rows.codec import FamilyCodec
-from redis_state.rows.spark_types import Atomic
+from redis_state.types.schema import Atomic
 
 # For these types Arrow returns the same Python objects as the decoder of single rows.
 _SAME = frozenset(

@@ -9,7 +9,7 @@ from redis_state.reader.table_columns import RowCodec
 from redis_state.rows.arrow_types import arrow_type, named_array
 from redis_state.rows.codec import FamilyCodec
 from redis_state.rows.json_values import json_text
-from redis_state.rows.spark_types import Type
+from redis_state.types.schema import Type
 
 if TYPE_CHECKING:
     import pyarrow as pa

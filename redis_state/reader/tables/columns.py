@@ -11,8 +11,8 @@ from redis_state.reader.family_scan import RowPiece
 from redis_state.reader.scan import ScanRows
 from redis_state.reader.table_columns import RowCodec, columns_of, only_places
 from redis_state.rows.python_codec import PythonCodec
-from redis_state.rows.spark_types import Atomic
-from redis_state.rows.spark_values import to_internal
+from redis_state.types.schema import Atomic
+from redis_state.types.values import to_internal
 
 Filter = Mapping[str, Any] | Callable[[dict[str, Any]], object] | None
 """Columns and their required values, or a function of a row."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -19,7 +20,6 @@ from redis_state.reader.pinned import Pinned
 from redis_state.reader.state_table import StateTable
 from redis_state.reader.version_request import CONFIRMED, LATEST
 from redis_state.rows.arrow_types import cast_whole
-from redis_state.rows.decoding import Texts, Variants, decoding_of
 from redis_state.rows.text_values import keys_of_json
 from redis_state.spark.frames import as_arrow
 from redis_state.spark.live.change_stream import (
@@ -30,6 +30,7 @@ from redis_state.spark.live.change_stream import (
 )
 from redis_state.spark.live.live_state import LiveState
 from redis_state.spark.worker import WORKER
+from redis_state.types.decoding import Texts, Variants, decoding_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,17 +42,7 @@ _AT, _KEYS = "at", "keys"
 _TEXT, _VARIANT = "text", "variant"
 _OWN = {
     name.lower(): name
-    for name in (
-        _QUERY,
-        _OPERATOR,
-        _STORE,
-        _FAMILY,
-        _AT,
-        _KEYS,
-        _TEXT,
-        _VARIANT,
-        *STREAM_OPTIONS,
-    )
+    for name in (_QUERY, _OPERATOR, _STORE, _FAMILY, _AT, _KEYS, _TEXT, _VARIANT, *STREAM_OPTIONS)
 }
 _PATH = "path"
 """Name of the option that `load("flights")` sets."""
@@ -121,13 +112,10 @@ def schema_of(options: Mapping[str, str]) -> StructType:
         RedisStateError: See `state_of` and `LiveState.pinned`.
     """
     state = state_of(options).with_password()
-    client = Client(state.config)
-    try:
+    with closing(Client(state.config)) as client:
         if stream_options(_own(options)) is not None:
             return spark_schema(change_schema(state.codec(client, state.pinned())))
         return spark_schema(state.table(client, state.pinned()).schema)
-    finally:
-        client.close()
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
@@ -232,11 +220,8 @@ class StateReader(DataSourceReader):
         pinned = state.pinned()
         if self._keys is None:
             return [_RowPartition(pinned.only([one])) for one in pinned.partitions]
-        client = Client(state.config)
-        try:
+        with closing(Client(state.config)) as client:
             columns = state.table(client, pinned).key
-        finally:
-            client.close()
         return [_RowPartition(pinned, keys_of_json(columns, self._keys))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

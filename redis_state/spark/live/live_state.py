@@ -24,7 +24,7 @@ from redis_state.reader.query import Query
 from redis_state.reader.state_table import StateTable
 from redis_state.reader.table_columns import RowCodec
 from redis_state.reader.version_request import VersionRequest
-from redis_state.rows.decoding import AS_WRITTEN, Decoding
+from redis_state.types.decoding import AS_WRITTEN, Decoding
 
 _WORDS = 3
 """Number of words in the text of a version."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Literal
 
 from redis_state.backend.client import Client
@@ -10,7 +11,6 @@ from redis_state.errors import UsageError
 from redis_state.ids import DEFAULT_STORE
 from redis_state.reader.family import DEFAULT_FAMILY
 from redis_state.reader.version_request import CONFIRMED
-from redis_state.rows.decoding import Texts, Variants, decoding_of
 from redis_state.spark.frames import (
     arrow_schema,
     check_key_types,
@@ -27,6 +27,7 @@ from redis_state.spark.live.lookup_task import (
     join_names,
     name_of,
 )
+from redis_state.types.decoding import Texts, Variants, decoding_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -96,11 +97,8 @@ def lookup(
         raise _wrong(f"how is {how!r}", f"Give one of: {', '.join(_KINDS)}.")
     state = LiveState(config_of(spark, url, options), query, operator, store, family, at, forms)
     here = state.with_password()
-    client = Client(here.config)
-    try:
+    with closing(Client(here.config)) as client:
         table = here.table(client, here.pinned())
-    finally:
-        client.close()
     if table.has_lists:
         raise _wrong(
             "the state has a list for each key",
@@ -166,10 +164,7 @@ def _by(df: DataFrame, on: str | Sequence[str] | Mapping[str, str], table: State
 
 
 def _added(
-    df: DataFrame,
-    columns: Sequence[str] | Mapping[str, str] | None,
-    prefix: str,
-    table: StateTable,
+    df: DataFrame, columns: Sequence[str] | Mapping[str, str] | None, prefix: str, table: StateTable
 ) -> dict[str, str]:
     """Returns the value columns to add, and their names in the result."""
     there = table.value_names

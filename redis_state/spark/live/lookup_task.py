@@ -21,10 +21,10 @@ from redis_state.reader.block_cache import ROW_BYTES, BlockCache
 from redis_state.reader.lookup.asked_keys import AskedKeys
 from redis_state.reader.lookup.row_sizes import mean_row_bytes
 from redis_state.reader.state_table import StateTable
-from redis_state.rows.decoding import AS_WRITTEN
-from redis_state.rows.spark_values import Internal, TextBytes
 from redis_state.spark.live.live_state import LiveState, pin_text
 from redis_state.spark.worker import WORKER
+from redis_state.types.decoding import AS_WRITTEN
+from redis_state.types.values import Internal, TextBytes
 
 if TYPE_CHECKING:
     import pyarrow as pa

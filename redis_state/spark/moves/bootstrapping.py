@@ -15,7 +15,7 @@ from redis_state.spark.moves.migration import (
     MoveProgress,
     carried_out,
     mover,
-    named_error,
+    named_errors,
 )
 
 if TYPE_CHECKING:
@@ -127,13 +127,8 @@ def bootstrap_columns(spark: SparkSession, checkpoint: str) -> tuple[BootstrapCo
         FormatError: A file of the checkpoint cannot be read.
     """
     made = mover(spark, _CLASS)
-    try:
+    with named_errors():
         text = str(made.columns(spark._jsparkSession, checkpoint))
-    except Exception as error:
-        named = named_error(error)
-        if named is None:
-            raise
-        raise named from None
     return tuple(
         BootstrapColumns(
             operator=one["operator"],

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from redis_state.errors import ConfigError, RedisStateError, of_jvm
+from redis_state.errors import ConfigError, of_jvm
 from redis_state.spark.conf import PROVIDER_CLASS, redis_confs
 from redis_state.spark.driver_jvm import java_class
 
@@ -25,6 +26,7 @@ TARGETS = {
 }
 """Spark's own providers, by their names in `migrate`."""
 
+_ERRORS = "org.redisstate.core.errors."
 _POLL_S = 0.2
 MoveProgress = Callable[[int, int, int], None]
 
@@ -161,14 +163,10 @@ def _watched(move: Any, *, dry_run: bool, progress: MoveProgress | None) -> str:
     if progress is not None:
         watcher.start()
     try:
-        text = str((move.dryRun() if dry_run else move.run()).json())
-        _tell(move, progress)
-        return text
-    except Exception as error:
-        named = named_error(error)
-        if named is None:
-            raise
-        raise named from None
+        with named_errors():
+            text = str((move.dryRun() if dry_run else move.run()).json())
+            _tell(move, progress)
+            return text
     finally:
         done.set()
 
@@ -179,29 +177,21 @@ def _tell(move: Any, progress: MoveProgress | None) -> None:
         progress(counters.partitionsDone(), counters.partitionsAll(), counters.rows())
 
 
-def named_error(error: Exception) -> RedisStateError | None:
-    """Converts an error of the JVM; ``None`` if the project did not raise it."""
-    cause = getattr(error, "java_exception", None)
-    if cause is None or not cause.getClass().getName().startswith("org.redisstate.core.errors."):
-        return None
-    return of_jvm(cause.getMessage())
+@contextmanager
+def named_errors() -> Iterator[None]:
+    """Converts the errors that the project raises in the JVM."""
+    try:
+        yield
+    except Exception as error:
+        cause = getattr(error, "java_exception", None)
+        if cause is None or not cause.getClass().getName().startswith(_ERRORS):
+            raise
+        raise of_jvm(cause.getMessage()) from None
 
 
 def _report(text: str) -> Migration:
     found = json.loads(text)
-    stores = tuple(
-        MovedStore(
-            operator=one["operator"],
-            name=one["name"],
-            store=one["store"],
-            partitions=one["partitions"],
-            families=one["families"],
-            rows=one["rows"],
-            size=one["bytes"],
-            source=one["source"],
-            target=one["target"],
-            written=one["written"],
-        )
-        for one in found["stores"]
-    )
+    names = [one.name for one in fields(MovedStore)]
+    listed = [one | {"size": one["bytes"]} for one in found["stores"]]
+    stores = tuple(MovedStore(**{name: one[name] for name in names}) for one in listed)
     return Migration(found["batch"], found["from"], found["to"], 1 + found["withIds"], stores)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from redis_state.codec.spark_types import MapPairs
+from redis_state.codec.column_rules import MapPairs
 from redis_state.errors import UsageError
 
 if TYPE_CHECKING:

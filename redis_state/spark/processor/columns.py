@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import timezone
 from typing import TYPE_CHECKING, Any
 
 from redis_state.batches.event_time import note_times
-from redis_state.codec.typed_row import TypedKey, TypedRow
+from redis_state.codec.typed_row import TypedRow
 from redis_state.errors import UsageError
 from redis_state.spark.processor.arrow_values import values_of
 from redis_state.spark.processor.own_keys import OwnKeys
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from redis_state.batches.streams import Inputs
-    from redis_state.spark.processor.handle import Handle, ProcessorQueryInfo, Times
+    from redis_state.spark.processor.handle import Handle, ProcessorQueryInfo
     from redis_state.store.family_store import FamilyStore
 
 EXPIRY = "expiry_ms"
@@ -41,26 +40,21 @@ class ColumnState:
     def __init__(
         self,
         handle: Handle,
-        store: FamilyStore,
         prefix: bytes,
         row: TypedRow,
         schema: pa.Schema,
         keys: pa.Schema,
-        group: TypedKey,
         own: OwnKeys,
-        times: Times,
-        info: ProcessorQueryInfo,
     ) -> None:
         self._handle = handle
-        self._store = store
+        self._store = handle.store
         self._prefix = prefix
         self._row = row
         self._schema = schema
         self._keys = keys
-        self._group = group
         self._own = own
-        self.times = times
-        self.info = info
+        self.times = handle.times
+        self.info = handle.info
 
     def get(self, keys: Any) -> pa.Table:
         """Returns the state of keys, in their order: a row of nulls for each key without state.
@@ -137,7 +131,7 @@ class ColumnState:
         import pyarrow as pa
 
         found = list(self._handle.due_timers())
-        keys = [self._group.decode(encoded) for _, encoded in found]
+        keys = [self._own.codec.decode(encoded) for _, encoded in found]
         for at_ms, encoded in found:
             self._handle.group.key = encoded
             self._handle.deleteTimer(at_ms)
@@ -256,11 +250,8 @@ class ColumnEngine:
         prefix, row = handle.declare_columns(self.name, self.state)
         handle.close_declarations()
         keys = table.select(list(self.inputs.keys)).schema
-        group = TypedKey(self.inputs.key_schema, zone=timezone.utc)
         own = OwnKeys(self.inputs.key_schema, store.id.partition_id, self.partitions)
-        state = ColumnState(
-            handle, store, prefix, row, self.state_schema, keys, group, own, times, info
-        )
+        state = ColumnState(handle, prefix, row, self.state_schema, keys, own)
         given = self.function(state, table)
         if given is not None:
             yield from RowFormat("arrow", self.output, self.inputs.time_zone).write([given])

@@ -14,13 +14,7 @@ from pyspark.sql.streaming import stateful_processor as pyspark_state
 from redis_state.batches.event_time import RAW_SCHEMA
 from redis_state.batches.streams import TimeMode
 from redis_state.codec.processor_families import EXPIRY_OF, TIMERS, TIMERS_BY_GROUP
-from redis_state.codec.typed_row import (
-    ROW_CODEC,
-    TypedKey,
-    TypedRow,
-    key_schema_json,
-    schema_json,
-)
+from redis_state.codec.typed_row import ROW_CODEC, TypedKey, TypedRow
 from redis_state.errors import UsageError
 from redis_state.spark.processor.state import (
     CurrentGroup,
@@ -30,6 +24,7 @@ from redis_state.spark.processor.state import (
     TimeToLive,
     ValueState,
 )
+from redis_state.types.declared import key_schema_json, schema_json
 
 if TYPE_CHECKING:
     from redis_state.store.family_store import FamilyStore
@@ -91,11 +86,9 @@ class Times:
     @property
     def due_ms(self) -> int | None:
         """Returns the time up to which timers fire; ``None`` without timers."""
-        return {
-            "none": None,
-            "processingtime": self.processing_ms,
-            "eventtime": self.watermark_ms,
-        }[self.mode]
+        return {"none": None, "processingtime": self.processing_ms, "eventtime": self.watermark_ms}[
+            self.mode
+        ]
 
 
 class Handle(pyspark_state.StatefulProcessorHandle):
@@ -108,10 +101,10 @@ class Handle(pyspark_state.StatefulProcessorHandle):
     def __init__(
         self, store: FamilyStore, key_schema: str, times: Times, info: ProcessorQueryInfo
     ) -> None:
-        self._store = store
+        self.store = store
         self._key_schema = key_schema
         self.times = times
-        self._info = info
+        self.info = info
         self.group = CurrentGroup(times.processing_ms)
         self.keys = TypedKey(key_schema, what="the key of a group")
         self.variables: dict[str, ValueState | ListState | MapState] = {}
@@ -144,7 +137,7 @@ class Handle(pyspark_state.StatefulProcessorHandle):
                 rows, or `init` has ended.
         """
         prefix, row = self._declare(stateName, "value", schema_json(schema))
-        made = ValueState(self._store, prefix, self.group, row, self._ttl(stateName, ttlDurationMs))
+        made = ValueState(self.store, prefix, self.group, row, self._ttl(stateName, ttlDurationMs))
         self.variables[stateName] = made
         return made
 
@@ -156,7 +149,7 @@ class Handle(pyspark_state.StatefulProcessorHandle):
     ) -> ListState:
         """Declares a variable with a list of rows for each group; errors of `getValueState`."""
         prefix, row = self._declare(stateName, "list", schema_json(schema))
-        made = ListState(self._store, prefix, self.group, row, self._ttl(stateName, ttlDurationMs))
+        made = ListState(self.store, prefix, self.group, row, self._ttl(stateName, ttlDurationMs))
         self.variables[stateName] = made
         return made
 
@@ -172,14 +165,14 @@ class Handle(pyspark_state.StatefulProcessorHandle):
         prefix, row = self._declare(stateName, "map", schema_json(valueSchema), user_key)
         keys = TypedKey(user_key, what=f"a key of state variable '{stateName}'")
         made = MapState(
-            self._store, prefix, self.group, keys, row, self._ttl(stateName, ttlDurationMs)
+            self.store, prefix, self.group, keys, row, self._ttl(stateName, ttlDurationMs)
         )
         self.variables[stateName] = made
         return made
 
     def _user_key(self, name: str, given: Any) -> str:
         """Returns the schema of a map's keys; an existing map keeps the encoding that it has."""
-        if name in self._store.families:
+        if name in self.store.families:
             return schema_json(given)
         return key_schema_json(
             given, "the key column", attempted=f"declaring state variable '{name}'"
@@ -237,12 +230,12 @@ class Handle(pyspark_state.StatefulProcessorHandle):
                 found="the processor has declared it",
                 advice="Declare it, or delete it.",
             )
-        self._store.drop(stateName)
-        self._store.drop(EXPIRY_OF + stateName)
+        self.store.drop(stateName)
+        self.store.drop(EXPIRY_OF + stateName)
 
     def getQueryInfo(self) -> ProcessorQueryInfo:  # noqa: N802  # Spark's name
         """Returns the ids of query, run and batch."""
-        return self._info
+        return self.info
 
     def due_timers(self) -> Iterator[tuple[int, bytes]]:
         """Yields time and encoded key of the timers that fire in this batch."""
@@ -255,11 +248,11 @@ class Handle(pyspark_state.StatefulProcessorHandle):
             variable.expire()
         for name, ttl in self._running_out.items():
             if ttl.is_over():
-                self._store.drop(EXPIRY_OF + name)
+                self.store.drop(EXPIRY_OF + name)
 
     def _check_mode(self) -> None:
         """Refuses timers of another time mode, which would fire at a wrong time."""
-        family = self._store.families.get(TIMERS)
+        family = self.store.families.get(TIMERS)
         known = None if family is None else json.loads(family.value_schema).get(_TIMERS)
         if known not in (None, self.times.mode):
             raise UsageError(
@@ -306,7 +299,7 @@ class Handle(pyspark_state.StatefulProcessorHandle):
                 found="the name is empty, or begins with '$', as our own do",
                 advice="Give another name.",
             )
-        found = self._store.families.get(name)
+        found = self.store.families.get(name)
         key_text = described_key(shape, self._key_schema, user_key)
         written: list[str] = []
         if found is not None:
@@ -314,7 +307,7 @@ class Handle(pyspark_state.StatefulProcessorHandle):
                 raise _changed(what, found.key_schema, shape)
             written = json.loads(found.value_schema)["written"]
         row = TypedRow(schema, written, what=what, zone=zone)
-        prefix = self._store.declare(
+        prefix = self.store.declare(
             name,
             key_schema=key_text,
             value_schema=described_value(row),
@@ -334,18 +327,18 @@ class Handle(pyspark_state.StatefulProcessorHandle):
             )
         if type(duration_ms) is not int or duration_ms <= 0:
             raise UsageError(what, found="its time to live is not a positive number of ms")
-        return TimeToLive(self._store, self._internal(EXPIRY_OF + name), self.group, duration_ms)
+        return TimeToLive(self.store, self._internal(EXPIRY_OF + name), self.group, duration_ms)
 
     def _ttl_before(self, name: str) -> TimeToLive | None:
         """Returns the former time to live of a variable, while its index still has rows."""
-        if EXPIRY_OF + name not in self._store.families:
+        if EXPIRY_OF + name not in self.store.families:
             return None
         prefix = self._internal(EXPIRY_OF + name)
-        found = self._running_out[name] = TimeToLive(self._store, prefix, self.group, None)
+        found = self._running_out[name] = TimeToLive(self.store, prefix, self.group, None)
         return found
 
     def _internal(self, name: str, value_schema: str = RAW_SCHEMA) -> bytes:
-        return self._store.declare(
+        return self.store.declare(
             name, key_schema=RAW_SCHEMA, value_schema=value_schema, internal=True
         )
 

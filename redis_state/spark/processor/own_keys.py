@@ -9,7 +9,7 @@ from typing import Any
 from redis_state.codec.typed_row import TypedKey
 from redis_state.errors import ConfigError, UsageError
 from redis_state.rows.murmur3 import hash_key
-from redis_state.rows.spark_types import parse_schema
+from redis_state.types.schema import parse_schema
 
 
 class OwnKeys:
@@ -18,13 +18,16 @@ class OwnKeys:
     Args:
         schema: Schema of the key columns, as Spark's JSON.
         partitions: Number of the store's partitions; ``None`` if no later task reads the state.
+
+    Attributes:
+        codec: Codec of the keys, with times in UTC.
     """
 
     def __init__(self, schema: str, partition: int, partitions: int | None) -> None:
         self._partition = partition
         self._partitions = partitions or 1
         self._columns = parse_schema(schema)
-        self._codec = TypedKey(schema, zone=timezone.utc)
+        self.codec = TypedKey(schema, zone=timezone.utc)
 
     def others(self, columns: Sequence[Sequence[Any]], encoded: Sequence[bytes]) -> list[int]:
         """Returns the indexes of keys that belong to other partitions.
@@ -40,7 +43,7 @@ class OwnKeys:
         try:
             numbers = hashes_of(self._columns, columns) % self._partitions
         except (OneByOneError, ConfigError, TypeError):
-            keys = map(self._codec.decode, encoded)
+            keys = map(self.codec.decode, encoded)
             found = [hash_key(self._columns, key) % self._partitions for key in keys]
             return [at for at, number in enumerate(found) if number != self._partition]
         others: list[int] = (numbers != self._partition).nonzero()[0].tolist()

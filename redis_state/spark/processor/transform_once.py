@@ -14,35 +14,32 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from redis_state.spark.batch_metrics import BatchCounters
+    from redis_state.spark.processor.call import CalledStore, KeyedRows
     from redis_state.spark.processor.columns import ColumnEngine
     from redis_state.spark.processor.engine import Engine
 
 
 def transformed_once(
-    df: DataFrame,
+    rows: KeyedRows,
+    store: CalledStore,
     engine: Engine | ColumnEngine,
     output: StructType,
-    *,
-    store: str,
-    initial_state: DataFrame | None,
-    partitions: int | None,
     counted: BatchCounters | None,
 ) -> DataFrame:
     """Returns the processor's output for all rows of a batch DataFrame.
 
     Args:
-        store: Name for errors.
-        partitions: ``None`` leaves the number to Spark.
+        store: Its name is for errors.
         counted: Gets the figures of all partitions.
     """
     from redis_state.spark.processor.once_task import OnceTask
 
-    spark = df.sparkSession
+    spark, initial_state = rows.df.sparkSession, rows.initial_state
     task = OnceTask(
-        store,
+        store.name,
         uuid.uuid4().hex,
         engine,
-        arrow_schema(spark, df.schema),
+        arrow_schema(spark, rows.df.schema),
         None if initial_state is None else arrow_schema(spark, initial_state.schema),
         counted,
     )
@@ -50,7 +47,7 @@ def transformed_once(
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return task.run(batches)
 
-    spread = _spread(df, initial_state, engine.inputs.keys, partitions)
+    spread = _spread(rows.df, initial_state, engine.inputs.keys, store.partitions)
     return spread.mapInArrow(run, output)
 
 

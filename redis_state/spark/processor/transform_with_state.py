@@ -2,49 +2,41 @@
 
 from __future__ import annotations
 
-import json
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from redis_state import keys as redis_keys
 from redis_state.backend.client import Client
-from redis_state.batches.driver import PARTITIONS_MAX
-from redis_state.batches.streams import (
-    Inputs,
-    StreamPlan,
-    known_partitions,
-    layout_of,
-    list_store,
-    make_plan,
-    time_mode_of,
-)
-from redis_state.codec.typed_row import TypedKey, TypedRow, schema_json
+from redis_state.batches.streams import Inputs, StreamPlan, known_partitions, list_store, make_plan
+from redis_state.codec.typed_row import TypedRow
 from redis_state.config import Config
-from redis_state.errors import InternalError, UsageError
+from redis_state.errors import InternalError
 from redis_state.protocol import register_run
 from redis_state.spark.frames import (
+    Frame,
     arrow_schema,
-    check_names,
     config_of,
-    named_columns,
     row_type,
     sql_conf,
+    with_methods,
     without_figures,
 )
 from redis_state.spark.map_partitions import spread_with_each
+from redis_state.spark.processor.call import CalledStore, KeyedRows, wrong
 from redis_state.spark.processor.groups import FORMS, RowForm
 from redis_state.spark.processor.spreading import spread_with_markers
 from redis_state.spark.processor.transform_once import transformed_once
-from redis_state.spark.processor.watermark_plan import watermark_of_plan
 from redis_state.store.partition_state import EPHEMERAL_KEEP_MS
+from redis_state.types.declared import schema_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor
-    from pyspark.sql.types import DataType, StructType
+    from pyspark.sql.types import StructType
     from typing_extensions import Unpack  # in typing from Python 3.11
 
     from redis_state.option_types import Options
@@ -52,32 +44,40 @@ if TYPE_CHECKING:
     from redis_state.spark.processor.columns import ColumnEngine, ColumnFunction
     from redis_state.spark.processor.engine import Engine
 
-    class ProcessedDataFrame(DataFrame):
-        """DataFrame that `transform_with_state` returns."""
 
-        def state_metrics(self) -> dict[str, int]:
-            """Returns the sums over all partitions and all batches since the call.
+class ProcessedDataFrame(Frame):
+    """DataFrame that `transform_with_state` returns."""
 
-            ``rows_read``, ``function_ms``, and the figures of
-            `StateStoreProvider.supported_custom_metrics`, such as ``load_ms`` and ``commit_ms``.
-            A second evaluation counts again.
+    _counted: BatchCounters | None
 
-            Raises:
-                UsageError: The session is one of Spark Connect, which has no accumulators.
-            """
+    def state_metrics(self) -> dict[str, int]:
+        """Returns the sums over all partitions and all batches since the call.
 
-        def batch_metrics(self) -> dict[int, dict[str, int]]:
-            """Returns the sums over all partitions for each of the ten newest batches, by batch id.
+        ``rows_read``, ``function_ms``, and the figures of
+        `StateStoreProvider.supported_custom_metrics`, such as ``load_ms`` and ``commit_ms``.
+        A second evaluation counts again.
 
-            These include ``num_keys`` and ``memory_bytes`` after the batch. Of a partition that was
-            run again only the last run counts. The batch of a batch DataFrame has the id 0.
+        Raises:
+            UsageError: The session is one of Spark Connect, which has no accumulators.
+        """
+        return dict(self._known.sums.value)
 
-            Raises:
-                UsageError: See `state_metrics`.
-            """
+    def batch_metrics(self) -> dict[int, dict[str, int]]:
+        """Returns the sums over all partitions for each of the ten newest batches, by batch id.
 
+        These include ``num_keys`` and ``memory_bytes`` after the batch. Of a partition that was
+        run again only the last run counts. The batch of a batch DataFrame has the id 0.
 
-_WHAT = "transform_with_state"
+        Raises:
+            UsageError: See `state_metrics`.
+        """
+        return self._known.by_batch()
+
+    @property
+    def _known(self) -> BatchCounters:
+        if self._counted is None:
+            raise without_figures("The workers log each open and commit, at level INFO.")
+        return self._counted
 
 
 def transform_with_state(
@@ -139,27 +139,16 @@ def transform_with_state(
     """
     output = row_type(schema)
     if rows not in FORMS:
-        raise _wrong(f"rows is {rows!r}", f"Give one of {', '.join(FORMS)}.")
+        raise wrong(f"rows is {rows!r}", f"Give one of {', '.join(FORMS)}.")
 
     def engine(inputs: Inputs) -> Engine:
         from redis_state.spark.processor.engine import Engine
 
         return Engine(processor, inputs, rows, arrow_schema(df.sparkSession, output))
 
-    return _operator(
-        df,
-        engine,
-        output,
-        key=key,
-        store=store,
-        time_mode=time_mode,
-        initial_state=initial_state,
-        ticks=ticks,
-        partitions=partitions,
-        first_batch_id=first_batch_id,
-        url=url,
-        options=options,
-    )
+    keyed = KeyedRows(df, key, time_mode, ticks, initial_state)
+    called = CalledStore(store, partitions, first_batch_id, url, options)
+    return _operator(keyed, called, engine, output)
 
 
 def transform_columns_with_state(
@@ -205,149 +194,67 @@ def transform_columns_with_state(
             function, inputs, text, state_schema, name, arrow_schema(df.sparkSession, output)
         )
 
-    return _operator(
-        df,
-        engine,
-        output,
-        key=key,
-        store=store,
-        time_mode=time_mode,
-        initial_state=None,
-        ticks=ticks,
-        partitions=partitions,
-        first_batch_id=first_batch_id,
-        url=url,
-        options=options,
-    )
+    keyed = KeyedRows(df, key, time_mode, ticks)
+    called = CalledStore(store, partitions, first_batch_id, url, options)
+    return _operator(keyed, called, engine, output)
 
 
 def _operator(
-    df: DataFrame,
+    rows: KeyedRows,
+    store: CalledStore,
     engine: Callable[[Inputs], Engine | ColumnEngine],
     output: StructType,
-    *,
-    key: str | Sequence[str],
-    store: str,
-    time_mode: str,
-    initial_state: DataFrame | None,
-    ticks: bool,
-    partitions: int | None,
-    first_batch_id: int,
-    url: str | None,
-    options: Mapping[str, object],
 ) -> ProcessedDataFrame:
-    from redis_state.spark.processor.engine import Engine
-    from redis_state.spark.processor.task import ProcessorTask
-
-    spark = df.sparkSession
-    grouping = named_columns(df, key, "key")
-    if not grouping:
-        raise _wrong("there is no key column", "Give the column that tells the groups apart.")
-    mode = time_mode_of(time_mode)
-    if mode is None:
-        raise _wrong(
-            f"time_mode is {time_mode!r}",
-            "Give 'None', 'ProcessingTime' or 'EventTime', as in Spark.",
-        )
-    check_names(df, grouping, store)
-    event_time, delay_ms = "", None
-    if df.isStreaming and mode == "eventtime":
-        event_time, delay_ms = watermark_of_plan(df, _WHAT)
-    kinds = {field.name: field.dataType for field in df.schema}
-    key_schema = _key_schema([(name, kinds[name]) for name in grouping])
-    if initial_state is not None:
-        _check_initial(initial_state, df, grouping)
-    inputs = Inputs(grouping, key_schema, mode, sql_conf(spark, "session.timeZone"), event_time)
+    inputs, delay_ms = rows.inputs(store.name)
     made = engine(inputs)
-    _check_numbers(first_batch_id, partitions)
+    store.check()
     # Imported here: the module imports pyspark, which workers without Spark lack.
     from redis_state.spark import batch_metrics
 
-    counted = batch_metrics.counted_by(spark)
-    if not df.isStreaming:
-        once = transformed_once(
-            df,
-            made,
-            output,
-            store=store,
-            initial_state=initial_state,
-            partitions=partitions,
-            counted=counted,
-        )
-        return _with_metrics(once, counted)
-    config = config_of(spark, url, options)
-    client = Client(config)
-    try:
+    counted = batch_metrics.counted_by(rows.df.sparkSession)
+    if rows.df.isStreaming:
+        mapped = _streamed(rows, store, made, output, delay_ms, counted)
+    else:
+        mapped = transformed_once(rows, store, made, output, counted)
+    return with_methods(mapped, ProcessedDataFrame, _counted=counted)
+
+
+def _streamed(
+    rows: KeyedRows,
+    store: CalledStore,
+    engine: Engine | ColumnEngine,
+    output: StructType,
+    delay_ms: int | None,
+    counted: BatchCounters | None,
+) -> DataFrame:
+    from redis_state.spark.processor.engine import Engine
+    from redis_state.spark.processor.task import ProcessorTask
+
+    spark, keys, initial = rows.df.sparkSession, engine.inputs.keys, rows.initial_state
+    config = config_of(spark, store.url, store.options)
+    with closing(Client(config)) as client:
         plan = make_plan(
             client,
-            name=store,
+            name=store.name,
             tenant=redis_keys.tenant_of(config.key_prefix),
-            layout=layout_of(
-                [f"{name} {kinds[name].simpleString()}" for name in grouping],
-                initial=initial_state is not None,
-            ),
-            partitions=partitions,
+            layout=rows.layout(keys),
+            partitions=store.partitions,
             partitions_default=int(sql_conf(spark, "shuffle.partitions")),
             delay_ms=delay_ms,
-            first=first_batch_id,
-            before=0 if initial_state is None else 1,
+            first=store.first_batch_id,
+            before=0 if initial is None else 1,
         )
-        if not isinstance(made, Engine):
-            made = replace(made, partitions=plan.partitions)
-        elif initial_state is not None:
-            _take_initial(client, initial_state, plan, config, made)
-    finally:
-        client.close()
-    task = ProcessorTask(plan, config, made, arrow_schema(spark, df.schema), counted)
+        if not isinstance(engine, Engine):
+            engine = replace(engine, partitions=plan.partitions)
+        elif initial is not None:
+            _take_initial(client, initial, plan, config, engine)
+    task = ProcessorTask(plan, config, engine, arrow_schema(spark, rows.df.schema), counted)
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return task.run(batches)
 
-    spread = spread_with_markers(df, plan.name, grouping, plan.partitions, ticks=ticks)
-    return _with_metrics(spread.mapInArrow(run, output), counted)
-
-
-def _with_metrics(mapped: DataFrame, counted: BatchCounters | None) -> ProcessedDataFrame:
-    made = cast("ProcessedDataFrame", mapped)
-
-    def known() -> BatchCounters:
-        if counted is None:
-            raise without_figures("The workers log each open and commit, at level INFO.")
-        return counted
-
-    made.state_metrics = lambda: dict(known().sums.value)  # type: ignore[method-assign]  # see it
-    made.batch_metrics = lambda: known().by_batch()  # type: ignore[method-assign]  # see it
-    return made
-
-
-def _key_schema(grouping: Sequence[tuple[str, DataType]]) -> str:
-    """Returns the key columns as Spark's JSON.
-
-    Raises:
-        UsageError: A column has a type that cannot be a key.
-    """
-    for name, kind in grouping:
-        if any(f'"type":"{nested}"' in kind.json() for nested in ("array", "udt")):
-            raise _wrong(
-                f"the key column '{name}' is of type {kind.simpleString()}",
-                "Group by columns without arrays and user-defined types.",
-            )
-    fields = [
-        {"name": name, "type": json.loads(kind.json()), "nullable": True} for name, kind in grouping
-    ]
-    schema = json.dumps({"type": "struct", "fields": fields}, separators=(",", ":"))
-    TypedKey(schema, what="the key of a group")
-    return schema
-
-
-def _check_numbers(first: int, partitions: int | None) -> None:
-    if type(first) is not int or first < 0:
-        raise _wrong("first_batch_id is not a whole number from 0 on", "Leave it out, or give 0.")
-    if partitions is not None and not 1 <= partitions <= PARTITIONS_MAX:
-        raise _wrong(
-            f"{partitions} partitions were asked for",
-            f"Give 1 to {PARTITIONS_MAX}, or leave it out.",
-        )
+    spread = spread_with_markers(rows.df, plan.name, keys, plan.partitions, ticks=rows.ticks)
+    return spread.mapInArrow(run, output)
 
 
 def _take_initial(
@@ -376,20 +283,3 @@ def _take_initial(
             f"taking the initial state of store '{plan.name}'",
             found=f"{len(done)} of {plan.partitions} partitions ran",
         )
-
-
-def _check_initial(initial: DataFrame, df: DataFrame, grouping: Sequence[str]) -> None:
-    kinds = dict(df.dtypes)
-    found = dict(initial.dtypes)
-    wrong = [name for name in grouping if found.get(name) != kinds[name]]
-    if initial.isStreaming or wrong:
-        raise _wrong(
-            "the initial state is a stream"
-            if initial.isStreaming
-            else f"the initial state has no key column '{wrong[0]}' of type {kinds[wrong[0]]}",
-            "Give a batch DataFrame with the same key columns.",
-        )
-
-
-def _wrong(found: str, advice: str) -> UsageError:
-    return UsageError(_WHAT, found=found, advice=advice)

@@ -1,4 +1,4 @@
-"""Parses Spark's schemas from DDL text to JSON, without a session; no I/O.
+"""Parses Spark's schemas from DDL text to JSON, without a session, and writes types as DDL.
 
 Spark parses DDL in the JVM, which a Python worker and a test without Spark lack. State variables
 use a small part of DDL: names, types, `NOT NULL`, comments.
@@ -10,31 +10,16 @@ import re
 from typing import Any
 
 from redis_state.errors import UsageError
+from redis_state.types.schema import Array, Map, Type, kind_of
 
 _TOKEN = re.compile(
     r"\s*(?:(`(?:[^`]|``)+`)|([A-Za-z_0-9]+)|('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")|([<>(),:]))"
 )
-_SIMPLE = {
-    "boolean": "boolean",
-    "tinyint": "byte",
-    "byte": "byte",
-    "smallint": "short",
-    "short": "short",
-    "int": "integer",
-    "integer": "integer",
-    "bigint": "long",
-    "long": "long",
-    "float": "float",
-    "real": "float",
-    "double": "double",
-    "string": "string",
-    "binary": "binary",
-    "date": "date",
-    "timestamp": "timestamp",
-    "timestamp_ltz": "timestamp",
-    "timestamp_ntz": "timestamp_ntz",
-    "void": "void",
-}
+_DDL_NAMES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
+_SIMPLE = {name: name for name in ("boolean", "float", "double", "string", "binary", "void")}
+_SIMPLE |= {name: name for name in (*_DDL_NAMES, "date", "timestamp", "timestamp_ntz")}
+_SIMPLE |= {alias: name for name, alias in _DDL_NAMES.items()}
+_SIMPLE |= {"real": "float", "timestamp_ltz": "timestamp"}
 _DECIMALS = {"decimal", "dec", "numeric"}
 _LENGTHS = {"char", "character", "varchar"}
 _PRECISION, _SCALE = 10, 0
@@ -47,14 +32,23 @@ def struct_of(text: str) -> dict[str, Any]:
     Raises:
         UsageError: The text is not a list of columns.
     """
-    parser = _Parser(text)
+    parser = _DdlParser(text)
     fields = parser.columns(end="")
     if parser.at != len(parser.tokens):
         raise parser.bad()
     return {"type": "struct", "fields": fields}
 
 
-class _Parser:
+def ddl_of(type_: Type) -> str:
+    """Returns a type as DDL text, without the fields of structs."""
+    if isinstance(type_, Map):
+        return f"map<{ddl_of(type_.key)},{ddl_of(type_.value)}>"
+    if isinstance(type_, Array):
+        return f"array<{ddl_of(type_.element)}>"
+    return _DDL_NAMES.get(kind_of(type_), kind_of(type_))
+
+
+class _DdlParser:
     def __init__(self, text: str) -> None:
         self.text = text
         self.tokens: list[str] = []
@@ -127,12 +121,7 @@ class _Parser:
             self.expect(",")
             value = self.kind()
             self.expect(">")
-            return {
-                "type": "map",
-                "keyType": key,
-                "valueType": value,
-                "valueContainsNull": True,
-            }
+            return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
         if word == "struct":
             self.expect("<")
             return {"type": "struct", "fields": self.columns(end=">")}

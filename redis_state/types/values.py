@@ -1,26 +1,37 @@
-"""Converts Python objects to Spark's internal values and back, for types without parts."""
+"""Converts Python objects to Spark's internal values and back exactly, for types without parts.
+
+An *internal* value is the value that Spark stores: an int for whole numbers, dates, times and the
+unscaled decimal, a float, bytes for strings and binary, `CalendarInterval`. `single_values` instead
+takes more objects, and rounds as Spark's operator does.
+"""
 
 from __future__ import annotations
 
 import math
-from datetime import date, datetime, time, timedelta, timezone
+from datetime import date, datetime, time, timedelta
 from decimal import Context, Decimal, Inexact, InvalidOperation
 from typing import TYPE_CHECKING, Any
 
 from redis_state.errors import ConfigError, FormatError, UnreadableError
-from redis_state.rows.calendar import date_text, time_text, timestamp_text
-from redis_state.rows.spark_types import Atomic
+from redis_state.types.calendar import (
+    EPOCH,
+    EPOCH_DAY,
+    EPOCH_NAIVE,
+    MICROSECOND,
+    date_of,
+    date_text,
+    naive_of,
+    time_text,
+    timestamp_text,
+    utc_of,
+)
+from redis_state.types.schema import INTEGERS, Atomic
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # in typing from Python 3.11
 
-_EPOCH_UTC = datetime(1970, 1, 1, tzinfo=timezone.utc)
-_EPOCH_NAIVE = _EPOCH_UTC.replace(tzinfo=None)
-_EPOCH_DAY = date(1970, 1, 1).toordinal()
-_MICROSECOND = timedelta(microseconds=1)
 _NANOS_OF_DAY = 86_400_000_000_000
-_INTEGER_BITS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
-_MOMENTS = ("date", "timestamp", "timestamp_ntz", "time")
+_MOMENTS = {"date": date_of, "timestamp": utc_of, "timestamp_ntz": naive_of}
 _ENCODERS = {"surrogateescape": "surrogateescape"}
 _DECIMAL = Context(prec=76)
 _EXACT = Context(prec=76, traps=[Inexact, InvalidOperation])
@@ -94,27 +105,20 @@ def to_python(type_: Atomic, raw: Any) -> Any:
                 raise _malformed(type_, f"more than {type_.precision} digits")
             return Decimal(raw).scaleb(-type_.scale, _DECIMAL)
         case "date" | "timestamp" | "timestamp_ntz":
-            return _moment(type_, raw)
+            try:
+                return _MOMENTS[type_.name](raw)
+            except (OverflowError, ValueError):
+                return Internal(raw, type_.name)
         case "time":
             if not 0 <= raw < _NANOS_OF_DAY:
                 raise _malformed(type_, "not a time of a day")
             if raw % 1000:
                 return Internal(raw, type_.name)
-            return (_EPOCH_NAIVE + timedelta(microseconds=raw // 1000)).time()
+            return naive_of(raw // 1000).time()
         case "day-time":
             return timedelta(microseconds=raw)
         case _:
             return raw
-
-
-def _moment(type_: Atomic, raw: int) -> date | Internal:
-    try:
-        if type_.name == "date":
-            return date.fromordinal(_EPOCH_DAY + raw)
-        epoch = _EPOCH_UTC if type_.name == "timestamp" else _EPOCH_NAIVE
-        return epoch + timedelta(microseconds=raw)
-    except (OverflowError, ValueError):
-        return Internal(raw, type_.name)
 
 
 def _unfit(type_: Atomic, name: str, found: str) -> ConfigError:
@@ -143,10 +147,7 @@ def _to_internal(type_: Atomic, value: Any, name: str) -> Any:
         case "boolean":
             return value if isinstance(value, bool) else None
         case "byte" | "short" | "integer" | "long" if whole:
-            bits = _INTEGER_BITS[type_.name]
-            if not -(1 << bits - 1) <= value < 1 << bits - 1:
-                raise _unfit(type_, name, "the number is out of range")
-            return value
+            return _whole(type_, value, type_.name, name)
         case "float" | "double" if whole or isinstance(value, float):
             return _real(type_, value, name)
         case "string" if isinstance(value, str):
@@ -166,30 +167,32 @@ def _to_internal(type_: Atomic, value: Any, name: str) -> Any:
 
 def _time_to_internal(type_: Atomic, value: Any, name: str) -> int | None:
     if type(value) is Internal:
-        fits = type_.name in _MOMENTS and value.type in ("", type_.name)
+        fits = type_.name in (*_MOMENTS, "time") and value.type in ("", type_.name)
         return int(value) if fits else None
     aware = isinstance(value, datetime) and value.utcoffset() is not None
     match type_.name:
         case "date" if isinstance(value, date) and not isinstance(value, datetime):
-            return value.toordinal() - _EPOCH_DAY
+            return value.toordinal() - EPOCH_DAY
         case "timestamp" if aware:
-            return int((value - _EPOCH_UTC) // _MICROSECOND)
+            return int((value - EPOCH) // MICROSECOND)
         case "timestamp_ntz" if isinstance(value, datetime) and not aware:
-            return int((value - _EPOCH_NAIVE) // _MICROSECOND)
+            return int((value - EPOCH_NAIVE) // MICROSECOND)
         case "time" if isinstance(value, time) and value.tzinfo is None:
             seconds = (value.hour * 60 + value.minute) * 60 + value.second
             return (seconds * 1_000_000 + value.microsecond) * 1000
         case "day-time" if isinstance(value, timedelta):
-            micros = value // _MICROSECOND
-            if not -(1 << 63) <= micros < 1 << 63:
-                raise _unfit(type_, name, "the interval is out of range")
-            return micros
+            return _whole(type_, value // MICROSECOND, "long", name, "interval")
         case "year-month" if isinstance(value, int) and not isinstance(value, bool):
-            if not -(1 << 31) <= value < 1 << 31:
-                raise _unfit(type_, name, "the number is out of range")
-            return value
+            return _whole(type_, value, "integer", name)
         case _:
             return None
+
+
+def _whole(type_: Atomic, value: int, stored_as: str, name: str, what: str = "number") -> int:
+    low, high = INTEGERS[stored_as]
+    if not low <= value <= high:
+        raise _unfit(type_, name, f"the {what} is out of range")
+    return value
 
 
 def _real(type_: Atomic, value: float, name: str) -> float:

@@ -1,5 +1,6 @@
 """Converts single values of Spark's types to values that MessagePack and keys can hold; no pyspark.
 
+Takes the objects of NumPy and pandas, too; `values` converts exactly instead, for look-ups.
 A written value comes back equal, or rounded as Spark's operator rounds: decimals half up, numbers
 of a float column to 32 bits. Any other value raises `Misfit`, and nothing is written.
 """
@@ -9,28 +10,27 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable
-from datetime import date, datetime, timedelta, timezone, tzinfo
+from datetime import date, datetime, timezone, tzinfo
 from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
 from functools import lru_cache
 from typing import Any
 
-INTEGERS = {
-    "byte": (-(1 << 7), (1 << 7) - 1),
-    "short": (-(1 << 15), (1 << 15) - 1),
-    "integer": (-(1 << 31), (1 << 31) - 1),
-    "long": (-(1 << 63), (1 << 63) - 1),
-}
-"""Bounds of each type of whole numbers."""
+from redis_state.types.calendar import (
+    EPOCH,
+    EPOCH_DAY,
+    EPOCH_NAIVE,
+    MICROSECOND,
+    date_of,
+    naive_of,
+    utc_of,
+)
+from redis_state.types.schema import INTEGERS, Atomic
 
 _CLASSES_MAX = 1024
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-_EPOCH_NAIVE = datetime(1970, 1, 1)
-_EPOCH_DAY = date(1970, 1, 1).toordinal()
-_MICROSECOND = timedelta(microseconds=1)
 _SECOND = 1_000_000
 _EDGE = 2 * 86_400 * _SECOND  # a time zone, and the day that Python searches for a fold
-_FIRST = (datetime.min - _EPOCH_NAIVE) // _MICROSECOND
-_LAST = (datetime.max - _EPOCH_NAIVE) // _MICROSECOND
+_FIRST = (datetime.min - EPOCH_NAIVE) // MICROSECOND
+_LAST = (datetime.max - EPOCH_NAIVE) // MICROSECOND
 _DAYS = ("Y", "M", "W", "D", "")  # units of NumPy for days or longer; "" has no unit
 _FLOAT = struct.Struct("<f")
 _OUTSIDE = "is outside the years 1 to 9999"
@@ -109,27 +109,27 @@ def is_numpy_time(value: Any) -> bool:
     return _kind_of(value) in ("M", "m")
 
 
-def single_converters(kind: str, zone: tzinfo | None) -> tuple[Convert, Convert | None] | None:
+def single_converters(type_: Atomic, zone: tzinfo | None) -> tuple[Convert, Convert | None] | None:
     """Returns the functions that write and read a type without parts.
 
     Returns:
         ``None`` for types that cannot be stored. A reader of ``None`` changes nothing.
     """
+    kind = type_.name
+    if type_.text.partition("(")[0] != kind:
+        return None  # char and varchar, whose lengths are not checked
     if kind in INTEGERS:
         return _integer(*INTEGERS[kind]), None
     if kind in _PLAIN:
         return _PLAIN[kind], None
     if kind == "date":
-        return _write_date, _read_date
+        return _write_date, date_of
     if kind == "timestamp":
         read = time_reader(zone)
         return _time_writer(read), read
     if kind == "timestamp_ntz":
-        return _write_naive, lambda micros: _EPOCH_NAIVE + timedelta(microseconds=micros)
-    if kind.startswith("decimal("):
-        precision, scale = map(int, kind[len("decimal(") : -1].split(","))
-        return _decimal(precision, scale), Decimal
-    return None
+        return _write_naive, naive_of
+    return (_decimal(type_), Decimal) if kind == "decimal" else None
 
 
 def _wrong(value: object) -> Misfit:
@@ -220,16 +220,12 @@ _PLAIN: dict[str, Convert] = {
 
 def _write_date(value: Any) -> int:
     if isinstance(value, date) and not isinstance(value, datetime):
-        return value.toordinal() - _EPOCH_DAY
+        return value.toordinal() - EPOCH_DAY
     if _kind_of(value) == "M":
         found = value.item()  # a date if the unit is a day or longer, as Spark requires
         if isinstance(found, date) and not isinstance(found, datetime):
-            return found.toordinal() - _EPOCH_DAY
+            return found.toordinal() - EPOCH_DAY
     raise _wrong(value)
-
-
-def _read_date(days: int) -> date:
-    return date.fromordinal(days + _EPOCH_DAY)
 
 
 def python_time(value: Any) -> datetime:
@@ -275,7 +271,7 @@ def _time_writer(read: Convert) -> Convert:
         value = python_time(value)
         try:
             aware = value if value.tzinfo is not None else value.astimezone()
-            micros: int = (aware - _EPOCH) // _MICROSECOND
+            micros: int = (aware - EPOCH) // MICROSECOND
             inside = _FIRST <= micros <= _LAST
             if inside and not _FIRST + _EDGE <= micros <= _LAST - _EDGE:
                 # Near the ends of the calendar the zone of the reader may have no such date. A
@@ -295,7 +291,7 @@ def _write_naive(value: Any) -> int:
     value = python_time(value)
     if value.tzinfo is not None:
         raise Misfit("the time has a time zone, and does not fit")
-    micros: int = (value - _EPOCH_NAIVE) // _MICROSECOND
+    micros: int = (value - EPOCH_NAIVE) // MICROSECOND
     return micros
 
 
@@ -312,24 +308,21 @@ def time_reader(zone: tzinfo | None) -> Convert:
         except (OverflowError, ValueError, OSError):
             # Near the ends of the calendar, `fromtimestamp` searches for a fold outside the
             # calendar.
-            return (_EPOCH + timedelta(microseconds=micros)).astimezone().replace(tzinfo=None)
-
-    def utc(micros: int) -> datetime:
-        return _EPOCH + timedelta(microseconds=micros)
+            return utc_of(micros).astimezone().replace(tzinfo=None)
 
     if zone is timezone.utc:
-        return utc
-    return local if zone is None else lambda micros: utc(micros).astimezone(zone)
+        return utc_of
+    return local if zone is None else lambda micros: utc_of(micros).astimezone(zone)
 
 
 _DIGITS = Context(prec=2 * 38, rounding=ROUND_HALF_UP)
 """Context that holds every decimal of Spark, independent of the program's own context."""
 
 
-def _decimal(precision: int, scale: int) -> Convert:
-    step = Decimal((0, (1,), -scale))
-    limit = Decimal((0, (1,), precision - scale))
-    zero = str(Decimal((0, (0,), -scale)))
+def _decimal(type_: Atomic) -> Convert:
+    step = Decimal((0, (1,), -type_.scale))
+    limit = Decimal((0, (1,), type_.precision - type_.scale))
+    zero = str(Decimal((0, (0,), -type_.scale)))
 
     def write(value: Any) -> str:
         plain = value if isinstance(value, Decimal) else plain_scalar(value)

@@ -5,24 +5,28 @@ Each type is compiled once to a rule for both directions, which reads back exact
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
+from functools import partial
 from typing import Any
 
 from redis_state.codec.ordered_key import encode_key
-from redis_state.codec.single_values import (
-    INTEGERS,
-    Convert,
-    Misfit,
-    class_name,
-    single_converters,
-)
 from redis_state.errors import UsageError
-
-JsonType = str | dict[str, Any]
-"""A type as in Spark's JSON."""
+from redis_state.types.schema import (
+    INTEGERS,
+    UDT,
+    Array,
+    Atomic,
+    Map,
+    Row,
+    Struct,
+    Type,
+    hashable,
+    kind_of,
+    parse_schema,
+)
+from redis_state.types.single_values import Convert, Misfit, class_name, single_converters
 
 _WIDER = {
     "byte": {"short", "integer", "long"},
@@ -30,8 +34,8 @@ _WIDER = {
     "integer": {"long"},
     "float": {"double"},
 }
-_PARTS = {"keyType": "{key}", "valueType": "{value}"}
 _EXACT: dict[str, type] = {"boolean": bool, "string": str, "double": float, "binary": bytes}
+_EXACT |= dict.fromkeys(INTEGERS, int)
 
 
 class MapPairs(list[tuple[Any, Any]]):
@@ -43,52 +47,60 @@ class ColumnRule:
     """Conversion of one column's values. A `read` of ``None`` returns stored values unchanged."""
 
     name: str
-    kind: JsonType
+    type: Type
     nullable: bool
     write: Convert
     read: Convert | None
 
 
-def exact_type(kind: JsonType) -> type:
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Forms of the values that are read.
+
+    Attributes:
+        zone: Time zone of timestamps; ``None`` for naive ones in the zone of this machine.
+        rows: Makes structs `Row` objects, which have names, instead of tuples.
+    """
+
+    zone: tzinfo | None = None
+    rows: bool = False
+
+
+def exact_type(type_: Type) -> type:
     """Returns the type whose values are stored unchanged; `object` if there is no such type."""
-    if isinstance(kind, str):
-        return int if kind in INTEGERS else _EXACT.get(kind, object)
-    return object
+    return _EXACT.get(type_.name, object) if isinstance(type_, Atomic) else object
 
 
-def fields_of(schema: str, zone: tzinfo | None, what: str) -> list[ColumnRule]:
-    """Returns the columns of a schema.
-
-    Args:
-        zone: Time zone of the timestamps that are returned; ``None`` for naive ones in the zone of
-            this machine.
-        what: Name of the row in errors.
+def rules_of(schema: str, reading: Reading, what: str) -> list[ColumnRule]:
+    """Returns the rules of the columns of a schema. `what` names the row in errors.
 
     Raises:
         UsageError: A column has a type that cannot be stored.
     """
-    return _fields(json.loads(schema), zone, what)
+    return _rules(parse_schema(schema, with_udts=True), reading, what)
 
 
-def _fields(struct: Mapping[str, Any], zone: tzinfo | None, what: str) -> list[ColumnRule]:
-    made = []
-    for field in struct["fields"]:
-        write, read = _converters(field["type"], zone, f"{what}, column '{field['name']}'")
-        nullable = field.get("nullable", True)
-        made.append(ColumnRule(field["name"], field["type"], nullable, write, read))
-    return made
+def _rules(struct: Struct, reading: Reading, what: str) -> list[ColumnRule]:
+    return [
+        ColumnRule(
+            field.name,
+            field.type,
+            field.nullable,
+            *_converters(field.type, reading, f"{what}, column '{field.name}'"),
+        )
+        for field in struct.fields
+    ]
 
 
-def fits(older: JsonType, now: JsonType) -> bool:
+def fits(older: Type, now: Type) -> bool:
     """Returns whether the older type can be read as the newer one: equal, or wider numbers."""
-    if isinstance(older, str) and isinstance(now, str):
-        return older == now or now in _WIDER.get(older, ())
+    if (
+        isinstance(older, Atomic)
+        and isinstance(now, Atomic)
+        and now.name in _WIDER.get(older.name, ())
+    ):
+        return True
     return older == now
-
-
-def shown(kind: JsonType) -> str:
-    """Returns the name of a type for errors."""
-    return kind if isinstance(kind, str) else str(kind.get("type"))
 
 
 def listed(value: Any) -> Sequence[Any]:
@@ -96,8 +108,7 @@ def listed(value: Any) -> Sequence[Any]:
 
     Raises:
         Misfit: The value is anything else. A set has no order, an iterator can be read only once,
-            and a
-            text or a frame is not a list.
+            and a text or a frame is not a list.
     """
     if isinstance(value, (list, tuple)):
         return value
@@ -111,53 +122,43 @@ def listed(value: Any) -> Sequence[Any]:
     raise Misfit(f"the value of type {class_name(value)} does not fit")
 
 
-def _converters(kind: JsonType, zone: tzinfo | None, what: str) -> tuple[Convert, Convert | None]:
+def _converters(type_: Type, reading: Reading, what: str) -> tuple[Convert, Convert | None]:
     """Returns the functions that write and read a type. A reader of ``None`` changes nothing."""
-    if isinstance(kind, dict):
-        return _nested(kind, zone, what)
-    found = single_converters(kind, zone)
-    if found is None:
+    match type_:
+        case Array():
+            return _array(type_, reading, what)
+        case Map():
+            return _map(type_, reading, what)
+        case Struct():
+            return _struct(type_, reading, what)
+    found = single_converters(type_, reading.zone)
+    if found is not None:
+        return found
+    if type_.name == UDT:
         raise UsageError(
             f"declaring {what}",
-            found=f"its type is {kind}, which cannot be stored",
-            advice="Take one of: numbers, boolean, string, binary, date, timestamp, "
-            "timestamp_ntz, decimal, array, map, struct.",
-        )
-    return found
-
-
-def _nested(kind: dict[str, Any], zone: tzinfo | None, what: str) -> tuple[Convert, Convert]:
-    if kind["type"] == "array":
-        return _array(kind, zone, what)
-    if kind["type"] == "map":
-        return _map(kind, zone, what)
-    if kind["type"] == "struct":
-        return _struct(kind, zone, what)
-    if kind["type"] == "udt":
-        name = kind.get("pyClass") or kind.get("class") or "a program"
-        raise UsageError(
-            f"declaring {what}",
-            found=f"its type is the user-defined type {name}, which cannot be stored",
+            found=f"its type is the user-defined type {type_.text}, which cannot be stored",
             advice="Declare the type that its sqlType() returns, and convert values by its "
             "serialize() and deserialize(). Nothing was changed.",
         )
     raise UsageError(
         f"declaring {what}",
-        found=f"its type is {kind['type']}, which cannot be stored",
-        advice="Take arrays, maps and structs.",
+        found=f"its type is {type_.text}, which cannot be stored",
+        advice="Take one of: numbers, boolean, string, binary, date, timestamp, "
+        "timestamp_ntz, decimal, array, map, struct.",
     )
 
 
-def _array(kind: dict[str, Any], zone: tzinfo | None, what: str) -> tuple[Convert, Convert]:
-    write, read = _converters(kind["elementType"], zone, what)
-    nullable = kind.get("containsNull", True)
+def _array(type_: Array, reading: Reading, what: str) -> tuple[Convert, Convert]:
+    write, read = _converters(type_.element, reading, what)
+    nullable = type_.nullable
 
     def write_array(value: Any) -> list[Any]:
         items = listed(value)
         try:
             return [_null(nullable) if one is None else write(one) for one in items]
         except Misfit as error:
-            raise error.below("[]", shown(kind["elementType"])) from None
+            raise error.below("[]", kind_of(type_.element)) from None
 
     def read_array(plain: Any) -> list[Any]:
         if read is None:
@@ -174,26 +175,27 @@ def _null(nullable: bool) -> Any:
     return None
 
 
-def _map(kind: dict[str, Any], zone: tzinfo | None, what: str) -> tuple[Convert, Convert]:
-    write_key, read_key = _converters(kind["keyType"], zone, what)
-    write, read = _converters(kind["valueType"], zone, what)
-    nullable = kind.get("valueContainsNull", True)
-    freeze = isinstance(kind["keyType"], dict)
+def _map(type_: Map, reading: Reading, what: str) -> tuple[Convert, Convert]:
+    write_key, read_key = _converters(type_.key, reading, what)
+    write, read = _converters(type_.value, reading, what)
+    nullable = type_.nullable
+    freeze: Convert | None = None if isinstance(type_.key, Atomic) else hashable
 
     def write_map(value: Any) -> list[tuple[Any, Any]]:
         if not isinstance(value, (Mapping, MapPairs)):
             raise Misfit(f"the value of type {class_name(value)} does not fit")
         items = value if isinstance(value, MapPairs) else value.items()
-        pairs, part = [], "keyType"
+        pairs, is_key = [], True
         try:
             for key, one in items:
-                part = "keyType"
+                is_key = True
                 plain = write_key(key)
-                part = "valueType"
+                is_key = False
                 pairs.append((plain, _null(nullable) if one is None else write(one)))
         except Misfit as error:
-            raise error.below(_PARTS[part], shown(kind[part])) from None
-        if len({_frozen(plain) if freeze else plain for plain, _ in pairs}) < len(pairs):
+            part, wrong = ("{key}", type_.key) if is_key else ("{value}", type_.value)
+            raise error.below(part, kind_of(wrong)) from None
+        if len({freeze(plain) if freeze else plain for plain, _ in pairs}) < len(pairs):
             raise Misfit("two of its keys are the same as that type, and do not fit")
         return pairs
 
@@ -201,7 +203,7 @@ def _map(kind: dict[str, Any], zone: tzinfo | None, what: str) -> tuple[Convert,
         found = {}
         for key, one in plain:
             made = key if read_key is None else read_key(key)
-            found[_frozen(made) if freeze else made] = (
+            found[freeze(made) if freeze else made] = (
                 one if one is None or read is None else read(one)
             )
         return found
@@ -209,14 +211,11 @@ def _map(kind: dict[str, Any], zone: tzinfo | None, what: str) -> tuple[Convert,
     return write_map, read_map
 
 
-def _frozen(value: Any) -> Any:
-    """Makes a map key hashable: lists become tuples."""
-    return tuple(map(_frozen, value)) if isinstance(value, (list, tuple)) else value
-
-
-def _struct(kind: dict[str, Any], zone: tzinfo | None, what: str) -> tuple[Convert, Convert]:
-    fields = _fields(kind, zone, what)
-    names = [field.name for field in fields]
+def _struct(type_: Struct, reading: Reading, what: str) -> tuple[Convert, Convert]:
+    fields = _rules(type_, reading, what)
+    names = type_.names
+    make: Callable[[tuple[Any, ...]], tuple[Any, ...]]
+    make = partial(Row, names) if reading.rows else tuple
 
     def write_struct(value: Any) -> list[Any]:
         if isinstance(value, Mapping):
@@ -233,10 +232,7 @@ def _struct(kind: dict[str, Any], zone: tzinfo | None, what: str) -> tuple[Conve
         ]
 
     def read_struct(plain: Any) -> tuple[Any, ...]:
-        return tuple(
-            one if one is None or field.read is None else field.read(one)
-            for field, one in zip(fields, plain, strict=True)
-        )
+        return make(read_all(fields, plain))
 
     return write_struct, read_struct
 
@@ -250,26 +246,37 @@ def _write_part(field: ColumnRule, value: Any, part: str) -> Any:
     try:
         return _null(field.nullable) if value is None else field.write(value)
     except Misfit as error:
-        raise error.below(part, shown(field.kind)) from None
+        raise error.below(part, kind_of(field.type)) from None
 
 
-def key_writer(field: ColumnRule) -> Convert:
-    """Returns the function that writes a column's values as part of a key."""
-    if isinstance(field.kind, str):
-        return field.write
-    return lambda value: _in_order(field.write(value), field.kind)
-
-
-def _in_order(plain: Any, kind: JsonType) -> Any:
-    """Sorts the maps inside a stored key, so that equal keys have equal bytes."""
-    if plain is None or isinstance(kind, str):
-        return plain
-    if kind["type"] == "array":
-        return [_in_order(one, kind["elementType"]) for one in plain]
-    if kind["type"] == "map":
-        pairs = [
-            (_in_order(key, kind["keyType"]), _in_order(one, kind["valueType"]))
-            for key, one in plain
+def read_all(rules: Sequence[ColumnRule], plain: Sequence[Any]) -> tuple[Any, ...]:
+    """Converts the stored values of columns."""
+    return tuple(
+        [
+            one if one is None or rule.read is None else rule.read(one)
+            for rule, one in zip(rules, plain, strict=True)
         ]
-        return sorted(pairs, key=lambda pair: encode_key(pair[0]))
-    return [_in_order(one, field["type"]) for one, field in zip(plain, kind["fields"], strict=True)]
+    )
+
+
+def key_writer(rule: ColumnRule) -> Convert:
+    """Returns the function that writes a column's values as part of a key."""
+    if isinstance(rule.type, Atomic):
+        return rule.write
+    return lambda value: _in_order(rule.write(value), rule.type)
+
+
+def _in_order(plain: Any, type_: Type) -> Any:
+    """Sorts the maps inside a stored key, so that equal keys have equal bytes."""
+    if plain is None:
+        return plain
+    match type_:
+        case Array():
+            return [_in_order(one, type_.element) for one in plain]
+        case Map():
+            pairs = [(_in_order(key, type_.key), _in_order(one, type_.value)) for key, one in plain]
+            return sorted(pairs, key=lambda pair: encode_key(pair[0]))
+        case Struct():
+            fields = zip(plain, type_.fields, strict=True)
+            return [_in_order(one, field.type) for one, field in fields]
+    return plain

@@ -1,12 +1,36 @@
-"""Dates and times as ISO 8601 text, including years outside Python's range 1 to 9999."""
+"""Spark's dates and times, which are days and microseconds since 1970, as Python's and as text.
+
+The text is ISO 8601, including years outside Python's range 1 to 9999.
+"""
 
 from __future__ import annotations
 
+from datetime import date, datetime, timedelta, timezone
+
+EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+EPOCH_NAIVE = EPOCH.replace(tzinfo=None)
+EPOCH_DAY = EPOCH.toordinal()
+MICROSECOND = timedelta(microseconds=1)
 _DAYS_OF_ERA = 146_097
 _DAYS_OF_YEAR = 365
 _EPOCH_IN_ERA = 719_468
 _MICROS_OF_DAY = 86_400_000_000
 _YEAR_MAX = 9999
+
+
+def date_of(days: int) -> date:
+    """Converts days since 1970 to a date."""
+    return date.fromordinal(EPOCH_DAY + days)
+
+
+def utc_of(micros: int) -> datetime:
+    """Converts microseconds since 1970 to a time in UTC."""
+    return EPOCH + timedelta(microseconds=micros)
+
+
+def naive_of(micros: int) -> datetime:
+    """Converts microseconds since 1970 to a time without a zone."""
+    return EPOCH_NAIVE + timedelta(microseconds=micros)
 
 
 def date_text(days: int) -> str:
