@@ -15,9 +15,10 @@ from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.clock import SYSTEM, Clock
 from redis_state.config import Config, resolve
-from redis_state.coordinator.heartbeat import STOP_S, Heartbeat, OnLost, TotalsSource, uncounted
+from redis_state.coordinator.heartbeat import Heartbeat, OnLost, TotalsSource, uncounted
 from redis_state.errors import ConfigError, NotFoundError
 from redis_state.ids import PartitionId, StateStoreProviderId, is_gen
+from redis_state.process import STOP_S
 from redis_state.protocol import checkpoint_gen, is_run
 from redis_state.protocol.instances import (
     TTL_MS,

@@ -11,7 +11,6 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Hashable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 
 from redis_state import keys
@@ -20,7 +19,7 @@ from redis_state.backend.script import Command, script
 from redis_state.clock import SYSTEM, Clock
 from redis_state.errors import FormatError, RedisStateError
 from redis_state.ids import PartitionId
-from redis_state.process import tell_after_fork
+from redis_state.process import STOP_S, BackgroundThread, tell_after_fork
 from redis_state.protocol import is_run
 from redis_state.protocol.instances import (
     BEATS_A_TTL,
@@ -35,7 +34,6 @@ from redis_state.protocol.instances import (
 )
 
 QUEUE_MAX = 4096
-STOP_S = 5.0
 SETTLE_S = 1.0
 _LOG = logging.getLogger("redis_state.coordinator")
 
@@ -90,15 +88,13 @@ class _Settle:
     done: threading.Event
 
 
-class _Stop:
-    """Ends the thread."""
-
-
-_Order = _ServedPartition | _Withdraw | _Forget | _Settle | _Stop
+_Order = _ServedPartition | _Withdraw | _Forget | _Settle
 
 
 class Heartbeat:
     """Keeps the instances of this process in the registry, by one pipeline each third of their ttl.
+
+    The first report starts the thread. `stop` ends it for good, after its instances were removed.
 
     Args:
         ttl_ms: Expiry of an instance that is not renewed.
@@ -120,7 +116,14 @@ class Heartbeat:
         self._ttl_s = ttl_ms / 1000
         self._clock = clock
         self._queue_max = queue_max
-        self._threaded = threaded
+        self._background = BackgroundThread(
+            "heartbeat",
+            self.tick,
+            self._pause_s,
+            what="a heartbeat",
+            last=lambda: self._leave(list(self._owned)),
+            threaded=threaded,
+        )
         self._begin()
         tell_after_fork(self)
 
@@ -129,15 +132,12 @@ class Heartbeat:
         self._begin()
 
     def _begin(self) -> None:
-        self._starting = threading.Lock()
         self._orders: queue.Queue[_Order] = queue.Queue(self._queue_max)
         self._held: dict[PartitionId, _Held] = {}
         self._owned: dict[Hashable, PartitionId] = {}
         # Reports for checkpoints that do not exist yet.
         self._early: dict[Hashable, _ServedPartition] = {}
         self._due_s = self._clock.monotonic_s() + self._ttl_s / BEATS_A_TTL
-        self._thread: threading.Thread | None = None
-        self._stopped = False
 
     @property
     def instances(self) -> Mapping[PartitionId, Instance]:
@@ -177,8 +177,7 @@ class Heartbeat:
 
     def settle(self, timeout_s: float = SETTLE_S) -> None:
         """Waits until earlier reports and withdrawals have been sent, or were lost."""
-        thread = self._thread
-        if thread is None or not thread.is_alive() or thread is threading.current_thread():
+        if not self._background.is_running or self._background.is_current:
             return
         order = _Settle(threading.Event())
         if self._put(order):
@@ -186,12 +185,7 @@ class Heartbeat:
 
     def stop(self, timeout_s: float = STOP_S) -> None:
         """Removes all instances and ends the thread; waits at most `timeout_s`."""
-        with self._starting:
-            thread, self._stopped = self._thread, True
-        if thread is None or not thread.is_alive():
-            return
-        self._put(_Stop())
-        thread.join(timeout_s)
+        self._background.stop(timeout_s)
 
     def tick(self) -> None:
         """Carries out the queued orders, and renews the instances if due."""
@@ -372,7 +366,7 @@ class Heartbeat:
             _LOG.exception("unloading %s failed", id_)
 
     def _order(self, order: _Order) -> None:
-        self._ensure_running()
+        self._background.start()
         if not self._put(order):
             _LOG.warning("the heartbeat's queue is full; dropped %s", order)
 
@@ -381,31 +375,9 @@ class Heartbeat:
             self._orders.put_nowait(order)
         except queue.Full:
             return False
+        self._background.wake()
         return True
 
-    def _ensure_running(self) -> None:
-        if not self._threaded:
-            return
-        with self._starting:
-            if self._stopped or (self._thread is not None and self._thread.is_alive()):
-                return
-            self._thread = threading.Thread(
-                target=self._run, name="redis-state-heartbeat", daemon=True
-            )
-            self._thread.start()
-
-    def _run(self) -> None:
-        while not self._stopped:
-            left_s = self._due_s - self._clock.monotonic_s()
-            orders: list[_Order] = []
-            with suppress(queue.Empty):
-                idle = not self._held and not self._early
-                orders.append(self._orders.get(timeout=None if idle else max(0.0, left_s)))
-            if self._stopped:
-                break
-            try:
-                self._carry_out(orders)
-                self.tick()
-            except Exception:  # noqa: BLE001  # the thread has nobody to raise it to
-                _LOG.exception("a heartbeat failed; the next one is tried")
-        self._leave(list(self._owned))
+    def _pause_s(self) -> float | None:
+        idle = not self._held and not self._early
+        return None if idle else max(0.0, self._due_s - self._clock.monotonic_s())
