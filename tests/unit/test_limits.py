@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from redis_state import url
-from redis_state.backend import client, cluster, start
+from redis_state.backend import cluster, retry, start
 from redis_state.format import block, bucketing, entry, header, rows, segment, signature
 from redis_state.protocol import instances, partition, retention, runs, segments, snapshots
 from redis_state.store import partition_state
@@ -37,8 +37,8 @@ OURS = {
     "acquireTriesMax": partition._ACQUIRE_TRIES_MAX,
     "publishTriesMax": partition._PUBLISH_TRIES_MAX,
     "redirectsMax": cluster._REDIRECTS_MAX,
-    "backoffMinMs": round(1000 * client._BACKOFF_MIN_S),
-    "backoffMaxMs": round(1000 * client._BACKOFF_MAX_S),
+    "backoffMinMs": round(1000 * retry._BACKOFF_MIN_S),
+    "backoffMaxMs": round(1000 * retry._BACKOFF_MAX_S),
     "startCheckLimitMs": start.LIMIT_MS,
     "addressesMax": url._ADDRESSES_MAX,
 }
