@@ -23,6 +23,8 @@ OptionValue = str | int | bool | Location
 _BOOLS = {"true": True, "false": False}
 
 
+VERSIONS_TO_RETAIN = 100
+EPHEMERAL_KEEP_MS = 60 * 60 * 1000
 PASSWORD_VARIABLE = "REDIS_STATE_PASSWORD"
 """Environment variable with the password for commands and the data source."""
 
@@ -346,6 +348,17 @@ class Config:
         if len(key) < KEY_BYTES_MIN:
             raise _no_key(f"{self.signing_key_file}: it has {len(key)} bytes")
         return BlockSigner(key)
+
+    @property
+    def keep_ms(self) -> int:
+        """Expiry of the keys of an ephemeral checkpoint; 0 for any other."""
+        return EPHEMERAL_KEEP_MS if self.ephemeral else 0
+
+    @property
+    def versions_kept(self) -> int:
+        """Number of versions that Python's stores retain below the opened one."""
+        kept = self.versions_to_retain
+        return VERSIONS_TO_RETAIN if kept is None else kept
 
 
 def _why_unread(error: Exception) -> str:

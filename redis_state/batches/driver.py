@@ -36,7 +36,6 @@ from redis_state.protocol.newest_batch import NewestBatch
 from redis_state.protocol.opening import is_opened, is_purged, open_commands
 from redis_state.protocol.runs import is_newest
 from redis_state.store.families import family_of
-from redis_state.store.partition_state import EPHEMERAL_KEEP_MS, VERSIONS_TO_RETAIN
 
 OPERATOR = 0
 PARTITIONS_MAX = 1 << 16
@@ -110,7 +109,6 @@ def begin_batch(
     what = f"beginning batch {number} of store '{name}'"
     _check_numbers(what, number, first, partitions)
     tenant = keys.tenant_of(config.key_prefix)
-    keep_ms = EPHEMERAL_KEEP_MS if config.ephemeral else 0
     gen = checkpoint_gen(client, name, tenant=tenant, create=number == first)
     if gen is None:
         raise lost(what, name, first)
@@ -131,15 +129,14 @@ def begin_batch(
         partitions=count,
         families=[family_of(codec_name)],
         tenant=tenant,
-        keep_ms=keep_ms,
+        keep_ms=config.keep_ms,
     )
-    retained = config.versions_to_retain
     for id_ in batch.ids():
         partition = PartitionClient(
             client,
             id_,
-            versions_to_retain=VERSIONS_TO_RETAIN if retained is None else retained,
-            keep_ms=keep_ms,
+            versions_to_retain=config.versions_kept,
+            keep_ms=config.keep_ms,
             where=str(batch.store_id(id_.partition)),
         )
         _pin(client, partition, batch)
