@@ -26,6 +26,7 @@ from redis_state.errors import (
 )
 from redis_state.ids import DEFAULT_STORE, PartitionId, StateStoreId, StoreId
 from redis_state.protocol import (
+    NamedStore,
     PartitionClient,
     RegisteredRun,
     checkpoint_gen,
@@ -120,17 +121,8 @@ def begin_batch(
     _check_committed(client, what, batch)
     begin = [PLACE, "begin", run.run_id, str(run.epoch), *nobody[4:6], str(count), layout, query_id]
     _batch(client, what, query, begin, name=name, gen=gen)
-    confirm_checkpoint(
-        client,
-        gen,
-        name=name,
-        operator=OPERATOR,
-        store=DEFAULT_STORE,
-        partitions=count,
-        families=[family_of(codec_name)],
-        tenant=tenant,
-        keep_ms=config.keep_ms,
-    )
+    store = NamedStore(name, OPERATOR, DEFAULT_STORE, count, [family_of(codec_name)])
+    confirm_checkpoint(client, gen, store, tenant=tenant, keep_ms=config.keep_ms)
     for id_ in batch.ids():
         partition = PartitionClient(
             client,

@@ -192,24 +192,30 @@ def register_run(
     raise InternalError(what, found=f"the script answered '{' '.join(reply)[:200]}'")
 
 
+@dataclass(frozen=True, slots=True)
+class NamedStore:
+    """A store of a checkpoint that has a name.
+
+    Attributes:
+        name: Name of the checkpoint.
+        families: The known families, for display and for readers that look up keys.
+    """
+
+    name: str
+    operator: int
+    store: str
+    partitions: int
+    families: Sequence[Family] = ()
+
+
 def confirm_checkpoint(
-    client: Client,
-    gen: str,
-    *,
-    name: str,
-    operator: int,
-    store: str,
-    partitions: int,
-    families: Sequence[Family],
-    tenant: str = "",
-    keep_ms: int = 0,
+    client: Client, gen: str, store: NamedStore, *, tenant: str = "", keep_ms: int = 0
 ) -> None:
     """Keeps a checkpoint that is used, and lists it with its operator and partitions.
 
     The number of partitions never shrinks, even if a process writes a smaller number later.
 
     Args:
-        families: The known families, for display and for readers that look up keys.
         keep_ms: 0, or the expiry of an ephemeral checkpoint.
 
     Raises:
@@ -217,13 +223,14 @@ def confirm_checkpoint(
     """
     what = "listing a checkpoint"
     query, listed = keys.query(gen, tenant=tenant), keys.checkpoints(tenant=tenant)
-    place = f"{operator}:{store}"
+    name, place = store.name, f"{store.operator}:{store.store}"
     time, known = client.call(what, [("TIME",), ("HGET", listed, gen)])
     now_ms = int(time[0]) * 1000 + int(time[1]) // 1000
     created = _created_ms(known) or now_ms
     path = keys.name_field(name)
     entry = {"path": path, "id": gen, "name": name, "created": created, "seen": now_ms}
-    shown = [f"op:{place}", str(partitions), _operator_json(families), str(keep_ms)]
+    families = _operator_json(store.families)
+    shown = [f"op:{place}", str(store.partitions), families, str(keep_ms)]
     fields = ["name", name, "path", path, "id", gen]
     reply = client.script(what, script("describe"), [query], [*shown, *fields])
     if reply == ["PURGED"]:

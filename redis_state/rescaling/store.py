@@ -36,6 +36,7 @@ from redis_state.format.entry import Entry
 from redis_state.ids import DEFAULT_STORE, EMPTY_UID, PartitionId, Pin, StoreId, text_number
 from redis_state.maintain.activity import refuse_if_used
 from redis_state.protocol import (
+    NamedStore,
     PartitionClient,
     RegisteredRun,
     checkpoint_gen,
@@ -277,16 +278,8 @@ class _RescaledStore:
         newest = NewestBatch.parse(field)
         count = newest.partitions
         rows = self._copy(new_gen, count).rows(newest.version)
-        confirm_checkpoint(
-            self.client,
-            new_gen,
-            name=self.name,
-            operator=OPERATOR,
-            store=DEFAULT_STORE,
-            partitions=count,
-            families=(),
-            tenant=self.tenant,
-        )
+        store = NamedStore(self.name, OPERATOR, DEFAULT_STORE, count)
+        confirm_checkpoint(self.client, new_gen, store, tenant=self.tenant)
         args = [keys.name_field(self.name), self.gen, new_gen]
         reply = self.client.script(
             self.what, script("rename"), [keys.names(tenant=self.tenant)], args

@@ -13,6 +13,7 @@ from redis_state.ids import StateStoreProviderId
 from redis_state.keys import tenant_of
 from redis_state.process import Home
 from redis_state.protocol import (
+    NamedStore,
     PartitionClient,
     RegisteredRun,
     checkpoint_gen,
@@ -75,17 +76,12 @@ class LinkedPartition:
 
     def confirm(self, families: Families) -> None:
         """Lists the checkpoint with its store; see `confirm_checkpoint`."""
-        store = self.spec.id.store_id
+        of, spec = self.spec.id.store_id, self.spec
+        store = NamedStore(
+            of.checkpoint, of.operator_id, of.store_name, of.partition_id + 1, families.table
+        )
         confirm_checkpoint(
-            self.shared,
-            self.gen,
-            name=store.checkpoint,
-            operator=store.operator_id,
-            store=store.store_name,
-            partitions=store.partition_id + 1,
-            families=families.table,
-            tenant=self.spec.tenant,
-            keep_ms=self.spec.config.keep_ms,
+            self.shared, self.gen, store, tenant=spec.tenant, keep_ms=spec.config.keep_ms
         )
 
     def renew(self) -> None:
