@@ -350,6 +350,11 @@ def words(attempted: str, reply: object, *, where: str = "") -> list[str]:
     raise FormatError(attempted, found="the answer of its script is malformed", where=where)
 
 
+def time_ms(reply: Sequence[bytes]) -> int:
+    """Returns the reply to `TIME` in milliseconds since 1970."""
+    return int(reply[0]) * 1000 + int(reply[1]) // 1000
+
+
 def name_of(command: Command) -> str:
     """Returns the name of a command, in capitals."""
     name = command[0]

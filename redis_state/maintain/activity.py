@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from redis_state import keys
 from redis_state.backend.client import Client
+from redis_state.backend.replies import time_ms
 from redis_state.errors import FormatError, UsageError
 from redis_state.ids import PartitionId, text_number
 from redis_state.maintain.checkpoint import PARTITIONS_AT_ONCE
@@ -83,7 +84,7 @@ def look(
         UnavailableError: The server does not answer.
     """
     time, raw = client.call(_WHAT, [("TIME",), ("HGETALL", keys.query(gen, tenant=tenant))])
-    now_ms = int(time[0]) * 1000 + int(time[1]) // 1000
+    now_ms = time_ms(time)
     ids = set(served_partitions(client, gen, tenant=tenant) if listed is None else listed)
     ids.update(counted_partitions(client, gen, parse_operators(raw).values(), tenant=tenant))
     ordered = sorted(ids, key=str)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.replies import purged_gen
-from redis_state.errors import FormatError
-from redis_state.format.entry import Segment, parse_segment
+from redis_state.format.entry import segments_in
 from redis_state.format.header import FIELD
 from redis_state.format.signature import is_signed
 from redis_state.ids import PartitionId, text_number
@@ -82,24 +81,14 @@ def _maintain(
 def _is_signed(client: Client, id_: PartitionId) -> bool:
     """Returns whether the base of the partition is signed, as its deltas must then be, too."""
     (raw,) = client.call("looking at a partition", [("HGETALL", keys.meta(id_))])
-    for name, entry in raw.items():
-        segment = _segment(name, entry)
-        if segment is not None and segment.entry.header:
+    for segment in segments_in(raw):
+        if segment.entry.header:
             (head,) = client.call(
                 "looking for a signature", [("HGET", keys.segment(id_, segment.ident), FIELD)]
             )
             if head is not None:
                 return is_signed(bytes(head))
     return True
-
-
-def _segment(name: bytes, entry: bytes) -> Segment | None:
-    if name[:2] not in (b"d:", b"s:"):
-        return None
-    try:
-        return parse_segment(name.decode("ascii"), entry.decode("ascii"))
-    except (FormatError, UnicodeDecodeError):
-        return None
 
 
 def _is_overtaken(
