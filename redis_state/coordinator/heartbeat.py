@@ -54,16 +54,6 @@ def uncounted() -> Mapping[str, int]:
 
 
 @dataclass(slots=True)
-class _Held:
-    instance: Instance
-    on_lost: OnLost
-    keep_ms: int
-    totals: TotalsSource
-    confirmed_s: float
-    reported: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class _ServedPartition:
     partition: Callable[[], PartitionId | None]
     owner: Hashable
@@ -71,6 +61,8 @@ class _ServedPartition:
     on_lost: OnLost
     keep_ms: int
     totals: TotalsSource
+    confirmed_s: float = 0.0
+    reported: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +125,7 @@ class Heartbeat:
 
     def _begin(self) -> None:
         self._orders: queue.Queue[_Order] = queue.Queue(self._queue_max)
-        self._held: dict[PartitionId, _Held] = {}
+        self._held: dict[PartitionId, _ServedPartition] = {}
         self._owned: dict[Hashable, PartitionId] = {}
         # Reports for checkpoints that do not exist yet.
         self._early: dict[Hashable, _ServedPartition] = {}
@@ -210,10 +202,7 @@ class Heartbeat:
         renewals = self._renewals()
         if not (new or commands or renewals):
             return
-        reports = [
-            report_command(id_, held.instance, ttl_ms=self._ttl_ms) for id_, held in new.items()
-        ]
-        reports += [*place_commands(self._held), *totals_commands(self._totals(self._held))]
+        reports = self._reports(new, self._held)
         try:
             replies = self._client.call("renewing instances", [*commands, *reports, *renewals])
         except RedisStateError as error:
@@ -232,12 +221,17 @@ class Heartbeat:
         ]
         return script("renew").many(calls)
 
-    @staticmethod
-    def _totals(
-        held: Mapping[PartitionId, _Held],
-    ) -> dict[PartitionId, tuple[Instance, Mapping[str, int]]]:
+    def _reports(
+        self,
+        new: Mapping[PartitionId, _ServedPartition],
+        counted: Mapping[PartitionId, _ServedPartition],
+    ) -> list[Command]:
+        """Returns the commands that register new instances, and publish places and totals."""
+        commands = [
+            report_command(at, one.instance, ttl_ms=self._ttl_ms) for at, one in new.items()
+        ]
         found: dict[PartitionId, tuple[Instance, Mapping[str, int]]] = {}
-        for id_, one in held.items():
+        for id_, one in counted.items():
             try:
                 counts = {str(name): int(count) for name, count in one.totals().items()}
             except Exception:  # noqa: BLE001  # foreign code; the instances have to live on
@@ -245,7 +239,7 @@ class Heartbeat:
                 continue
             if counts:
                 found[id_] = one.instance, counts
-        return found
+        return [*commands, *place_commands(counted), *totals_commands(found)]
 
     def _carry_out(self, orders: list[_Order]) -> None:
         try:
@@ -266,12 +260,8 @@ class Heartbeat:
         fresh = {id_: held for id_, held in self._held.items() if not held.reported}
         if not fresh:
             return
-        commands = [
-            report_command(id_, held.instance, ttl_ms=self._ttl_ms) for id_, held in fresh.items()
-        ]
-        commands += [*place_commands(fresh), *totals_commands(self._totals(fresh))]
         try:
-            self._client.call("reporting instances", commands)
+            self._client.call("reporting instances", self._reports(fresh, fresh))
         except RedisStateError as error:
             _LOG.warning("instances could not be reported; no state depends on it: %s", error)
             return
@@ -292,8 +282,8 @@ class Heartbeat:
             return
         self._early.pop(order.owner, None)
         older = self._held.get(id_)
-        now = self._clock.monotonic_s()
-        self._held[id_] = _Held(order.instance, order.on_lost, order.keep_ms, order.totals, now)
+        order.confirmed_s = self._clock.monotonic_s()
+        self._held[id_] = order
         if older is not None and older.instance != order.instance:
             self._owned = {owner: at for owner, at in self._owned.items() if at != id_}
             self._tell(id_, older, order.instance)
@@ -354,11 +344,11 @@ class Heartbeat:
             _LOG.info("%s was not renewed for %.0f s and may have been missed", id_, silent_s)
         held.reported, held.confirmed_s = True, now
 
-    def _drop(self, id_: PartitionId) -> _Held | None:
+    def _drop(self, id_: PartitionId) -> _ServedPartition | None:
         self._owned = {owner: at for owner, at in self._owned.items() if at != id_}
         return self._held.pop(id_, None)
 
-    def _tell(self, id_: PartitionId, held: _Held, found: Instance | None) -> None:
+    def _tell(self, id_: PartitionId, held: _ServedPartition, found: Instance | None) -> None:
         _LOG.debug("%s is served by %s now, not by %s", id_, found or "nobody", held.instance)
         try:
             held.on_lost(found)
