@@ -44,8 +44,8 @@ OnLost = Callable[[Instance | None], None]
 """Called on the heartbeat's thread with the new instance; ``None`` if the run was deactivated."""
 
 
-def _ignore(_found: Instance | None) -> None:
-    return None
+def ignore_loss(_found: Instance | None) -> None:
+    """Does nothing about an instance that was replaced or deactivated."""
 
 
 def uncounted() -> Mapping[str, int]:
@@ -142,7 +142,7 @@ class Heartbeat:
         partition: Callable[[], PartitionId | None],
         instance: Instance,
         *,
-        on_lost: OnLost = _ignore,
+        on_lost: OnLost = ignore_loss,
         keep_ms: int = 0,
         totals: TotalsSource = uncounted,
     ) -> None:
