@@ -60,6 +60,8 @@ class _Loaded:
 class LoadedStores:
     """Providers by their ids; thread-safe, and empty in a forked process.
 
+    The only threads are those of `maintenance` and of each coordinator's heartbeat.
+
     Args:
         loaded_max: See `LOADED_MAX`.
         threaded: ``False`` if the caller itself runs maintenance and heartbeat.

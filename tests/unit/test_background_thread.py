@@ -79,12 +79,17 @@ def test_wake_ends_an_endless_pause() -> None:
 
 
 def test_wake_during_a_step_is_followed_by_another_step() -> None:
-    one = Steps()
-    one.thread._step = lambda: (one.made.release(), one.thread.wake())
-    one.thread.start()
-    one.thread.wake()
-    assert all(one.made_one() for _ in range(3))
-    one.thread.stop()
+    made = threading.Semaphore(0)
+
+    def step() -> None:
+        made.release()
+        thread.wake()
+
+    thread = BackgroundThread("test", step, lambda: None, what="a step")
+    thread.start()
+    thread.wake()
+    assert all(made.acquire(timeout=WAIT_S) for _ in range(3))
+    thread.stop()
 
 
 def test_error_is_logged_and_the_next_step_follows(caplog: pytest.LogCaptureFixture) -> None:
