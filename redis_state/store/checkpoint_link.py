@@ -54,7 +54,7 @@ class PartitionSpec:
 
     @property
     def where(self) -> str:
-        """Name of the partition in errors and in the log."""
+        """Name of the partition in errors."""
         return str(self.id.store_id)
 
 

@@ -49,7 +49,7 @@ class PartitionMaintenance:
         self._counters.add("dropped_bytes", report.dropped_bytes)
         log.info(
             "%s: maintenance: floor %d, %d segments kept, %d dropped",
-            link.spec.where,
+            link.spec.id.store_id,
             report.floor,
             report.kept,
             report.dropped,

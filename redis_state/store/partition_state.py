@@ -143,7 +143,7 @@ class PartitionState:
         with self._telling():
             self._run = link.client.acquire(run, pin)
         self.cache.opened = pin
-        log.info("%s: run %s took version %d", self._spec.where, self._run_id, pin.version)
+        log.info("%s: run %s took version %d", self.id.store_id, self._run_id, pin.version)
 
     def commit(
         self, local: LocalVersion, changes: WriteSet, families: Families, uid: str
@@ -189,7 +189,7 @@ class PartitionState:
         self.counters.add("commit_bytes", written.entry.bytes)
         log.info(
             "%s: committed version %d: %d rows, %d bytes, %d live keys",
-            self._spec.where,
+            self.id.store_id,
             version,
             delta.put + delta.removed,
             written.entry.bytes,
@@ -201,7 +201,7 @@ class PartitionState:
         """Drops the staged bytes of an attempt. Never raises."""
         if self._link.found is not None:
             self._link.found.client.abort(f"d:{version}:{uid}")
-        log.info("%s: aborted an attempt of version %d", self._spec.where, version)
+        log.info("%s: aborted an attempt of version %d", self.id.store_id, version)
 
     def values(self) -> dict[str, int]:
         """Returns the figures of `CUSTOM_METRICS`."""
@@ -223,7 +223,7 @@ class PartitionState:
             self.cache.opened = opened.pin
         log.info(
             "%s: opened version %d: %d segments read, %d live keys",
-            self._spec.where,
+            self.id.store_id,
             version,
             len(opened.segments),
             local.live,
