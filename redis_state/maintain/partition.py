@@ -8,13 +8,14 @@ from redis_state.backend.replies import purged_gen
 from redis_state.format.entry import segments_in
 from redis_state.format.header import FIELD
 from redis_state.format.signature import is_signed
-from redis_state.ids import PartitionId, text_number
+from redis_state.ids import PartitionId
 from redis_state.maintain.claims import claim, release
 from redis_state.maintain.compaction import add_snapshot, deltas_of, is_due
 from redis_state.maintain.report import MaintenanceReport, Policy
 from redis_state.maintain.verification import verify
 from redis_state.protocol import PartitionClient, find_run
 from redis_state.protocol.instances import TTL_MS, Instance, leave
+from redis_state.protocol.texts import number_or_zero
 
 _PATIENCE_SERVED = 2
 """Factor for served partitions: their process writes snapshots from memory, and gets more time."""
@@ -100,7 +101,7 @@ def _is_overtaken(
         return False
     of = id_.store
     run = find_run(client, of.gen, instance.run_id, tenant=of.tenant)
-    held = text_number((epoch or b"0").decode("ascii", "replace")) or 0
+    held = number_or_zero(epoch)
     return run is not None and run.epoch < held
 
 

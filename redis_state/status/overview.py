@@ -16,7 +16,7 @@ from redis_state.backend.client import Client
 from redis_state.backend.replies import OTHER_TYPE, OtherType, time_ms
 from redis_state.backend.script import Command
 from redis_state.errors import FormatError
-from redis_state.ids import EMPTY_UID, NUMBER_MAX, PartitionId, StoreId, text_number
+from redis_state.ids import EMPTY_UID, NUMBER_MAX, PartitionId, StoreId
 from redis_state.protocol.instances import KEYS_AT_ONCE, decode_instance
 from redis_state.protocol.newest_batch import NewestBatch
 from redis_state.protocol.opening import beyond
@@ -31,6 +31,7 @@ from redis_state.protocol.registry import (
     parse_operators,
 )
 from redis_state.protocol.runs import run_of_epoch
+from redis_state.protocol.texts import number_or_zero
 from redis_state.status.query_status import Hold, PartitionStatus, QueryStatus, StoreStatus
 
 COMMANDS_AT_ONCE = 512
@@ -188,16 +189,16 @@ class _PolledQuery:
             name=self.info.name,
             created_ms=self.info.created_ms,
             seen_ms=self.info.seen_ms,
-            started_ms=_number(epoch),
+            started_ms=number_or_zero(epoch),
             run=run_of_epoch(self._raw, epoch),
-            driver_ms=_number(self._raw.get(b"seen", b"")),
+            driver_ms=number_or_zero(self._raw.get(b"seen", b"")),
             now_ms=now_ms,
             stores=stores,
             replaced_by="" if newest in (None, self.info.gen) else str(newest),
             problem="; ".join(self._problems),
-            copy_every=_number(self._raw.get(b"copies", b"")),
-            copied_version=_number(copied),
-            copied_ms=_number(copied_at),
+            copy_every=number_or_zero(self._raw.get(b"copies", b"")),
+            copied_version=number_or_zero(copied),
+            copied_ms=number_or_zero(copied_at),
         )
 
     def _store_status(
@@ -222,8 +223,8 @@ class _PolledQuery:
             partitions,
             first_batch=first[0],
             first_version=first[1],
-            watermark_ms=_number(begun[3]) if known else None,
-            began_ms=_number(begun[2]) if known else 0,
+            watermark_ms=number_or_zero(begun[3]) if known else None,
+            began_ms=number_or_zero(begun[2]) if known else 0,
         )
 
 
@@ -341,7 +342,3 @@ def _hold(oldest: int, alone: Sequence[int], target: int) -> Hold:
     if base is None or oldest == base:
         return Hold.SNAPSHOT
     return Hold.MAINTENANCE
-
-
-def _number(raw: bytes) -> int:
-    return text_number(raw.decode("ascii", "replace")) or 0
