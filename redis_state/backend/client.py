@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -10,51 +9,28 @@ from typing import Any, TypeVar
 
 import redis
 
-from redis_state.backend import needs
-from redis_state.backend.connection import (
-    final_error,
-    hint,
-    in_words,
-    is_hung_up,
-    no_redis,
-    refused,
-)
 from redis_state.backend.durability import Durability, DurabilityWait
+from redis_state.backend.failures import FailureClassifier, LateError, ServersChangedError
 from redis_state.backend.replies import (
-    MAXCLIENTS,
     OtherType,
-    failure,
-    hint_of,
-    is_lacking_in_script,
     is_login,
     is_of_other_type,
-    is_transient,
-    lacking,
-    name_of,
     words,
 )
+from redis_state.backend.retry import Retries, TransientError
 from redis_state.backend.script import Command, Script, ScriptCall
-from redis_state.backend.transport import NoServerError, ReplacedError, Transport, message_of
+from redis_state.backend.transport import Transport, message_of
 from redis_state.backend.transports import transport_to
 from redis_state.clock import SYSTEM, Clock
 from redis_state.config import Config
 from redis_state.errors import (
     CommitOutcomeUnknownError,
-    ConfigError,
     InternalError,
-    Kind,
-    RedisStateError,
     UnavailableError,
 )
-from redis_state.url import ClusterEndpoint
 
-_BACKOFF_MIN_S = 0.05
-_BACKOFF_MAX_S = 2.0
-_DOUBLINGS_MAX = 10
 # Allows several masters to fail in turn. More replacements are not a fail-over.
 _REPLACED_MAX = 5
-_WAITS_A_TRY = 6
-"""Most socket timeouts in one try: connect, log in, select a database and read the replies."""
 
 T = TypeVar("T")
 
@@ -82,15 +58,13 @@ class Client:
         self.may_lag = may_lag
         self._config = config
         self.durability = Durability.of(config.durability)
-        self._deadline_s = config.deadline / 1000
-        self._awake_s_max = max(self._deadline_s, _WAITS_A_TRY * config.socket_timeout / 1000)
         self._clock = clock
         self._transport = connect(config)
+        self._retries = Retries(config, clock)
+        self._failures = FailureClassifier(config, self._transport)
         self._waiting = DurabilityWait(self.durability)
         self.signer = config.read_signer()
         self.round_trips = 0
-        # Before the first answer of a Redis, another protocol means that the address is wrong.
-        self._was_answered = False
 
     @property
     def clock(self) -> Clock:
@@ -129,7 +103,7 @@ class Client:
             replies = self._exchange(attempted, commands)
             if of_other_type is not None:
                 replies = [of_other_type if _is_of_other_type(one) else one for one in replies]
-            return self._checked(attempted, replies, commands)
+            return self._failures.checked(attempted, replies, commands)
 
         return self._until_answered(attempted, once)
 
@@ -145,8 +119,8 @@ class Client:
             replies = self._exchange(attempted, commands)
             for reply in replies:
                 if isinstance(reply, redis.RedisError):
-                    judged = self._judged(attempted, message_of(reply))
-                    if isinstance(judged, _TryAgainError) or is_login(message_of(reply)):
+                    judged = self._failures.classified(attempted, message_of(reply))
+                    if isinstance(judged, TransientError) or is_login(message_of(reply)):
                         raise judged from reply
             return replies
 
@@ -188,7 +162,7 @@ class Client:
             if isinstance(replies[0], redis.exceptions.NoScriptError):
                 sent = [script.by_text(keys, *args)]
                 replies = self._exchange(attempted, sent)
-            return self._checked(attempted, replies, sent)
+            return self._failures.checked(attempted, replies, sent)
 
         return words(attempted, self._until_answered(attempted, once)[0])
 
@@ -228,16 +202,16 @@ class Client:
                 replies = self._exchange(attempted, [*sent, *waits])
             replies, waited = replies[: len(commands) + 2], replies[len(commands) + 2 :]
             # The reply to a command that was not queued has the reason; EXEC has not.
-            self._checked(attempted, replies, sent)
+            self._failures.checked(attempted, replies, sent)
             results = replies[-1]
             if not isinstance(results, list) or len(results) != len(commands):
                 raise InternalError(attempted, found="EXEC answered something other than results")
-            self._checked(attempted, results, sent[1:-1])
+            self._failures.checked(attempted, results, sent[1:-1])
             if counts is not None and waits and counts(results):
                 self._check_waits(attempted, waits, waited)
             return results
 
-        return self._until_answered(attempted, once, late=CommitOutcomeUnknownError)
+        return self._until_answered(attempted, once, CommitOutcomeUnknownError)
 
     def _wait_ms(self) -> int:
         """Returns the limit of a wait, short enough for the answer to arrive in time."""
@@ -246,101 +220,8 @@ class Client:
     def _check_waits(self, attempted: str, sent: list[Command], waited: list[Any]) -> None:
         missing = self._waiting.missing(attempted, sent, waited)
         if missing:
-            raise _TryAgainError(missing, lasts=False)
-        self._checked(attempted, waited, sent)
-
-    def _until_answered(
-        self,
-        attempted: str,
-        once: Callable[[], list[Any]],
-        *,
-        late: type[UnavailableError] | type[CommitOutcomeUnknownError] = UnavailableError,
-    ) -> list[Any]:
-        end = self._clock.monotonic_s() + self._deadline_s
-        tries, was_asleep = 0, False
-        while True:
-            tries += 1
-            began = self._clock.monotonic_s()
-            try:
-                return once()
-            except _TryAgainError as error:
-                now = self._clock.monotonic_s()
-                if not was_asleep and now - began > self._awake_s_max:
-                    # This process was suspended and lost its connection: restart the deadline,
-                    # once.
-                    was_asleep, end = True, now + self._deadline_s
-                left = end - now
-                if left <= 0 and not error.lasts:
-                    raise self._not_durable(attempted, tries, error) from error.__cause__
-                if left <= 0:
-                    raise self._too_late(attempted, tries, error, late) from error.__cause__
-                ceiling = _BACKOFF_MIN_S * 2 ** min(tries - 1, _DOUBLINGS_MAX)
-                wait = min(_BACKOFF_MAX_S, ceiling) * random.uniform(0.5, 1)
-                self._clock.sleep_s(min(left, wait))
-
-    def _too_late(
-        self,
-        attempted: str,
-        tries: int,
-        error: _TryAgainError,
-        late: type[UnavailableError] | type[CommitOutcomeUnknownError],
-    ) -> RedisStateError:
-        url, advice, why = self._config.url.url, late.default_advice, error.hint
-        if error.hung_up:
-            sent, longest = needs.sizes_of(error.hung_up)
-            limits = self._limits()
-            if limits or self._was_answered or longest > needs.BYTES_ALLOWED_MIN:
-                named = needs.hint_of_limits(limits, sent_bytes=sent, argument_bytes=longest)
-                why = f"{named} {why}".rstrip()
-        if late is UnavailableError and (error.is_answer or why != error.hint):
-            advice = "" if why else "Try again when it can."
-        did = "refused it" if error.is_answer else "gave no answer"
-        return late(
-            attempted,
-            found=f"{url} {did} in {tries} tries: {error}",
-            advice=f"{advice} {why}".strip(),
-        )
-
-    def _limits(self) -> dict[str, str]:
-        """Asks the server for its limits; empty if it does not answer."""
-        return needs.settings_in(self._asked_aside(needs.ASK_LIMITS))
-
-    def _asked_aside(self, commands: Sequence[Command]) -> list[Any]:
-        """Asks the server about a failure; empty if it does not answer."""
-        try:
-            # Any node of a cluster will do, because the commands have no keys.
-            return self._transport.parts()[0].exchange(commands)
-        except (redis.RedisError, RedisStateError):
-            return []
-
-    def _too_large(self, attempted: str, commands: Sequence[Command]) -> ConfigError | None:
-        """Returns the error for a request above the server's limits; ``None`` if it is not."""
-        _, longest = needs.sizes_of(commands)
-        limit = longest > needs.BYTES_ALLOWED_MIN and needs.exceeded(self._limits(), longest)
-        if not limit:
-            return None
-        return ConfigError(
-            attempted,
-            found=f"{self.url} closes the connection: it has {limit}, and an argument has "
-            f"{longest} bytes",
-            advice="Raise that limit there, or make the rows smaller.",
-        )
-
-    def _not_durable(
-        self, attempted: str, tries: int, error: _TryAgainError
-    ) -> CommitOutcomeUnknownError:
-        return CommitOutcomeUnknownError(
-            attempted,
-            kind=Kind.NOT_DURABLE,
-            found=(
-                f"{self._config.url.url} has it, but after {tries} tries it is not as durable as "
-                f"durability={self._config.durability} asks: {error}"
-            ),
-            advice=(
-                "Run the same batch again: it waits again. Look at INFO replication and INFO "
-                "persistence there: do the replicas follow, does the disk keep up?"
-            ),
-        )
+            raise TransientError(missing, lasts=False)
+        self._failures.checked(attempted, waited, sent)
 
     def opened(
         self, key: str, fields: Sequence[str], values: list[bytes | None]
@@ -365,7 +246,7 @@ class Client:
         for left in reversed(range(_REPLACED_MAX)):
             try:
                 for part in self._until_answered(
-                    attempted, lambda: self._reached(attempted, self._parts)
+                    attempted, lambda: self._failures.reached(attempted, self._parts)
                 ):
                     yield from work(
                         Client(self._config, clock=self._clock, connect=partial(_same, part))
@@ -387,68 +268,18 @@ class Client:
         """Closes the connections."""
         self._transport.close()
 
+    def _until_answered(
+        self, attempted: str, once: Callable[[], T], late: LateError = UnavailableError
+    ) -> T:
+        return self._retries.until_answered(
+            once, lambda error, tries: self._failures.too_late(attempted, error, tries, late)
+        )
+
     def _exchange(self, attempted: str, commands: Sequence[Command]) -> list[Any]:
         self.round_trips += 1
-        return self._reached(attempted, lambda: self._transport.exchange(commands), commands)
-
-    def _reached(
-        self, attempted: str, once: Callable[[], list[Any]], commands: Sequence[Command] = ()
-    ) -> list[Any]:
-        try:
-            replies = once()
-            self._was_answered = True
-            return replies
-        except redis.exceptions.InvalidResponse as error:
-            if not self._was_answered:
-                raise no_redis(attempted, self._config) from error
-            raise _TryAgainError("what answers there does not speak Redis's protocol") from error
-        except ReplacedError as error:
-            raise ServersChangedError(attempted, found=str(error)) from error
-        except (redis.ConnectionError, redis.TimeoutError, redis.ResponseError) as error:
-            final = final_error(attempted, error, self._config)
-            if final is not None:
-                raise final from error
-            if isinstance(error, redis.ResponseError) or MAXCLIENTS in str(error):
-                raise self._judged(attempted, message_of(error)) from error
-            if isinstance(error, redis.exceptions.BusyLoadingError):
-                raise self._judged(attempted, message_of(error)) from error
-            why = hint(error, self._config, was_answered=self._was_answered)
-            if isinstance(error, NoServerError):
-                raise _TryAgainError(message_of(error), hint_of(str(error)) or why) from error
-            shown = in_words(error, self._config)
-            hung_up = commands if is_hung_up(error) else ()
-            too_large = self._too_large(attempted, hung_up)
-            if too_large is not None:
-                raise too_large from error
-            raise _TryAgainError(shown, why, hung_up=hung_up) from error
-
-    def _checked(
-        self, attempted: str, replies: list[Any], commands: Sequence[Command]
-    ) -> list[Any]:
-        for reply, command in zip(replies, commands, strict=False):
-            if isinstance(reply, redis.AuthenticationError):
-                raise refused(attempted, str(reply), self._config)
-            if isinstance(reply, redis.RedisError):
-                raise self._judged(attempted, message_of(reply), name_of(command)) from reply
-        return replies
-
-    def _judged(self, attempted: str, message: str, command: str = "") -> Exception:
-        url = self._config.url
-        if is_login(message):
-            return refused(attempted, message, self._config)
-        if message.startswith(("MOVED ", "ASK ")) and not isinstance(url, ClusterEndpoint):
-            return ConfigError(
-                attempted,
-                found=f"{url.url} is a node of a cluster, and another node has the key ('"
-                f"{message.split(' ')[0]}')",
-                advice="Give the cluster's URL: redis+cluster://host:port.",
-            )
-        if is_lacking_in_script(message):
-            names = self._asked_aside(needs.trial())
-            return lacking(attempted, needs.absent(names) or ["that a script calls"], at=url.url)
-        if not is_transient(message):
-            return failure(attempted, message, command)
-        return _TryAgainError(message.rstrip("."), hint_of(message), is_answer=True)
+        return self._failures.reached(
+            attempted, lambda: self._transport.exchange(commands), commands
+        )
 
 
 def _lacks_script(replies: Sequence[Any]) -> bool:
@@ -462,28 +293,3 @@ def _is_of_other_type(reply: object) -> bool:
 
 def _same(transport: Transport, _config: Config) -> Transport:
     return transport
-
-
-class ServersChangedError(UnavailableError):
-    """A server was replaced or restarted, so all servers must be asked again."""
-
-
-class _TryAgainError(Exception):
-    """An error that may disappear if the same commands are sent again."""
-
-    def __init__(
-        self,
-        found: str,
-        hint: str = "",
-        *,
-        lasts: bool = True,
-        is_answer: bool = False,
-        hung_up: Sequence[Command] = (),
-    ) -> None:
-        super().__init__(found)
-        self.hint = hint
-        self.is_answer = is_answer
-        # The commands that were being sent when the server closed the connection.
-        self.hung_up = hung_up
-        # False: the write is applied, but a crash might undo it.
-        self.lasts = lasts

@@ -9,6 +9,7 @@ from typing import Any
 
 import redis
 
+from redis_state.backend.replies import fields_of
 from redis_state.backend.script import Command
 from redis_state.errors import ConfigError, Kind
 
@@ -112,7 +113,7 @@ def check_settings(attempted: str, settings: object, *, server: str = _OLDER) ->
     Raises:
         ConfigError: The server may lose confirmed writes.
     """
-    found = _texts(settings)
+    found = fields_of(settings)
     if not found:
         shown = f"{server} does not let this user read its settings (the right 'config|get')"
         raise no_file(attempted, shown, kind=Kind.PERMISSION)
@@ -133,14 +134,3 @@ def no_file(attempted: str, found: str, *, kind: Kind = Kind.CONFIG) -> ConfigEr
             "'durability' without aof."
         ),
     )
-
-
-def _texts(reply: object) -> dict[str, str]:
-    """Decodes the reply to `CONFIG GET`: a mapping, or a list of names and values."""
-    words = reply if isinstance(reply, list) else []
-    pairs = reply.items() if isinstance(reply, dict) else zip(words[::2], words[1::2], strict=True)
-    return {_text(name): _text(value) for name, value in pairs}
-
-
-def _text(word: object) -> str:
-    return word.decode("utf-8", "replace") if isinstance(word, bytes) else str(word)

@@ -7,7 +7,7 @@ from typing import Any
 
 import redis
 
-from redis_state.backend.replies import ReplyClass, class_of
+from redis_state.backend.replies import ReplyClass, class_of, fields_of
 from redis_state.backend.script import Command
 from redis_state.backend.transport import message_of
 from redis_state.format.block import RAW_LENGTH_MAX
@@ -53,12 +53,7 @@ def absent(replies: Sequence[Any]) -> list[str]:
 
 def settings_in(replies: Sequence[Any]) -> dict[str, str]:
     """Returns the settings in the replies to `ASK_LIMITS` that the user may see."""
-    found: dict[str, str] = {}
-    for reply in replies:
-        if isinstance(reply, list):
-            words = list(map(_text, reply))
-            found |= dict(zip(words[::2], words[1::2], strict=False))
-    return found
+    return {name: value for reply in replies for name, value in fields_of(reply).items()}
 
 
 def warnings_of(url: str, settings: Mapping[str, str]) -> list[str]:
@@ -119,7 +114,3 @@ def _reply_limits(settings: Mapping[str, str]) -> list[str]:
 def _number(settings: Mapping[str, str], name: str) -> int:
     found = settings.get(name, "")
     return int(found) if found.isdigit() else 0
-
-
-def _text(raw: object) -> str:
-    return raw.decode("utf-8", "replace") if isinstance(raw, bytes) else str(raw)

@@ -350,6 +350,22 @@ def words(attempted: str, reply: object, *, where: str = "") -> list[str]:
     raise FormatError(attempted, found="the answer of its script is malformed", where=where)
 
 
+def time_ms(reply: Sequence[bytes]) -> int:
+    """Returns the reply to `TIME` in milliseconds since 1970."""
+    return int(reply[0]) * 1000 + int(reply[1]) // 1000
+
+
+def fields_of(reply: object) -> dict[str, str]:
+    """Decodes names and values, a mapping or a flat list; empty for any other reply."""
+    words = reply if isinstance(reply, list) else []
+    pairs = reply.items() if isinstance(reply, dict) else zip(words[::2], words[1::2], strict=False)
+    return {_decoded(name): _decoded(value) for name, value in pairs}
+
+
+def _decoded(word: object) -> str:
+    return word.decode("utf-8", "replace") if isinstance(word, bytes) else str(word)
+
+
 def name_of(command: Command) -> str:
     """Returns the name of a command, in capitals."""
     name = command[0]

@@ -8,7 +8,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 
-from redis_state.backend.client import Client, ServersChangedError
+from redis_state.backend.client import Client
+from redis_state.backend.failures import ServersChangedError
 from redis_state.errors import ConfigError, Kind, UnavailableError
 from redis_state.ids import text_number
 from redis_state.progress import Progress

@@ -10,7 +10,7 @@ from typing import Any
 
 import redis
 
-from redis_state.backend.replies import ReplyClass, bare, class_of
+from redis_state.backend.replies import ReplyClass, bare, class_of, fields_of
 from redis_state.backend.script import Command
 from redis_state.backend.transport import (
     NoServerError,
@@ -165,7 +165,7 @@ class SentinelTransport:
                 raise _NoSentinelError(f"{sentinel} lacks the command SENTINEL")
             raise NoServerError(f"a sentinel answers '{bare(message_of(reply))}'")
         if question == _REPLICAS:
-            return [address for one in reply if (address := _followed(_fields(one))) is not None]
+            return [address for one in reply if (address := _followed(fields_of(one))) is not None]
         return None if reply is None else _address(*reply)
 
     def _asked(self, sentinel: Address, question: str, *, anonymous: bool) -> Any:
@@ -264,11 +264,6 @@ def _role_in(reply: Any) -> list[Any] | None:
         raise NoServerError(message_of(reply))
     found: list[Any] = [one.encode() if isinstance(one, str) else one for one in reply]
     return found
-
-
-def _fields(raw: Any) -> dict[str, str]:
-    words = [word.decode() for word in raw]
-    return dict(zip(words[::2], words[1::2], strict=True))
 
 
 def _followed(replica: Mapping[str, str]) -> Address | None:

@@ -26,6 +26,7 @@ from redis_state.errors import (
 )
 from redis_state.ids import DEFAULT_STORE, PartitionId, StateStoreId, StoreId
 from redis_state.protocol import (
+    NamedStore,
     PartitionClient,
     RegisteredRun,
     checkpoint_gen,
@@ -36,7 +37,6 @@ from redis_state.protocol.newest_batch import NewestBatch
 from redis_state.protocol.opening import is_opened, is_purged, open_commands
 from redis_state.protocol.runs import is_newest
 from redis_state.store.families import family_of
-from redis_state.store.partition_state import EPHEMERAL_KEEP_MS, VERSIONS_TO_RETAIN
 
 OPERATOR = 0
 PARTITIONS_MAX = 1 << 16
@@ -110,7 +110,6 @@ def begin_batch(
     what = f"beginning batch {number} of store '{name}'"
     _check_numbers(what, number, first, partitions)
     tenant = keys.tenant_of(config.key_prefix)
-    keep_ms = EPHEMERAL_KEEP_MS if config.ephemeral else 0
     gen = checkpoint_gen(client, name, tenant=tenant, create=number == first)
     if gen is None:
         raise lost(what, name, first)
@@ -122,24 +121,14 @@ def begin_batch(
     _check_committed(client, what, batch)
     begin = [PLACE, "begin", run.run_id, str(run.epoch), *nobody[4:6], str(count), layout, query_id]
     _batch(client, what, query, begin, name=name, gen=gen)
-    confirm_checkpoint(
-        client,
-        gen,
-        name=name,
-        operator=OPERATOR,
-        store=DEFAULT_STORE,
-        partitions=count,
-        families=[family_of(codec_name)],
-        tenant=tenant,
-        keep_ms=keep_ms,
-    )
-    retained = config.versions_to_retain
+    store = NamedStore(name, OPERATOR, DEFAULT_STORE, count, [family_of(codec_name)])
+    confirm_checkpoint(client, gen, store, tenant=tenant, keep_ms=config.keep_ms)
     for id_ in batch.ids():
         partition = PartitionClient(
             client,
             id_,
-            versions_to_retain=VERSIONS_TO_RETAIN if retained is None else retained,
-            keep_ms=keep_ms,
+            versions_to_retain=config.versions_kept,
+            keep_ms=config.keep_ms,
             where=str(batch.store_id(id_.partition)),
         )
         _pin(client, partition, batch)

@@ -21,7 +21,7 @@ from redis_state.batches.driver import OPERATOR, PLACE, moved, named, not_opened
 from redis_state.batches.event_time import NOTES_KEY, Notes, watermark_of
 from redis_state.errors import ConflictError, InternalError, Kind, StateError, UsageError
 from redis_state.ids import DEFAULT_STORE, PartitionId, StateStoreId, StoreId
-from redis_state.protocol import RegisteredRun, checkpoint_gen, confirm_checkpoint
+from redis_state.protocol import NamedStore, RegisteredRun, checkpoint_gen, confirm_checkpoint
 from redis_state.protocol.newest_batch import WITH_INITIAL_STATE, NewestBatch
 from redis_state.protocol.opening import open_commands, read_replies
 from redis_state.protocol.runs import STAGED_TTL_MS
@@ -208,17 +208,8 @@ def list_store(client: Client, plan: StreamPlan, *, keep_ms: int = 0) -> None:
     Args:
         keep_ms: Expiry of an ephemeral checkpoint, else 0.
     """
-    confirm_checkpoint(
-        client,
-        plan.gen,
-        name=plan.name,
-        operator=OPERATOR,
-        store=DEFAULT_STORE,
-        partitions=plan.partitions,
-        families=(),
-        tenant=plan.tenant,
-        keep_ms=keep_ms,
-    )
+    store = NamedStore(plan.name, OPERATOR, DEFAULT_STORE, plan.partitions)
+    confirm_checkpoint(client, plan.gen, store, tenant=plan.tenant, keep_ms=keep_ms)
 
 
 def join_batch(

@@ -15,9 +15,16 @@ from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.clock import SYSTEM, Clock
 from redis_state.config import Config, resolve
-from redis_state.coordinator.heartbeat import STOP_S, Heartbeat, OnLost, TotalsSource, uncounted
+from redis_state.coordinator.heartbeat import (
+    Heartbeat,
+    OnLost,
+    TotalsSource,
+    ignore_loss,
+    uncounted,
+)
 from redis_state.errors import ConfigError, NotFoundError
 from redis_state.ids import PartitionId, StateStoreProviderId, is_gen
+from redis_state.process import STOP_S
 from redis_state.protocol import checkpoint_gen, is_run
 from redis_state.protocol.instances import (
     TTL_MS,
@@ -35,10 +42,6 @@ if TYPE_CHECKING:
 __all__ = ["Instance", "StateStoreCoordinator", "StateStoreCoordinatorRef"]
 
 _LOG = logging.getLogger("redis_state.coordinator")
-
-
-def _ignore(_found: Instance | None) -> None:
-    return None
 
 
 class StateStoreCoordinator:
@@ -161,7 +164,7 @@ class StateStoreCoordinatorRef:
         host: str,
         executor_id: str,
         *,
-        on_lost: OnLost = _ignore,
+        on_lost: OnLost = ignore_loss,
         keep_ms: int = 0,
         run_id: str = "",
         totals: TotalsSource = uncounted,

@@ -11,7 +11,6 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Hashable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 
 from redis_state import keys
@@ -20,7 +19,7 @@ from redis_state.backend.script import Command, script
 from redis_state.clock import SYSTEM, Clock
 from redis_state.errors import FormatError, RedisStateError
 from redis_state.ids import PartitionId
-from redis_state.process import tell_after_fork
+from redis_state.process import STOP_S, BackgroundThread, tell_after_fork
 from redis_state.protocol import is_run
 from redis_state.protocol.instances import (
     BEATS_A_TTL,
@@ -35,7 +34,6 @@ from redis_state.protocol.instances import (
 )
 
 QUEUE_MAX = 4096
-STOP_S = 5.0
 SETTLE_S = 1.0
 _LOG = logging.getLogger("redis_state.coordinator")
 
@@ -46,8 +44,8 @@ OnLost = Callable[[Instance | None], None]
 """Called on the heartbeat's thread with the new instance; ``None`` if the run was deactivated."""
 
 
-def _ignore(_found: Instance | None) -> None:
-    return None
+def ignore_loss(_found: Instance | None) -> None:
+    """Does nothing about an instance that was replaced or deactivated."""
 
 
 def uncounted() -> Mapping[str, int]:
@@ -56,16 +54,6 @@ def uncounted() -> Mapping[str, int]:
 
 
 @dataclass(slots=True)
-class _Held:
-    instance: Instance
-    on_lost: OnLost
-    keep_ms: int
-    totals: TotalsSource
-    confirmed_s: float
-    reported: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class _ServedPartition:
     partition: Callable[[], PartitionId | None]
     owner: Hashable
@@ -73,6 +61,8 @@ class _ServedPartition:
     on_lost: OnLost
     keep_ms: int
     totals: TotalsSource
+    confirmed_s: float = 0.0
+    reported: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,15 +80,13 @@ class _Settle:
     done: threading.Event
 
 
-class _Stop:
-    """Ends the thread."""
-
-
-_Order = _ServedPartition | _Withdraw | _Forget | _Settle | _Stop
+_Order = _ServedPartition | _Withdraw | _Forget | _Settle
 
 
 class Heartbeat:
     """Keeps the instances of this process in the registry, by one pipeline each third of their ttl.
+
+    The first report starts the thread. `stop` ends it for good, after its instances were removed.
 
     Args:
         ttl_ms: Expiry of an instance that is not renewed.
@@ -120,7 +108,14 @@ class Heartbeat:
         self._ttl_s = ttl_ms / 1000
         self._clock = clock
         self._queue_max = queue_max
-        self._threaded = threaded
+        self._background = BackgroundThread(
+            "heartbeat",
+            self.tick,
+            self._pause_s,
+            what="a heartbeat",
+            last=lambda: self._leave(list(self._owned)),
+            threaded=threaded,
+        )
         self._begin()
         tell_after_fork(self)
 
@@ -129,15 +124,12 @@ class Heartbeat:
         self._begin()
 
     def _begin(self) -> None:
-        self._starting = threading.Lock()
         self._orders: queue.Queue[_Order] = queue.Queue(self._queue_max)
-        self._held: dict[PartitionId, _Held] = {}
+        self._held: dict[PartitionId, _ServedPartition] = {}
         self._owned: dict[Hashable, PartitionId] = {}
         # Reports for checkpoints that do not exist yet.
         self._early: dict[Hashable, _ServedPartition] = {}
         self._due_s = self._clock.monotonic_s() + self._ttl_s / BEATS_A_TTL
-        self._thread: threading.Thread | None = None
-        self._stopped = False
 
     @property
     def instances(self) -> Mapping[PartitionId, Instance]:
@@ -150,7 +142,7 @@ class Heartbeat:
         partition: Callable[[], PartitionId | None],
         instance: Instance,
         *,
-        on_lost: OnLost = _ignore,
+        on_lost: OnLost = ignore_loss,
         keep_ms: int = 0,
         totals: TotalsSource = uncounted,
     ) -> None:
@@ -177,8 +169,7 @@ class Heartbeat:
 
     def settle(self, timeout_s: float = SETTLE_S) -> None:
         """Waits until earlier reports and withdrawals have been sent, or were lost."""
-        thread = self._thread
-        if thread is None or not thread.is_alive() or thread is threading.current_thread():
+        if not self._background.is_running or self._background.is_current:
             return
         order = _Settle(threading.Event())
         if self._put(order):
@@ -186,12 +177,7 @@ class Heartbeat:
 
     def stop(self, timeout_s: float = STOP_S) -> None:
         """Removes all instances and ends the thread; waits at most `timeout_s`."""
-        with self._starting:
-            thread, self._stopped = self._thread, True
-        if thread is None or not thread.is_alive():
-            return
-        self._put(_Stop())
-        thread.join(timeout_s)
+        self._background.stop(timeout_s)
 
     def tick(self) -> None:
         """Carries out the queued orders, and renews the instances if due."""
@@ -216,10 +202,7 @@ class Heartbeat:
         renewals = self._renewals()
         if not (new or commands or renewals):
             return
-        reports = [
-            report_command(id_, held.instance, ttl_ms=self._ttl_ms) for id_, held in new.items()
-        ]
-        reports += [*place_commands(self._held), *totals_commands(self._totals(self._held))]
+        reports = self._reports(new, self._held)
         try:
             replies = self._client.call("renewing instances", [*commands, *reports, *renewals])
         except RedisStateError as error:
@@ -238,12 +221,17 @@ class Heartbeat:
         ]
         return script("renew").many(calls)
 
-    @staticmethod
-    def _totals(
-        held: Mapping[PartitionId, _Held],
-    ) -> dict[PartitionId, tuple[Instance, Mapping[str, int]]]:
+    def _reports(
+        self,
+        new: Mapping[PartitionId, _ServedPartition],
+        counted: Mapping[PartitionId, _ServedPartition],
+    ) -> list[Command]:
+        """Returns the commands that register new instances, and publish places and totals."""
+        commands = [
+            report_command(at, one.instance, ttl_ms=self._ttl_ms) for at, one in new.items()
+        ]
         found: dict[PartitionId, tuple[Instance, Mapping[str, int]]] = {}
-        for id_, one in held.items():
+        for id_, one in counted.items():
             try:
                 counts = {str(name): int(count) for name, count in one.totals().items()}
             except Exception:  # noqa: BLE001  # foreign code; the instances have to live on
@@ -251,7 +239,7 @@ class Heartbeat:
                 continue
             if counts:
                 found[id_] = one.instance, counts
-        return found
+        return [*commands, *place_commands(counted), *totals_commands(found)]
 
     def _carry_out(self, orders: list[_Order]) -> None:
         try:
@@ -272,12 +260,8 @@ class Heartbeat:
         fresh = {id_: held for id_, held in self._held.items() if not held.reported}
         if not fresh:
             return
-        commands = [
-            report_command(id_, held.instance, ttl_ms=self._ttl_ms) for id_, held in fresh.items()
-        ]
-        commands += [*place_commands(fresh), *totals_commands(self._totals(fresh))]
         try:
-            self._client.call("reporting instances", commands)
+            self._client.call("reporting instances", self._reports(fresh, fresh))
         except RedisStateError as error:
             _LOG.warning("instances could not be reported; no state depends on it: %s", error)
             return
@@ -298,8 +282,8 @@ class Heartbeat:
             return
         self._early.pop(order.owner, None)
         older = self._held.get(id_)
-        now = self._clock.monotonic_s()
-        self._held[id_] = _Held(order.instance, order.on_lost, order.keep_ms, order.totals, now)
+        order.confirmed_s = self._clock.monotonic_s()
+        self._held[id_] = order
         if older is not None and older.instance != order.instance:
             self._owned = {owner: at for owner, at in self._owned.items() if at != id_}
             self._tell(id_, older, order.instance)
@@ -360,11 +344,11 @@ class Heartbeat:
             _LOG.info("%s was not renewed for %.0f s and may have been missed", id_, silent_s)
         held.reported, held.confirmed_s = True, now
 
-    def _drop(self, id_: PartitionId) -> _Held | None:
+    def _drop(self, id_: PartitionId) -> _ServedPartition | None:
         self._owned = {owner: at for owner, at in self._owned.items() if at != id_}
         return self._held.pop(id_, None)
 
-    def _tell(self, id_: PartitionId, held: _Held, found: Instance | None) -> None:
+    def _tell(self, id_: PartitionId, held: _ServedPartition, found: Instance | None) -> None:
         _LOG.debug("%s is served by %s now, not by %s", id_, found or "nobody", held.instance)
         try:
             held.on_lost(found)
@@ -372,7 +356,7 @@ class Heartbeat:
             _LOG.exception("unloading %s failed", id_)
 
     def _order(self, order: _Order) -> None:
-        self._ensure_running()
+        self._background.start()
         if not self._put(order):
             _LOG.warning("the heartbeat's queue is full; dropped %s", order)
 
@@ -381,31 +365,9 @@ class Heartbeat:
             self._orders.put_nowait(order)
         except queue.Full:
             return False
+        self._background.wake()
         return True
 
-    def _ensure_running(self) -> None:
-        if not self._threaded:
-            return
-        with self._starting:
-            if self._stopped or (self._thread is not None and self._thread.is_alive()):
-                return
-            self._thread = threading.Thread(
-                target=self._run, name="redis-state-heartbeat", daemon=True
-            )
-            self._thread.start()
-
-    def _run(self) -> None:
-        while not self._stopped:
-            left_s = self._due_s - self._clock.monotonic_s()
-            orders: list[_Order] = []
-            with suppress(queue.Empty):
-                idle = not self._held and not self._early
-                orders.append(self._orders.get(timeout=None if idle else max(0.0, left_s)))
-            if self._stopped:
-                break
-            try:
-                self._carry_out(orders)
-                self.tick()
-            except Exception:  # noqa: BLE001  # the thread has nobody to raise it to
-                _LOG.exception("a heartbeat failed; the next one is tried")
-        self._leave(list(self._owned))
+    def _pause_s(self) -> float | None:
+        idle = not self._held and not self._early
+        return None if idle else max(0.0, self._due_s - self._clock.monotonic_s())

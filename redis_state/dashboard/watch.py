@@ -13,6 +13,7 @@ from redis_state.clock import SYSTEM, Clock, wall_ms
 from redis_state.dashboard.samples import Sample, Series, lag_of, sample_of, version_of
 from redis_state.errors import InternalError, RedisStateError
 from redis_state.live import Reader
+from redis_state.process import BackgroundThread
 from redis_state.reader import QueryStatus
 from redis_state.status.totals import CheckpointStore, Increases
 
@@ -92,16 +93,17 @@ class Watch:
         self._memory = _Memory()
         self._counted = Increases()
         self._looked = threading.Event()
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="redis-state-look", daemon=True)
+        self._pause_s = 0.0
+        self._background = BackgroundThread(
+            "look", self._step, lambda: self._pause_s, what="looking at the queries"
+        )
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        self._background.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stopped.set()
-        self._thread.join(_STOP_S)
+        self._background.stop(_STOP_S)
 
     def view(self, *, wait_s: float = 0.0) -> View:
         """Returns the result of the last poll.
@@ -133,7 +135,7 @@ class Watch:
         except RedisStateError as error:
             self._failed(error)
         except Exception as error:  # noqa: BLE001  # the thread has to go on looking
-            if not self._stopped.is_set():
+            if not self._background.stopping.is_set():
                 _LOG.error("looking at the queries failed: %s", type(error).__name__)
             self._failed(
                 InternalError(
@@ -142,15 +144,14 @@ class Watch:
             )
         self._looked.set()
 
-    def _run(self) -> None:
-        while not self._stopped.is_set():
-            began_s = self._clock.monotonic_s()
-            self.look()
-            took_s = self._clock.monotonic_s() - began_s
-            # Polling takes at most a tenth of the time, however many queries there are. A server
-            # that did not answer is polled again sooner, so that pages show its recovery.
-            pause_s = took_s * (1 / _BUSY_SHARE - 1) if self.view().error is None else took_s
-            self._stopped.wait(max(self._interval_s, pause_s))
+    def _step(self) -> None:
+        began_s = self._clock.monotonic_s()
+        self.look()
+        took_s = self._clock.monotonic_s() - began_s
+        # Polling takes at most a tenth of the time, however many queries there are. A server that
+        # did not answer is polled again sooner, so that pages show its recovery.
+        pause_s = took_s * (1 / _BUSY_SHARE - 1) if self.view().error is None else took_s
+        self._pause_s = max(self._interval_s, pause_s)
 
     def _failed(self, error: RedisStateError) -> None:
         with self._lock:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -11,7 +12,9 @@ from redis_state.ids import EMPTY_UID, is_uid, text_number
 BUCKETS_MAX = 1 << 20
 CHECKSUM_MAX = (1 << 32) - 1
 _FLAGS = {"-": (False, False), "c": (True, False), "h": (False, True), "ch": (True, True)}
+_KINDS = (b"d:", b"s:")
 _WORDS = 8
+_BYTES_WORD = 4
 # One more word if the version has rows in internal families.
 _WORDS_MAX = 9
 # Readers parse the same entries again and again, and entries never change.
@@ -126,6 +129,32 @@ def parse_segment(field: str, entry: str) -> Segment:
     if kind == "s" and (parsed.ref == EMPTY_UID or parsed.complete):
         raise _bad("a snapshot has no writer, or the flag of a delta")
     return Segment(kind == "s", version, uid, parsed)
+
+
+def segments_in(
+    manifest: Mapping[bytes, bytes], damaged: Callable[[Exception], object] | None = None
+) -> Iterator[Segment]:
+    """Yields the segments that a manifest names.
+
+    Args:
+        damaged: Called with the error of each malformed entry, which is skipped.
+    """
+    for name, entry in manifest.items():
+        if name[:2] in _KINDS:
+            try:
+                segment = parse_segment(name.decode("ascii"), entry.decode("ascii"))
+            except (FormatError, UnicodeDecodeError) as error:
+                if damaged is not None:
+                    damaged(error)
+            else:
+                yield segment
+
+
+def bytes_in(manifest: Mapping[bytes, bytes]) -> int:
+    """Sums the sizes of all segments that a manifest names, without parsing their other numbers."""
+    entries = (manifest[name].split(b" ") for name in manifest if name[:2] in _KINDS)
+    sizes = (words[_BYTES_WORD] for words in entries if len(words) > _BYTES_WORD)
+    return sum(int(size) for size in sizes if size.isdigit())
 
 
 def _bad(found: str) -> FormatError:

@@ -6,11 +6,12 @@ once, or in parallel with a query. Imports `protocol` and `backend`. Begin with 
 
 from redis_state.maintain.checkpoint import maintain_checkpoint
 from redis_state.maintain.orphans import sweep_orphans
-from redis_state.maintain.report import MaintenanceReport, Policy
+from redis_state.maintain.report import MaintenanceReport, PassControl, Policy
 from redis_state.maintain.vanished import purge_vanished, vanished_checkpoints
 
 __all__ = [
     "MaintenanceReport",
+    "PassControl",
     "Policy",
     "maintain_checkpoint",
     "purge_vanished",

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from redis_state import keys
 from redis_state.backend.client import Client
+from redis_state.backend.replies import time_ms
 from redis_state.errors import FormatError, UsageError
-from redis_state.ids import PartitionId, text_number
+from redis_state.ids import PartitionId
 from redis_state.maintain.checkpoint import PARTITIONS_AT_ONCE
 from redis_state.maintain.recall import RECALLED
 from redis_state.protocol.instances import LATELY_MS, find
@@ -18,6 +19,7 @@ from redis_state.protocol.registry import (
     parse_operators,
     served_partitions,
 )
+from redis_state.protocol.texts import number_or_zero
 
 _WHAT = "looking who uses a checkpoint"
 # Every use of a partition changes one of these fields.
@@ -83,7 +85,7 @@ def look(
         UnavailableError: The server does not answer.
     """
     time, raw = client.call(_WHAT, [("TIME",), ("HGETALL", keys.query(gen, tenant=tenant))])
-    now_ms = int(time[0]) * 1000 + int(time[1]) // 1000
+    now_ms = time_ms(time)
     ids = set(served_partitions(client, gen, tenant=tenant) if listed is None else listed)
     ids.update(counted_partitions(client, gen, parse_operators(raw).values(), tenant=tenant))
     ordered = sorted(ids, key=str)
@@ -94,10 +96,10 @@ def look(
         now_ms,
         len(find(client, ordered)),
         sum(found[0] is not None for found in metas),
-        max((_number(found[_WRITTEN]) for found in metas), default=0),
-        _number(raw.get(b"seen")),
-        _number(raw.get(b"epoch")),
-        _number(raw.get(RECALLED.encode())),
+        max((number_or_zero(found[_WRITTEN]) for found in metas), default=0),
+        number_or_zero(raw.get(b"seen")),
+        number_or_zero(raw.get(b"epoch")),
+        number_or_zero(raw.get(RECALLED.encode())),
         digest.hexdigest(),
     )
 
@@ -142,7 +144,3 @@ def _metas(client: Client, ids: Sequence[PartitionId]) -> list[list[bytes | None
         chunk = ids[start : start + PARTITIONS_AT_ONCE]
         found += client.call(_WHAT, [("HMGET", keys.meta(id_), *_FIELDS) for id_ in chunk])
     return found
-
-
-def _number(raw: bytes | None) -> int:
-    return text_number((raw or b"0").decode("ascii", "replace")) or 0

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 
 from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.errors import FormatError
 from redis_state.ids import PartitionId
 from redis_state.maintain.partition import maintain_partition
-from redis_state.maintain.report import MaintenanceReport, Policy
-from redis_state.progress import Progress, silent
+from redis_state.maintain.report import MaintenanceReport, PassControl, Policy
 from redis_state.protocol.instances import Instance, decode_instance
 from redis_state.protocol.registry import counted_partitions, parse_operators
 
 PARTITIONS_AT_ONCE = 256
-
-
-def _go_on() -> bool:
-    return False
+_TO_THE_END = PassControl()
 
 
 def maintain_checkpoint(
@@ -29,8 +24,7 @@ def maintain_checkpoint(
     policy: Policy,
     tenant: str = "",
     name: str = "",
-    progress: Progress = silent,
-    stopped: Callable[[], bool] = _go_on,
+    control: PassControl = _TO_THE_END,
 ) -> MaintenanceReport:
     """Runs the due maintenance of each partition of a checkpoint.
 
@@ -38,7 +32,7 @@ def maintain_checkpoint(
 
     Args:
         name: Name of the query in problems; empty uses the checkpoint id.
-        stopped: Called before each partition; true ends the pass.
+        control: Follows the pass, and ends it early.
 
     Raises:
         UnavailableError: The server does not answer.
@@ -58,11 +52,11 @@ def maintain_checkpoint(
         chunk = ids[start : start + PARTITIONS_AT_ONCE]
         instances = _instances(client, chunk, report, called)
         for index, id_ in enumerate(chunk):
-            if stopped():
+            if control.stopped():
                 return report
             found = maintain_partition(client, id_, instances.get(id_), policy, name=called)
             report.add(found)
-            progress(f"maintaining {called}", start + index + 1, len(ids))
+            control.progress(f"maintaining {called}", start + index + 1, len(ids))
     return report
 
 

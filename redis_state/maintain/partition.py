@@ -5,17 +5,17 @@ from __future__ import annotations
 from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.replies import purged_gen
-from redis_state.errors import FormatError
-from redis_state.format.entry import Segment, parse_segment
+from redis_state.format.entry import segments_in
 from redis_state.format.header import FIELD
 from redis_state.format.signature import is_signed
-from redis_state.ids import PartitionId, text_number
+from redis_state.ids import PartitionId
 from redis_state.maintain.claims import claim, release
 from redis_state.maintain.compaction import add_snapshot, deltas_of, is_due
 from redis_state.maintain.report import MaintenanceReport, Policy
 from redis_state.maintain.verification import verify
 from redis_state.protocol import PartitionClient, find_run
 from redis_state.protocol.instances import TTL_MS, Instance, leave
+from redis_state.protocol.texts import number_or_zero
 
 _PATIENCE_SERVED = 2
 """Factor for served partitions: their process writes snapshots from memory, and gets more time."""
@@ -82,24 +82,14 @@ def _maintain(
 def _is_signed(client: Client, id_: PartitionId) -> bool:
     """Returns whether the base of the partition is signed, as its deltas must then be, too."""
     (raw,) = client.call("looking at a partition", [("HGETALL", keys.meta(id_))])
-    for name, entry in raw.items():
-        segment = _segment(name, entry)
-        if segment is not None and segment.entry.header:
+    for segment in segments_in(raw):
+        if segment.entry.header:
             (head,) = client.call(
                 "looking for a signature", [("HGET", keys.segment(id_, segment.ident), FIELD)]
             )
             if head is not None:
                 return is_signed(bytes(head))
     return True
-
-
-def _segment(name: bytes, entry: bytes) -> Segment | None:
-    if name[:2] not in (b"d:", b"s:"):
-        return None
-    try:
-        return parse_segment(name.decode("ascii"), entry.decode("ascii"))
-    except (FormatError, UnicodeDecodeError):
-        return None
 
 
 def _is_overtaken(
@@ -111,7 +101,7 @@ def _is_overtaken(
         return False
     of = id_.store
     run = find_run(client, of.gen, instance.run_id, tenant=of.tenant)
-    held = text_number((epoch or b"0").decode("ascii", "replace")) or 0
+    held = number_or_zero(epoch)
     return run is not None and run.epoch < held
 
 

@@ -15,10 +15,10 @@ from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.scan import scan
 from redis_state.errors import ConfigError, FormatError
-from redis_state.format.entry import parse_segment
+from redis_state.format.entry import segments_in
 from redis_state.ids import PartitionId, is_gen
 from redis_state.progress import Progress, silent
-from redis_state.protocol.registry import counted_partitions, parse_operators
+from redis_state.protocol.registry import counted_partitions, is_entry_of, parse_operators
 
 PARTITIONS_AT_ONCE = 64
 _KEYS_AT_ONCE = 256
@@ -134,7 +134,9 @@ def _purge_partitions(
         commands += [("HGETALL", keys.meta(id_)), ("EXISTS", keys.instance(id_))]
     replies = client.call(_WHAT, commands)
     for id_, meta, live in zip(ids, replies[::2], replies[1::2], strict=True):
-        segments = [keys.segment(id_, ident) for ident in _idents(meta)]
+        # The scan finds the segments of unreadable entries.
+        named = (one.ident for one in segments_in(meta) if one.entry.blocks)
+        segments = [keys.segment(id_, ident) for ident in named]
         if meta:
             found.partitions += 1
             found.names.add(keys.meta(id_))
@@ -144,21 +146,6 @@ def _purge_partitions(
         found.names.update(segments)
         if not dry_run:
             _unlink(client, [*segments, keys.meta(id_), keys.instance(id_)])
-
-
-def _idents(meta: dict[bytes, bytes]) -> list[str]:
-    """Returns the segments that have a key; skips unreadable entries, which the scan finds."""
-    idents: list[str] = []
-    for name, entry in meta.items():
-        if name[:2] not in (b"d:", b"s:"):
-            continue
-        try:
-            segment = parse_segment(name.decode("ascii"), entry.decode("ascii"))
-        except (FormatError, UnicodeDecodeError):
-            continue
-        if segment.entry.blocks:
-            idents.append(segment.ident)
-    return idents
 
 
 def scan_checkpoint(
@@ -176,7 +163,7 @@ def _purge_registry(client: Client, gen: str, tenant: str, found: Purged, *, dry
     there, counted, fields = client.call(
         _WHAT, [("EXISTS", query), ("EXISTS", totals), ("HKEYS", checkpoints)]
     )
-    listed = [name for name in fields if name.partition(b":")[0] == gen.encode()]
+    listed = [name for name in fields if is_entry_of(name, gen)]
     found.listed = bool(listed)
     found.names.update(key for key, is_there in ((query, there), (totals, counted)) if is_there)
     if dry_run:

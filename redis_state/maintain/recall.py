@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from redis_state import keys
 from redis_state.backend.client import Client
+from redis_state.backend.replies import time_ms
 from redis_state.backend.script import script
 from redis_state.errors import FormatError, FullError, NotFoundError
 from redis_state.ids import NUMBER_MAX
@@ -23,6 +24,7 @@ from redis_state.maintain.purge import (
     scan_checkpoint,
 )
 from redis_state.progress import Progress, silent
+from redis_state.protocol.registry import is_entry_of
 from redis_state.protocol.runs import PURGED_FIELD
 
 KEPT_MS = 24 * 3600 * 1000
@@ -189,7 +191,7 @@ def _listed(client: Client, gen: str, tenant: str) -> dict[str, str]:
     return {
         name.decode(*_ANY_BYTES): value.decode(*_ANY_BYTES)
         for name, value in listing.items()
-        if name.partition(b":")[0] == gen.encode()
+        if is_entry_of(name, gen)
     }
 
 
@@ -199,7 +201,7 @@ def _recall_query(client: Client, gen: str, tenant: str, record: _PurgeRecord) -
         _RECALLING,
         [("TIME",), *(("HGET", checkpoints, name.encode(*_ANY_BYTES)) for name in record.listed)],
     )
-    now_ms = int(time[0]) * 1000 + int(time[1]) // 1000
+    now_ms = time_ms(time)
     pairs = zip(record.listed.items(), there, strict=True)
     missing = [word.encode(*_ANY_BYTES) for pair, known in pairs if known is None for word in pair]
     if missing:

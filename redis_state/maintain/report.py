@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from redis_state.errors import ConfigError, RedisStateError, UnavailableError
+from redis_state.progress import Progress, silent
 
 PROBLEMS_MAX = 1000
 _COUNTS = (
@@ -48,6 +49,24 @@ class Policy:
     deep: bool = False
     unsigned_too: bool = False
     changes_max: int = 2_000_000
+
+
+def never() -> bool:
+    """Returns false: the pass runs to its end."""
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class PassControl:
+    """Callbacks that follow a pass, and end it early.
+
+    Attributes:
+        progress: Called with the progress of a pass.
+        stopped: Called before each partition; true ends the pass.
+    """
+
+    progress: Progress = silent
+    stopped: Callable[[], bool] = never
 
 
 @dataclass(slots=True)

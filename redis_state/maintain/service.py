@@ -13,9 +13,8 @@ from redis_state.clock import SYSTEM, Clock
 from redis_state.errors import NotFoundError, UnavailableError
 from redis_state.maintain.checkpoint import maintain_checkpoint
 from redis_state.maintain.orphans import sweep_orphans
-from redis_state.maintain.report import MaintenanceReport, Policy
+from redis_state.maintain.report import MaintenanceReport, PassControl, Policy
 from redis_state.maintain.vanished import purge_vanished
-from redis_state.progress import Progress
 from redis_state.protocol.registry import QueryInfo, parse_listing
 
 ORPHANS_EVERY_S = 3600.0
@@ -47,9 +46,8 @@ class Service:
     """Maintains the scope of a job, once or until the service is stopped.
 
     Args:
-        progress: Called with the progress of a pass.
+        control: Follows each pass, and stops the service.
         wait: Waits for this many seconds; returns true when the service is to stop.
-        stopped: Returns whether the service is to stop; called before each partition.
     """
 
     def __init__(
@@ -57,16 +55,15 @@ class Service:
         client: Client,
         job: Job,
         *,
-        progress: Progress,
+        control: PassControl,
         wait: Callable[[float], bool],
-        stopped: Callable[[], bool],
         clock: Clock = SYSTEM,
     ) -> None:
         self._client = client
         self._job = job
-        self._progress = progress
+        self._control = control
+        self._progress, self._stopped = control.progress, control.stopped
         self._wait = wait
-        self._stopped = stopped
         self._clock = clock
         self._orphans_due_s = self._vanished_due_s = clock.monotonic_s()
 
@@ -95,8 +92,7 @@ class Service:
                         policy=job.policy,
                         tenant=job.tenant,
                         name=info.name,
-                        progress=self._progress,
-                        stopped=self._stopped,
+                        control=self._control,
                     )
                 )
         if job.orphans and began_s >= self._orphans_due_s and not self._stopped():

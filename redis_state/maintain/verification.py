@@ -9,7 +9,7 @@ from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.script import Command, script
 from redis_state.errors import FormatError
-from redis_state.format.entry import Segment, parse_segment
+from redis_state.format.entry import Segment, segments_in
 from redis_state.ids import PartitionId
 from redis_state.maintain.report import MaintenanceReport, Policy
 from redis_state.protocol import PartitionClient, SegmentGoneError
@@ -50,15 +50,12 @@ def verify(
 
 
 def _named(raw: Mapping[bytes, bytes], report: MaintenanceReport, *, where: str) -> list[Segment]:
-    found: list[Segment] = []
-    for name, entry in sorted(raw.items()):
-        if name[:2] not in (b"d:", b"s:"):
-            continue
-        try:
-            found.append(parse_segment(name.decode("ascii"), entry.decode("ascii")))
-        except (FormatError, UnicodeDecodeError) as error:
-            report.problem(f"{where}: an entry of the manifest is damaged: {error}")
-    return found
+    return list(
+        segments_in(
+            dict(sorted(raw.items())),
+            lambda error: report.problem(f"{where}: an entry of the manifest is damaged: {error}"),
+        )
+    )
 
 
 def _suspects(

@@ -7,6 +7,7 @@ One call is one script or one pipeline. Imports `backend`, `format` and the laye
 from redis_state.protocol.opening import Opened
 from redis_state.protocol.partition import PartitionClient, RetainReport
 from redis_state.protocol.runs import (
+    NamedStore,
     RegisteredRun,
     checkpoint_gen,
     confirm_checkpoint,
@@ -19,6 +20,7 @@ from redis_state.protocol.runs import (
 from redis_state.protocol.segments import SegmentGoneError
 
 __all__ = [
+    "NamedStore",
     "Opened",
     "PartitionClient",
     "RegisteredRun",

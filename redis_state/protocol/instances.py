@@ -127,7 +127,10 @@ def find_counted(
 
 
 def _totals_in(raw: Mapping[bytes, bytes]) -> dict[tuple[int, int, str], Totals]:
-    parsed = ((_parse_place(place), _parse_totals(text)) for place, text in raw.items())
+    parsed = (
+        (parse_place(place.decode("utf-8", "replace")), _parse_totals(text))
+        for place, text in raw.items()
+    )
     return {place: one for place, one in parsed if place and one}
 
 
@@ -142,8 +145,9 @@ def _errors_in(raw: Mapping[bytes, bytes]) -> dict[tuple[str, int, str], int]:
     return counts
 
 
-def _parse_place(raw: bytes) -> tuple[int, int, str] | None:
-    operator, _, rest = raw.decode("utf-8", "replace").partition(":")
+def parse_place(text: str) -> tuple[int, int, str] | None:
+    """Parses a partition's operator, number and store; ``None`` if the text is malformed."""
+    operator, _, rest = text.partition(":")
     partition, _, store = rest.partition(":")
     numbers = text_number(operator), text_number(partition)
     if numbers[0] is None or numbers[1] is None or not store:

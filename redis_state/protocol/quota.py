@@ -17,7 +17,9 @@ from dataclasses import dataclass, replace
 
 from redis_state import keys
 from redis_state.backend.client import Client
+from redis_state.backend.replies import time_ms
 from redis_state.errors import FormatError, QuotaError, RedisStateError
+from redis_state.format.entry import bytes_in
 from redis_state.ids import PartitionId, is_gen
 from redis_state.process import tell_after_fork
 from redis_state.protocol.registry import counted_partitions, parse_operators
@@ -38,7 +40,6 @@ _REST_S_MAX = 300.0
 
 _PARTITIONS_AT_ONCE = 64
 _LARGEST_MAX = 3
-_BYTES_WORD = 4
 _WHAT = "measuring a state"
 
 log = logging.getLogger("redis_state.quota")
@@ -236,8 +237,8 @@ class Quota:
 
     def _look(self, client: Client, age_ms: int) -> _UsedBytes:
         with self._lock:
-            (second, micro), raw = self._read(client)
-            now_ms = int(second) * 1000 + int(micro) // 1000
+            time, raw = self._read(client)
+            now_ms = time_ms(time)
             entries = parse_sizes(raw)
             if age_ms == _OWN_AGE_MS:
                 age_ms = max(age_ms, round(1000 * _rest_s(self._measuring_s)))
@@ -315,14 +316,7 @@ def _parts(client: Client, ids: Iterable[PartitionId]) -> Iterator[PartitionByte
     commands = [("HGETALL", keys.meta(id_)) for id_ in ids]
     replies = client.call_in_pieces(_WHAT, commands, at_once=_PARTITIONS_AT_ONCE)
     for id_, raw in zip(ids, replies, strict=True):
-        total = sum(
-            int(words[_BYTES_WORD])
-            for name, entry in raw.items()
-            if name[:2] in (b"d:", b"s:")
-            and len(words := entry.split(b" ", _BYTES_WORD + 1)) > _BYTES_WORD
-            and words[_BYTES_WORD].isdigit()
-        )
-        yield PartitionBytes(id_.store.operator, id_.store.store, id_.partition, total)
+        yield PartitionBytes(id_.store.operator, id_.store.store, id_.partition, bytes_in(raw))
 
 
 _quotas: weakref.WeakKeyDictionary[Client, dict[tuple[str, str, Limits], Quota]] = (

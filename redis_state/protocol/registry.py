@@ -22,6 +22,7 @@ from redis_state.backend.client import Client
 from redis_state.errors import FormatError
 from redis_state.format.header import FAMILY_ID_MAX, KINDS, Family
 from redis_state.ids import NUMBER_MAX, PartitionId, StoreId, is_gen, text_number
+from redis_state.protocol.instances import parse_place
 from redis_state.protocol.newest_batch import NewestBatch
 from redis_state.protocol.texts import is_number, parse_object, parse_text
 
@@ -146,6 +147,11 @@ def parse_listing(raw: Mapping[bytes, bytes]) -> list[QueryInfo]:
     ]
 
 
+def is_entry_of(name: bytes, gen: str) -> bool:
+    """Returns whether a field of the list of checkpoints is of this checkpoint."""
+    return name.partition(b":")[0] == gen.encode()
+
+
 def _listed(gen: str, raw: bytes) -> QueryInfo:
     entry = _object(raw)
     texts = [_string(entry, name) for name in ("id", "name", "path")]
@@ -236,8 +242,7 @@ def served_partitions(client: Client, gen: str, *, tenant: str) -> list[Partitio
             ("HGETALL", keys.places(gen, tenant=tenant)),
         ],
     )
-    own = {name: value for name, value in raw.items() if name.partition(b":")[0] == gen.encode()}
-    infos = parse_listing(own)
+    infos = parse_listing({name: raw[name] for name in raw if is_entry_of(name, gen)})
     for info in infos:
         if info.problem:
             raise _bad(f"checkpoint {gen}: {info.problem}")
@@ -259,12 +264,11 @@ def _written(client: Client, store: StoreId) -> int:
 
 
 def _place(gen: str, name: bytes, tenant: str) -> PartitionId:
-    operator, _, rest = _text(name).partition(":")
-    partition, _, store = rest.partition(":")
-    numbers = text_number(operator), text_number(partition)
-    if numbers[0] is None or numbers[1] is None or not store:
+    place = parse_place(_text(name))
+    if place is None:
         raise _bad("a place is malformed")
-    return PartitionId(StoreId(gen, numbers[0], store, tenant), numbers[1])
+    operator, partition, store = place
+    return PartitionId(StoreId(gen, operator, store, tenant), partition)
 
 
 def _store(text: str) -> tuple[int, str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from redis_state import keys
 from redis_state.backend.client import Client
-from redis_state.backend.replies import purged_error
+from redis_state.backend.replies import purged_error, time_ms
 from redis_state.backend.script import Command, script
 from redis_state.backend.server import check_server
 from redis_state.errors import ConflictError, FormatError, InternalError, UsageError
@@ -27,6 +27,7 @@ STAGED_TTL_MS = 24 * 3600 * 1000
 PURGED_FIELD = "purged"
 """Field of a query with the time of its purge, and its entry in the list of checkpoints."""
 
+_RUN = "run:"
 _DRIVER, _EXECUTOR = "d", "x"
 _NAME_BYTES_MAX = 64 << 10
 _TOKEN_DIGITS = 12
@@ -129,19 +130,25 @@ def check_name(name: str, *, what: str) -> None:
 
 def find_run(client: Client, gen: str, run_id: str, *, tenant: str = "") -> RegisteredRun | None:
     """Returns the run if it is registered, else ``None``."""
-    command = ("HGET", keys.query(gen, tenant=tenant), f"run:{run_id}")
+    command = ("HGET", keys.query(gen, tenant=tenant), f"{_RUN}{run_id}")
     (found,) = client.call(f"looking for run {run_id}", [command])
-    if found is None:
-        return None
-    epoch, _, source = _text(found).partition(" ")
-    return _run(run_id, epoch, source)
+    return _parse_run(run_id, found)
+
+
+def run_of_epoch(query: Mapping[bytes, bytes], epoch: bytes) -> str:
+    """Returns the id of the run with an epoch, from the fields of a query; empty if none has it."""
+    for name, value in query.items():
+        if epoch and name.startswith(_RUN.encode()) and value.partition(b" ")[0] == epoch:
+            return name[len(_RUN) :].decode("ascii", "replace")
+    return ""
 
 
 def is_newest(client: Client, gen: str, run_id: str, *, tenant: str = "") -> bool:
     """Returns whether no run was registered after this one."""
-    command = ("HMGET", keys.query(gen, tenant=tenant), f"run:{run_id}", "epoch")
-    ((own, newest),) = client.call(f"looking for run {run_id}", [command])
-    return own is not None and int(own.split(b" ")[0]) >= int(newest or 0)
+    command = ("HMGET", keys.query(gen, tenant=tenant), f"{_RUN}{run_id}", "epoch")
+    ((found, newest),) = client.call(f"looking for run {run_id}", [command])
+    run = _parse_run(run_id, found)
+    return run is not None and run.epoch >= int(newest or 0)
 
 
 def register_run(
@@ -192,24 +199,30 @@ def register_run(
     raise InternalError(what, found=f"the script answered '{' '.join(reply)[:200]}'")
 
 
+@dataclass(frozen=True, slots=True)
+class NamedStore:
+    """A store of a checkpoint that has a name.
+
+    Attributes:
+        name: Name of the checkpoint.
+        families: The known families, for display and for readers that look up keys.
+    """
+
+    name: str
+    operator: int
+    store: str
+    partitions: int
+    families: Sequence[Family] = ()
+
+
 def confirm_checkpoint(
-    client: Client,
-    gen: str,
-    *,
-    name: str,
-    operator: int,
-    store: str,
-    partitions: int,
-    families: Sequence[Family],
-    tenant: str = "",
-    keep_ms: int = 0,
+    client: Client, gen: str, store: NamedStore, *, tenant: str = "", keep_ms: int = 0
 ) -> None:
     """Keeps a checkpoint that is used, and lists it with its operator and partitions.
 
     The number of partitions never shrinks, even if a process writes a smaller number later.
 
     Args:
-        families: The known families, for display and for readers that look up keys.
         keep_ms: 0, or the expiry of an ephemeral checkpoint.
 
     Raises:
@@ -217,13 +230,14 @@ def confirm_checkpoint(
     """
     what = "listing a checkpoint"
     query, listed = keys.query(gen, tenant=tenant), keys.checkpoints(tenant=tenant)
-    place = f"{operator}:{store}"
+    name, place = store.name, f"{store.operator}:{store.store}"
     time, known = client.call(what, [("TIME",), ("HGET", listed, gen)])
-    now_ms = int(time[0]) * 1000 + int(time[1]) // 1000
+    now_ms = time_ms(time)
     created = _created_ms(known) or now_ms
     path = keys.name_field(name)
     entry = {"path": path, "id": gen, "name": name, "created": created, "seen": now_ms}
-    shown = [f"op:{place}", str(partitions), _operator_json(families), str(keep_ms)]
+    families = _operator_json(store.families)
+    shown = [f"op:{place}", str(store.partitions), families, str(keep_ms)]
     fields = ["name", name, "path", path, "id", gen]
     reply = client.script(what, script("describe"), [query], [*shown, *fields])
     if reply == ["PURGED"]:
@@ -294,6 +308,14 @@ def _operator_json(families: Sequence[Family]) -> str:
         for family in families
     ]
     return json.dumps({"operator": PYTHON_OPERATOR, "families": rows})[1:]
+
+
+def _parse_run(run_id: str, raw: bytes | None) -> RegisteredRun | None:
+    """Parses the field of a run; ``None`` if the run is not registered."""
+    if raw is None:
+        return None
+    epoch, _, source = _text(raw).partition(" ")
+    return _run(run_id, epoch, source)
 
 
 def _run(run_id: str, epoch: str, source: str) -> RegisteredRun:

@@ -10,7 +10,7 @@ import json
 import re
 from typing import Any, NoReturn
 
-from redis_state.ids import NUMBER_MAX
+from redis_state.ids import NUMBER_MAX, text_number
 
 DEPTH_MAX = 256
 """Deepest nesting of objects and arrays. A Spark type takes three levels for each struct."""
@@ -60,6 +60,11 @@ def parse_object(raw: bytes) -> dict[str, Any]:
 def is_number(value: object) -> bool:
     """Returns whether a parsed value is a whole number in the format's range."""
     return type(value) is int and 0 <= value <= NUMBER_MAX
+
+
+def number_or_zero(raw: bytes | None) -> int:
+    """Parses a number in the format's text form; 0 if absent or malformed."""
+    return text_number((raw or b"").decode("ascii", "replace")) or 0
 
 
 _TOO_DEEP = f"it is nested deeper than {DEPTH_MAX}"

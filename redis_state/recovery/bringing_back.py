@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from redis_state import keys
 from redis_state.backend.client import Client
-from redis_state.backend.replies import purged_error
+from redis_state.backend.replies import purged_error, time_ms
 from redis_state.errors import Kind, StateError
 from redis_state.files import Folder
 from redis_state.ids import PartitionId, Pin
@@ -124,7 +124,7 @@ def describe(
             *(("HSETNX", query, name, value.encode()) for name, value in known.items()),
         ],
     )
-    seen_ms = int(time[0]) * 1000 + int(time[1]) // 1000
+    seen_ms = time_ms(time)
     listed = {gen: json.dumps(_listing(fields, created_ms, seen_ms))}
     for (operator, store), count in counts.items():
         listed[f"{gen}:{operator}:{store}"] = str(count)

@@ -11,7 +11,7 @@ from redis_state.backend.script import script
 from redis_state.batches.driver import OPERATOR, PLACE
 from redis_state.errors import ConflictError, RedisStateError, StateError, UnavailableError
 from redis_state.ids import DEFAULT_STORE, Pin
-from redis_state.protocol import RegisteredRun, confirm_checkpoint
+from redis_state.protocol import NamedStore, RegisteredRun, confirm_checkpoint
 from redis_state.protocol.newest_batch import NewestBatch
 from redis_state.protocol.runs import STAGED_TTL_MS
 from redis_state.rescaling.checkpoints import RescaledCheckpoint, RescaledStore
@@ -87,16 +87,8 @@ def finish(store: RescaledStore, new_gen: str) -> tuple[int, tuple[int, ...]]:
     newest = NewestBatch.parse(field)
     count = newest.partitions
     rows = store.checkpoint(new_gen, count).rows(newest.version)
-    confirm_checkpoint(
-        store.client,
-        new_gen,
-        name=store.name,
-        operator=OPERATOR,
-        store=DEFAULT_STORE,
-        partitions=count,
-        families=(),
-        tenant=store.tenant,
-    )
+    named = NamedStore(store.name, OPERATOR, DEFAULT_STORE, count)
+    confirm_checkpoint(store.client, new_gen, named, tenant=store.tenant)
     args = [keys.name_field(store.name), store.gen, new_gen]
     reply = store.client.script(
         store.what, script("rename"), [keys.names(tenant=store.tenant)], args

@@ -24,7 +24,6 @@ from redis_state.ids import PartitionId, StateStoreProviderId
 from redis_state.process import tell_after_fork
 from redis_state.protocol import RegisteredRun
 from redis_state.protocol.instances import Instance
-from redis_state.store.partition_state import EPHEMERAL_KEEP_MS
 from redis_state.store.provider import StateStoreProvider
 
 CLIENTS_MAX = 4
@@ -154,7 +153,7 @@ class Worker:
             place,
             lambda: partition,
             Instance(socket.gethostname(), f"python-{os.getpid()}", run_id),
-            keep_ms=EPHEMERAL_KEEP_MS if config.ephemeral else 0,
+            keep_ms=config.keep_ms,
             totals=provider.counters.totals,
         )
         allowed = _bytes_max(config)

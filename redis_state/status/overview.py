@@ -13,10 +13,10 @@ from typing import Any
 
 from redis_state import keys
 from redis_state.backend.client import Client
-from redis_state.backend.replies import OTHER_TYPE, OtherType
+from redis_state.backend.replies import OTHER_TYPE, OtherType, time_ms
 from redis_state.backend.script import Command
 from redis_state.errors import FormatError
-from redis_state.ids import EMPTY_UID, NUMBER_MAX, PartitionId, StoreId, text_number
+from redis_state.ids import EMPTY_UID, NUMBER_MAX, PartitionId, StoreId
 from redis_state.protocol.instances import KEYS_AT_ONCE, decode_instance
 from redis_state.protocol.newest_batch import NewestBatch
 from redis_state.protocol.opening import beyond
@@ -30,6 +30,8 @@ from redis_state.protocol.registry import (
     parse_listing,
     parse_operators,
 )
+from redis_state.protocol.runs import run_of_epoch
+from redis_state.protocol.texts import number_or_zero
 from redis_state.status.query_status import Hold, PartitionStatus, QueryStatus, StoreStatus
 
 COMMANDS_AT_ONCE = 512
@@ -52,7 +54,7 @@ def status_of_all(client: Client, *, tenant: str) -> list[QueryStatus]:
     """
     time, raw = client.call(_WHAT, [("TIME",), ("HGETALL", keys.checkpoints(tenant=tenant))])
     queries = sorted(parse_listing(raw), key=lambda info: (info.created_ms, info.gen))
-    return _look(client, queries, queries, now_ms=_ms(time), tenant=tenant)
+    return _look(client, queries, queries, now_ms=time_ms(time), tenant=tenant)
 
 
 def status_of(client: Client, info: QueryInfo, *, tenant: str) -> QueryStatus:
@@ -77,7 +79,7 @@ def status_with_older(
     if older and newest_of_folder(queries, wanted[0]).gen == info.gen:
         path = wanted[0].path
         wanted += [one for one in queries if path and one.path == path and one.gen != info.gen]
-    return _look(client, wanted, queries, now_ms=_ms(time), tenant=tenant)
+    return _look(client, wanted, queries, now_ms=time_ms(time), tenant=tenant)
 
 
 def _look(
@@ -187,16 +189,16 @@ class _PolledQuery:
             name=self.info.name,
             created_ms=self.info.created_ms,
             seen_ms=self.info.seen_ms,
-            started_ms=_number(epoch),
-            run=_run_of(self._raw, epoch),
-            driver_ms=_number(self._raw.get(b"seen", b"")),
+            started_ms=number_or_zero(epoch),
+            run=run_of_epoch(self._raw, epoch),
+            driver_ms=number_or_zero(self._raw.get(b"seen", b"")),
             now_ms=now_ms,
             stores=stores,
             replaced_by="" if newest in (None, self.info.gen) else str(newest),
             problem="; ".join(self._problems),
-            copy_every=_number(self._raw.get(b"copies", b"")),
-            copied_version=_number(copied),
-            copied_ms=_number(copied_at),
+            copy_every=number_or_zero(self._raw.get(b"copies", b"")),
+            copied_version=number_or_zero(copied),
+            copied_ms=number_or_zero(copied_at),
         )
 
     def _store_status(
@@ -221,8 +223,8 @@ class _PolledQuery:
             partitions,
             first_batch=first[0],
             first_version=first[1],
-            watermark_ms=_number(begun[3]) if known else None,
-            began_ms=_number(begun[2]) if known else 0,
+            watermark_ms=number_or_zero(begun[3]) if known else None,
+            began_ms=number_or_zero(begun[2]) if known else 0,
         )
 
 
@@ -340,18 +342,3 @@ def _hold(oldest: int, alone: Sequence[int], target: int) -> Hold:
     if base is None or oldest == base:
         return Hold.SNAPSHOT
     return Hold.MAINTENANCE
-
-
-def _run_of(raw: Mapping[bytes, bytes], epoch: bytes) -> str:
-    for name, value in raw.items():
-        if epoch and name.startswith(b"run:") and value.split(b" ")[0] == epoch:
-            return name[4:].decode("ascii", "replace")
-    return ""
-
-
-def _ms(time: Sequence[bytes]) -> int:
-    return int(time[0]) * 1000 + int(time[1]) // 1000
-
-
-def _number(raw: bytes) -> int:
-    return text_number(raw.decode("ascii", "replace")) or 0

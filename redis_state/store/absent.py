@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from redis_state.errors import ConflictError, Kind, StateError
-from redis_state.ids import EMPTY, Pin, StateStoreProviderId
-from redis_state.store.families import NO_FAMILIES
-from redis_state.store.local_state import LocalVersion, SnapshotHistory
+from redis_state.ids import Pin, StateStoreProviderId
+from redis_state.store.local_state import LocalVersion, empty_version
 
 
 def no_rows(id_: StateStoreProviderId) -> LocalVersion:
@@ -14,7 +13,7 @@ def no_rows(id_: StateStoreProviderId) -> LocalVersion:
     def reload(_: Pin) -> LocalVersion:
         raise ConflictError("reading version 0", found="it has no rows", where=str(id_.store_id))
 
-    return LocalVersion(EMPTY, 0, NO_FAMILIES, (), None, SnapshotHistory(), reload)
+    return empty_version(reload)
 
 
 def check_gen(id_: StateStoreProviderId, wanted: str | None, found: str) -> None:

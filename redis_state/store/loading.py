@@ -18,12 +18,19 @@ from redis_state.format.entry import Segment
 from redis_state.format.ordered import Index, family_range, likely_names, read_block, read_index
 from redis_state.format.rows import Appended, Value, stored_key
 from redis_state.format.segment import checksum, read_header
-from redis_state.ids import EMPTY, Pin
+from redis_state.ids import Pin
 from redis_state.protocol import Opened, PartitionClient, SegmentGoneError
 from redis_state.protocol.refusal import lost
 from redis_state.store.families import NO_FAMILIES, Families
 from redis_state.store.local_base import Base
-from redis_state.store.local_state import Layer, LocalVersion, SnapshotHistory, compacted
+from redis_state.store.local_state import (
+    KeyCounts,
+    Layer,
+    LocalVersion,
+    SnapshotHistory,
+    compacted,
+    empty_version,
+)
 from redis_state.store.memory_budget import MemoryBudget
 
 _LOADS_MAX = 5
@@ -47,10 +54,6 @@ class Loader:
         self._client = client
         self._where = where
         self._room = room
-
-    def empty(self) -> LocalVersion:
-        """Returns version 0."""
-        return LocalVersion(EMPTY, 0, NO_FAMILIES, (), None, SnapshotHistory(), self.reload)
 
     def open(
         self, run_id: str, version: int | None, cached: Mapping[Pin, LocalVersion]
@@ -105,10 +108,10 @@ class Loader:
 
     def _load(self, opened: Opened, start: LocalVersion | None) -> LocalVersion:
         segments = list(reversed(opened.segments))
-        at = start or self.empty()
+        at = start or empty_version(self.reload)
         layers, base = list(at.parts[0]), at.parts[1]
-        families, history, live, last = at.families, at.history, at.live, at.pin
-        internal = at.internal
+        families, history, last = at.families, at.history, at.pin
+        counts = KeyCounts(at.live, at.internal)
         if segments and (start is None or segments[0].alone):
             first = segments.pop(0)
             if not first.alone:
@@ -118,8 +121,7 @@ class Loader:
             base, families = self._base(first)
             layers = []
             history = SnapshotHistory(base_bytes=first.entry.bytes)
-            live, last = first.entry.live, Pin(first.version, first.uid)
-            internal = first.entry.internal
+            counts, last = _counts(first), Pin(first.version, first.uid)
         fetched = self._together(segments)
         for segment in segments:
             if segment.alone or (last.version + 1, last.uid) != (
@@ -129,17 +131,16 @@ class Loader:
                 raise FormatError(
                     f"applying {segment.ident}", found="its parent is another version"
                 )
-            below = LocalVersion(last, live, families, layers, base, history, self.reload)
+            parts = tuple(layers), base
+            below = LocalVersion(last, counts, families, parts, history, self.reload)
             layer, families = self._layer(segment, below, fetched.get(segment))
             layers = compacted([layer, *layers], base) if layer.rows else layers
             history = history.plus(segment.entry.bytes)
-            live, last = segment.entry.live, Pin(segment.version, segment.uid)
-            internal = segment.entry.internal
+            counts, last = _counts(segment), Pin(segment.version, segment.uid)
         if last != opened.pin:
             raise FormatError("opening the state", found="the segments end at another version")
-        return LocalVersion(
-            opened.pin, live, families, layers, base, history, self.reload, internal=internal
-        )
+        parts = tuple(layers), base
+        return LocalVersion(last, counts, families, parts, history, self.reload)
 
     def _base(self, segment: Segment) -> tuple[Base | None, Families]:
         if not segment.entry.blocks:
@@ -209,6 +210,10 @@ class Loader:
         """Returns the existing fields among these names."""
         found = zip(names, self._client.fetch(segment, names), strict=True)
         return {name: raw for name, raw in found if raw is not None}
+
+
+def _counts(segment: Segment) -> KeyCounts:
+    return KeyCounts(segment.entry.live, segment.entry.internal)
 
 
 def _index(segment: Segment, fields: Mapping[str, bytes]) -> Index:

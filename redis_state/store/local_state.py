@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
 from operator import itemgetter
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 from redis_state.format.entry import Entry
 from redis_state.format.ordered import OrderedRows
-from redis_state.ids import Pin
+from redis_state.ids import EMPTY, Pin
 from redis_state.protocol import SegmentGoneError, snapshots
-from redis_state.store.families import Families
+from redis_state.store.families import NO_FAMILIES, Families
 from redis_state.store.local_base import Base
 from redis_state.store.memory_budget import ROW_BYTES
 
@@ -105,6 +105,13 @@ Parts = tuple[tuple[Layer, ...], Base | None]
 """Layers, newest first, and the base below them."""
 
 
+class KeyCounts(NamedTuple):
+    """Number of live keys of a version, and of those in internal families."""
+
+    live: int = 0
+    internal: int = 0
+
+
 class LocalVersion:
     """Rows of one version.
 
@@ -120,20 +127,16 @@ class LocalVersion:
     def __init__(
         self,
         pin: Pin,
-        live: int,
+        counts: KeyCounts,
         families: Families,
-        layers: Sequence[Layer],
-        base: Base | None,
+        parts: Parts,
         history: SnapshotHistory,
         reload: Callable[[Pin], LocalVersion],
-        *,
-        internal: int = 0,
     ) -> None:
         self.pin = pin
-        self.live = live
-        self.internal = internal
+        self.live, self.internal = counts
         self.families = families
-        self.parts: Parts = (tuple(layers), base)
+        self.parts = parts
         self.history = history
         self._reload = reload
 
@@ -236,16 +239,8 @@ class LocalVersion:
             below, base = self.parts
             layers = compacted([top, *below] if top.rows else list(below), base)
             history = self.history.plus(entry.bytes)
-        return LocalVersion(
-            pin,
-            entry.live,
-            families,
-            layers,
-            base,
-            history,
-            self._reload,
-            internal=entry.internal,
-        )
+        counts = KeyCounts(entry.live, entry.internal)
+        return LocalVersion(pin, counts, families, (tuple(layers), base), history, self._reload)
 
     @property
     def memory_bytes(self) -> int:
@@ -267,6 +262,11 @@ class LocalVersion:
     def read_again(self) -> None:
         """Reloads the same rows from the segments that hold the version now."""
         self.parts = self._reload(self.pin).parts
+
+
+def empty_version(reload: Callable[[Pin], LocalVersion]) -> LocalVersion:
+    """Returns version 0, which has no rows."""
+    return LocalVersion(EMPTY, KeyCounts(), NO_FAMILIES, ((), None), SnapshotHistory(), reload)
 
 
 def _looked_up(

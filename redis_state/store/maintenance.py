@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import random
-import threading
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from datetime import timedelta
@@ -17,11 +16,10 @@ from typing import Protocol
 
 from redis_state.clock import SYSTEM, Clock
 from redis_state.config import duration_ms, option_named
-from redis_state.process import tell_after_fork
+from redis_state.process import STOP_S, BackgroundThread
 
 INTERVAL_S = 60.0
 JITTER = 0.2
-STOP_S = 5.0
 _LOG = logging.getLogger("redis_state.store.maintenance")
 
 
@@ -50,6 +48,8 @@ def _ignore(_id: Hashable, _error: Exception) -> None:
 class MaintenanceWorker:
     """Calls `do_maintenance` of all loaded providers one after the other, once each interval.
 
+    The thread may be stopped and started again, also while the old one is still busy.
+
     Args:
         loaded: Returns the providers that are loaded now; called before each pass.
         unload: Called with a failed provider's id and the error; the provider is skipped until it
@@ -75,61 +75,31 @@ class MaintenanceWorker:
         self._interval_s = interval_s
         self._jitter = jitter
         self._clock = clock
-        self._threaded = threaded
-        self._begin()
-        tell_after_fork(self)
-
-    def after_fork(self) -> None:
-        """Resets the state of a forked process, which has no thread until it starts its own."""
-        self._begin()
-
-    def _begin(self) -> None:
-        self._starting = threading.Lock()
-        self._stopping = threading.Event()
-        self._thread: threading.Thread | None = None
         self._due_s = self._next_due_s()
+        self._background = BackgroundThread(
+            "maintenance", self.tick, self._pause_s, what="a maintenance pass", threaded=threaded
+        )
 
     @property
     def is_running(self) -> bool:
         """Returns whether the thread is alive in this process."""
-        return self._thread is not None and self._thread.is_alive()
+        return self._background.is_running
 
     def start(self) -> None:
         """Starts the thread unless it is running."""
-        with self._starting:
-            if not self._threaded:
-                self._stopping.clear()
-                return
-            if self.is_running and not self._stopping.is_set():
-                return
-            # A stopping thread may still be at its last provider, and keeps its own event.
-            self._stopping = threading.Event()
+        if self._background.threaded and not self._background.is_running:
             self._due_s = self._next_due_s()
-            self._thread = threading.Thread(
-                target=self._run,
-                args=(self._stopping,),
-                name="redis-state-maintenance",
-                daemon=True,
-            )
-            self._thread.start()
+        self._background.start()
 
     def set_interval(self, interval_s: float) -> None:
         """Sets the interval between two passes from now on."""
         self._interval_s = interval_s
         self._due_s = self._next_due_s()
-        if self.is_running and not self._stopping.is_set():
-            # A thread that waits for the old interval is replaced by one that waits for the new
-            # interval.
-            self.stop(0)
-            self.start()
+        self._background.wake()
 
     def stop(self, timeout_s: float = STOP_S) -> None:
         """Ends the thread after its current provider; waits at most `timeout_s`."""
-        with self._starting:
-            thread = self._thread
-            self._stopping.set()
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(timeout_s)
+        self._background.stop(timeout_s)
 
     def tick(self) -> None:
         """Runs a pass if one is due."""
@@ -145,7 +115,7 @@ class MaintenanceWorker:
         began_s = self._clock.monotonic_s()
         self._due_s = self._next_due_s()
         failed = done = 0
-        stopping = self._stopping
+        stopping = self._background.stopping
         for id_, provider in self._loaded().items():
             if stopping.is_set():
                 break
@@ -171,9 +141,5 @@ class MaintenanceWorker:
         share = random.uniform(1 - self._jitter, 1 + self._jitter)
         return self._clock.monotonic_s() + self._interval_s * share
 
-    def _run(self, stopping: threading.Event) -> None:
-        while not stopping.wait(max(0.0, self._due_s - self._clock.monotonic_s())):
-            try:
-                self.tick()
-            except Exception:  # noqa: BLE001  # the thread has nobody to raise it to
-                _LOG.exception("a maintenance pass failed; the next one is tried")
+    def _pause_s(self) -> float:
+        return max(0.0, self._due_s - self._clock.monotonic_s())

@@ -14,6 +14,7 @@ from redis_state.ids import NUMBER_MAX, StateStoreProviderId, is_uid
 from redis_state.protocol import RegisteredRun
 from redis_state.protocol.runs import check_name
 from redis_state.store.api import ListStateStore, ReadStateStore, StateStore
+from redis_state.store.checkpoint_link import PartitionSpec
 from redis_state.store.families import family_of
 from redis_state.store.family_store import FamilyStore
 from redis_state.store.memory_budget import MemoryBudget
@@ -91,18 +92,21 @@ class StateStoreProvider:
         self._codec = codec
         self._lists = lists
         self._families = families
-        self._partition = PartitionState(
+        spec = PartitionSpec(
             provider_id,
-            self._client,
             checked,
             family=None if families else family_of(codec.name, lists=lists),
             expect_existing=expect_existing,
             run=run,
             gen=gen,
+            room=room,
+        )
+        self._partition = PartitionState(
+            spec,
+            self._client,
             clock=clock,
             versions_cached_max=max(1, versions_cached_max),
             events=events or Events(),
-            room=room,
         )
         if after is not None:
             self._partition.take_over(after._partition)
@@ -192,19 +196,19 @@ class StateStoreProvider:
 
     def cached_bytes(self) -> int:
         """Returns the approximate size of the cached versions in this process."""
-        return self._partition.cached_bytes()
+        return self._partition.cache.cached_bytes()
 
     def is_crowded(self, bytes_max: int) -> bool:
         """Returns whether the newest version is larger, and its changes alone half as large."""
-        return self._partition.is_crowded(bytes_max)
+        return self._partition.cache.is_crowded(bytes_max)
 
     def drop_bases(self) -> None:
         """Evicts the cached base blocks."""
-        self._partition.drop_bases()
+        self._partition.cache.drop_bases()
 
     def forget_older(self) -> None:
         """Drops all cached versions but the newest."""
-        self._partition.forget_older()
+        self._partition.cache.forget_older()
 
     def do_maintenance(self, *, make_room: bool = False) -> None:
         """Adds a snapshot if one is due, and drops segments that no kept version needs.
@@ -216,7 +220,7 @@ class StateStoreProvider:
         Raises:
             RedisStateError: The server refuses, or does not answer.
         """
-        self._partition.maintain(make_room=make_room)
+        self._partition.maintenance.run(make_room=make_room)
 
     def _check_kind(self, *, families: bool) -> None:
         if families is not self._families:
@@ -240,7 +244,7 @@ class StateStoreProvider:
 
     def close(self) -> None:
         """Drops the cache, and closes the connections unless the caller passed them."""
-        self._partition.close()
+        self._partition.cache.clear()
         if self._owns_client:
             self._client.close()
 

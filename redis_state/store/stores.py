@@ -29,7 +29,7 @@ from redis_state.process import tell_after_fork
 from redis_state.protocol import RegisteredRun, own_run
 from redis_state.store.api import ReadStateStore, StateStore
 from redis_state.store.maintenance import MaintenanceWorker, interval_s
-from redis_state.store.partition_state import EPHEMERAL_KEEP_MS, Events
+from redis_state.store.partition_state import Events
 from redis_state.store.provider import StateStoreProvider
 
 if TYPE_CHECKING:
@@ -59,6 +59,8 @@ class _Loaded:
 
 class LoadedStores:
     """Providers by their ids; thread-safe, and empty in a forked process.
+
+    The only threads are those of `maintenance` and of each coordinator's heartbeat.
 
     Args:
         loaded_max: See `LOADED_MAX`.
@@ -249,7 +251,7 @@ class LoadedStores:
                     socket.gethostname(),
                     self._executor_id,
                     on_lost=lambda _: self.unload(id_),
-                    keep_ms=EPHEMERAL_KEEP_MS if config.ephemeral else 0,
+                    keep_ms=config.keep_ms,
                     run_id=run.run_id if run else own_run(id_.run_id),
                     totals=known.provider.counters.totals if known else uncounted,
                 )

@@ -38,7 +38,6 @@ from redis_state.spark.processor.groups import FORMS, RowForm
 from redis_state.spark.processor.handle import Handle, ProcessorQueryInfo, Times
 from redis_state.spark.processor.state import ListState, MapState, ValueState
 from redis_state.store.family_store import FamilyStore
-from redis_state.store.partition_state import EPHEMERAL_KEEP_MS
 from redis_state.store.provider import StateStoreProvider
 from redis_state.testing.cutting import Cut, CutError
 from redis_state.testing.durations import duration_ms
@@ -326,7 +325,7 @@ class ProcessorTest:
             str(batch.began_ms),
             frame,
         )
-        keep_ms = EPHEMERAL_KEEP_MS if self._config.ephemeral else 0
+        keep_ms = self._config.keep_ms
         joined = join_batch(self._client, self._plan, place, keep_ms=keep_ms)
         before, self._provider = self._provider, None
         self._provider = StateStoreProvider(

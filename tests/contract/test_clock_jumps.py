@@ -123,7 +123,7 @@ def test_open_reader_survives_a_clock_jump_after_a_drop(
     reader = new("reader").get_read_store(6)
     assert reader.get(b"000001") == rows[b"000001"]
     writer.get_store(6)
-    assert writer._partition.snapshot(new("other")._partition.read(6))
+    assert writer._partition.maintenance.snapshot(new("other")._partition.read(6))
     for version in range(6, 9):
         commit(writer, version, {})
     writer.do_maintenance()

@@ -152,7 +152,8 @@ def test_child_waits_for_no_lock_of_the_parent(shared_redis_server: RedisServer)
     held, done = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with loaded._lock, heartbeat._starting, loaded.maintenance._starting, pool._lock:
+        threads = heartbeat._background, loaded.maintenance._background
+        with loaded._lock, threads[0]._starting, threads[1]._starting, pool._lock:
             held.set()
             done.wait()
 

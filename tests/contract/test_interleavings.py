@@ -20,7 +20,7 @@ from redis_state.coordinator import heartbeat as heartbeats
 from redis_state.coordinator.heartbeat import Heartbeat
 from redis_state.ids import PartitionId, StateStoreId, StateStoreProviderId, StoreId
 from redis_state.protocol.instances import Instance, find
-from redis_state.store import loading, local_base, local_state, partition_state
+from redis_state.store import loading, local_base, local_state, partition_state, version_cache
 from redis_state.store import stores as loaded_stores
 from redis_state.store.partition_store import PartitionReadStore
 from redis_state.store.provider import StateStoreProvider
@@ -29,7 +29,7 @@ from tests.support.interleaving import Interleaving
 from tests.support.redis_server import RedisServer
 
 QUICK, LONG, GROUP = 30, 1_030, 200
-MODULES = (local_base, local_state, loading, partition_state)
+MODULES = (local_base, local_state, loading, partition_state, version_cache)
 
 seeds = pytest.mark.parametrize(
     "seeds",
@@ -177,7 +177,7 @@ def test_concurrent_loads_and_unloads_keep_stores_whole(
     for seed in seeds:
         name = uuid.uuid4().hex
         ids = [StateStoreProviderId(StateStoreId(name, 0, at), f"run-{seed}") for at in range(3)]
-        turns = Interleaving(seed, (loaded_stores, partition_state, heartbeats))
+        turns = Interleaving(seed, (loaded_stores, partition_state, version_cache, heartbeats))
         with turns.locks():
             loaded = LoadedStores(threaded=False, loaded_max=2)
             turns.run(

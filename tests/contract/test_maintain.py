@@ -14,7 +14,7 @@ from redis_state.clock import SYSTEM, Clock
 from redis_state.format.header import Tombstone
 from redis_state.format.rows import Appended, Value
 from redis_state.ids import PartitionId
-from redis_state.maintain import MaintenanceReport, Policy, maintain_checkpoint
+from redis_state.maintain import MaintenanceReport, PassControl, Policy, maintain_checkpoint
 from redis_state.maintain.service import Job, Service
 from redis_state.protocol.instances import Instance
 from redis_state.protocol.opening import open_commands, read_replies
@@ -72,9 +72,8 @@ def quiet_service(client: Client, job: Job, *, clock: Clock = SYSTEM) -> Service
     return Service(
         client,
         job,
-        progress=lambda *_: None,
+        control=PassControl(),
         wait=lambda _: True,
-        stopped=lambda: False,
         clock=clock,
     )
 
@@ -360,7 +359,7 @@ def test_stop_request_is_checked_before_each_partition(client: Client, raw: redi
 
     stopped: Callable[[], bool] = lambda: len(seen) == 2  # noqa: E731  # one line says it
     report = maintain_checkpoint(
-        client, GEN, policy=WORKER, name="flights", progress=told, stopped=stopped
+        client, GEN, policy=WORKER, name="flights", control=PassControl(told, stopped)
     )
     assert report.partitions == 2
     assert seen == [("maintaining flights", 1, 4), ("maintaining flights", 2, 4)]

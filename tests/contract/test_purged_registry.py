@@ -22,7 +22,7 @@ from redis_state.config import Config
 from redis_state.errors import StateError
 from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.maintain.recall import expire, recall
-from redis_state.protocol import confirm_checkpoint, register_run, renew_checkpoint
+from redis_state.protocol import NamedStore, confirm_checkpoint, register_run, renew_checkpoint
 from redis_state.recovery.bringing_back import describe
 from redis_state.rescaling.store import rescale_with
 from redis_state.store.provider import StateStoreProvider
@@ -75,16 +75,8 @@ def _plan(driver: Driver) -> StreamPlan:
 
 
 def _confirm(driver: Driver, gen: str, keep_ms: int) -> None:
-    confirm_checkpoint(
-        driver.client,
-        gen,
-        name=driver.name,
-        operator=0,
-        store="default",
-        partitions=9,
-        families=(),
-        keep_ms=keep_ms,
-    )
+    store = NamedStore(driver.name, 0, "default", 9)
+    confirm_checkpoint(driver.client, gen, store, keep_ms=keep_ms)
 
 
 def _begin(driver: Driver, number: int, name: str = "", layout: str = LAYOUT) -> Batch:

@@ -16,7 +16,7 @@ from redis_state.errors import ConflictError
 from redis_state.ids import StateStoreId
 from redis_state.protocol import checkpoint_gen, register_run
 from redis_state.recovery.doctor import diagnose
-from redis_state.store import partition_state
+from redis_state.store import checkpoint_link
 from redis_state.store.provider import StateStoreProvider
 from tests.contract.store_support import NewProvider, new_providers
 from tests.faults.oracle.by_uid import asking, partition_client
@@ -47,7 +47,7 @@ def log() -> Log:
 @pytest.fixture
 def new_provider(redis_server: RedisServer, log: Log) -> Iterator[NewProvider]:
     with (
-        mock.patch.object(partition_state, "PartitionClient", partition_client),
+        mock.patch.object(checkpoint_link, "PartitionClient", partition_client),
         asking(1, None, log.look),
         new_providers(redis_server.url) as new,
     ):

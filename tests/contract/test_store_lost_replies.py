@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from redis_state import config
-from redis_state.backend.client import Client, _TryAgainError
+from redis_state.backend.client import Client
+from redis_state.backend.retry import TransientError
 from redis_state.backend.script import Command
 from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.store.provider import StateStoreProvider
@@ -33,7 +34,7 @@ class LossyClient(Client):
         self.lost = attempted
         if self.after_sending:
             super()._exchange(attempted, commands)
-        raise _TryAgainError("lost")
+        raise TransientError("lost")
 
 
 @pytest.mark.parametrize("after_sending", [False, True], ids=["request", "answer"])

@@ -247,7 +247,7 @@ class StoreMachine(RuleBasedStateMachine):
     def snapshot(self) -> None:
         # Maintenance adds one only where it pays; here any version can have one.
         partition = self.provider._partition
-        partition.snapshot(partition.read(self.opened))
+        partition.maintenance.snapshot(partition.read(self.opened))
 
     @precondition(lambda self: self.store is not None)
     @rule(countdown=st.integers(1, 6), after_sending=st.booleans())

@@ -163,7 +163,7 @@ def test_reader_continues_when_maintenance_replaces_its_segments(
         writer.get_store(version).commit()
     writer.get_store(8)
     partition = writer._partition
-    assert partition.snapshot(new_provider(codec=RAW)._partition.read(5))
+    assert partition.maintenance.snapshot(new_provider(codec=RAW)._partition.read(5))
     writer.do_maintenance()
     with shared_redis_server.client() as raw:
         gen = raw.hget(keys.names(), keys.name_field(writer.id.store_id.checkpoint))

@@ -13,7 +13,7 @@ from redis_state.backend.client import Client
 from redis_state.errors import ConflictError, Kind
 from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.protocol import checkpoint_gen, register_run
-from redis_state.store import partition_state
+from redis_state.store import checkpoint_link
 from redis_state.store.provider import StateStoreProvider
 from tests.faults.oracle.by_uid import asking, partition_client
 from tests.support.redis_server import RedisServer
@@ -38,7 +38,7 @@ def test_attempt_replaced_after_a_read_raises_conflict_not_state_lost(
     client: Client,
 ) -> None:
     name = uuid.uuid4().hex
-    with mock.patch.object(partition_state, "PartitionClient", partition_client):
+    with mock.patch.object(checkpoint_link, "PartitionClient", partition_client):
         earlier = run_of(client, name)
         first, sibling = earlier.get_store(0), earlier.get_store(0)
         first.put("k", "first")

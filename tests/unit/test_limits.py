@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from redis_state import url
-from redis_state.backend import client, cluster, start
+from redis_state import config, url
+from redis_state.backend import cluster, retry, start
 from redis_state.format import block, bucketing, entry, header, rows, segment, signature
 from redis_state.protocol import instances, partition, retention, runs, segments, snapshots
-from redis_state.store import partition_state
 
 TABLE = Path(__file__).resolve().parents[1] / "vectors" / "limits.json"
 OURS = {
@@ -25,7 +24,7 @@ OURS = {
     "signingKeyBytesMin": signature.KEY_BYTES_MIN,
     "stagedTtlMs": runs.STAGED_TTL_MS,
     "droppedTtlMs": partition.DROPPED_TTL_MS,
-    "ephemeralKeepMs": partition_state.EPHEMERAL_KEEP_MS,
+    "ephemeralKeepMs": config.EPHEMERAL_KEEP_MS,
     "instanceTtlMs": instances.TTL_MS,
     "totalsTtlMs": instances.TOTALS_TTL_MS,
     "beatsATtl": instances.BEATS_A_TTL,
@@ -37,8 +36,8 @@ OURS = {
     "acquireTriesMax": partition._ACQUIRE_TRIES_MAX,
     "publishTriesMax": partition._PUBLISH_TRIES_MAX,
     "redirectsMax": cluster._REDIRECTS_MAX,
-    "backoffMinMs": round(1000 * client._BACKOFF_MIN_S),
-    "backoffMaxMs": round(1000 * client._BACKOFF_MAX_S),
+    "backoffMinMs": round(1000 * retry._BACKOFF_MIN_S),
+    "backoffMaxMs": round(1000 * retry._BACKOFF_MAX_S),
     "startCheckLimitMs": start.LIMIT_MS,
     "addressesMax": url._ADDRESSES_MAX,
 }

@@ -153,11 +153,11 @@ def test_busy_stopped_thread_does_not_block_a_new_one() -> None:
     one = MaintenanceWorker(Loaded(a=slow), interval_s=0.01)
     one.start()
     assert entered.wait(30)
-    older = one._thread
+    older = one._background._thread
     assert older is not None
     one.stop(timeout_s=0)
     one.start()
-    assert one._thread is not older
+    assert one._background._thread is not older
     released.set()
     older.join(30)
     assert not older.is_alive()
@@ -183,14 +183,16 @@ def test_failure_to_list_providers_does_not_end_the_thread() -> None:
 def test_a_forked_process_starts_a_thread_of_its_own() -> None:
     one = MaintenanceWorker(Loaded(), interval_s=1000)
     one.start()
-    parents, stopping = one._thread, one._stopping
-    one.after_fork()
+    background = one._background
+    parents, events = background._thread, (background.stopping, background._awake)
+    background.after_fork()
     assert not one.is_running
     one.start()
     assert one.is_running
-    assert one._thread is not parents
+    assert background._thread is not parents
     one.stop()
     assert parents is not None
     assert parents.is_alive(), "it is the parent's"
-    stopping.set()
+    for event in events:
+        event.set()
     parents.join(30)

@@ -19,7 +19,7 @@ from redis_state.cli.arguments.connection import ProgressLine, add_arguments, co
 from redis_state.cli.arguments.place import QUERY_HELP, add_query
 from redis_state.cli.help import example
 from redis_state.errors import ConfigError
-from redis_state.maintain import MaintenanceReport, Policy, vanished_checkpoints
+from redis_state.maintain import MaintenanceReport, PassControl, Policy, vanished_checkpoints
 from redis_state.maintain.service import Job, Service
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
     line = ProgressLine()
     job = _job(arguments, tenant=keys.tenant_of(config.key_prefix))
     with closing(Client(config)) as client, _logging(line), _stopped_by_signals() as stop:
-        service = Service(client, job, progress=line, wait=stop.wait, stopped=stop.is_set)
+        service = Service(client, job, control=PassControl(line, stop.is_set), wait=stop.wait)
         if arguments.vanished_after is not None and not arguments.yes:
             _name_vanished(client, arguments.vanished_after, job.tenant)
         if not arguments.once:

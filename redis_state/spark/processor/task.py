@@ -26,7 +26,6 @@ from redis_state.spark.processor.columns import ColumnEngine
 from redis_state.spark.processor.engine import Engine
 from redis_state.spark.processor.handle import ProcessorQueryInfo
 from redis_state.spark.worker import WORKER
-from redis_state.store.partition_state import EPHEMERAL_KEEP_MS
 from redis_state.store.provider import StateStoreProvider
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ class ProcessorTask:
         """
         place, table = self._read(batches)
         client = WORKER.client(self.config)
-        keep_ms = EPHEMERAL_KEEP_MS if self.config.ephemeral else 0
+        keep_ms = self.config.keep_ms
         joined = join_batch(client, self.plan, place, keep_ms=keep_ms)
         warm = (self.config, self.plan.partition(place.partition))
         provider = WORKER.serve(

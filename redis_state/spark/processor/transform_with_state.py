@@ -29,7 +29,6 @@ from redis_state.spark.processor.call import CalledStore, KeyedRows, wrong
 from redis_state.spark.processor.groups import FORMS, RowForm
 from redis_state.spark.processor.spreading import spread_with_markers
 from redis_state.spark.processor.transform_once import transformed_once
-from redis_state.store.partition_state import EPHEMERAL_KEEP_MS
 from redis_state.types.declared import schema_json
 
 if TYPE_CHECKING:
@@ -265,7 +264,7 @@ def _take_initial(
 
     if known_partitions(client, plan.gen, tenant=plan.tenant) is not None:
         return
-    list_store(client, plan, keep_ms=EPHEMERAL_KEEP_MS if config.ephemeral else 0)
+    list_store(client, plan, keep_ms=config.keep_ms)
     owner = register_run(client, plan.gen, uuid.uuid4().hex, by_driver=True, tenant=plan.tenant)
     schema = arrow_schema(initial.sparkSession, initial.schema)
     (time,) = client.call("reading the time of the server", [("TIME",)])

@@ -72,7 +72,8 @@ def forked(
     timeline.counters["forks"] += 1
     child, own = copy(store), dict(rows)
     partition = cast(PartitionState, copy(store._partition))
-    partition._cached = dict(partition._cached)
+    partition.cache = copy(partition.cache)
+    partition.cache._versions = dict(partition.cache._versions)
     child._partition, child._stored = partition, KeyEncoder(store._codec)
     child._changes = deepcopy(store._changes)
     child._changed = child._changes.rows

@@ -23,6 +23,7 @@ from redis_state.format.entry import Segment
 from redis_state.maintain import recall
 from redis_state.protocol import Opened, PartitionClient, SegmentGoneError, retention, runs
 from redis_state.store import loading, write_session
+from redis_state.store.local_state import empty_version
 from tests.faults.oracle.purge_mutants import (
     PURGED_MUTANTS,
     enter_blindly,
@@ -127,7 +128,7 @@ def _empty_if_gone(self: loading.Loader, opened: Opened, start: Any) -> Any:
     try:
         return _load(self, opened, start)
     except SegmentGoneError:
-        below = self.empty()
+        below = empty_version(self.reload)
         below.pin = opened.pin
         return below
 

@@ -17,6 +17,7 @@ from redis_state.errors import Kind, RedisStateError
 from redis_state.ids import DEFAULT_STORE, PartitionId, StoreId
 from redis_state.maintain.recall import expire, recall
 from redis_state.protocol import (
+    NamedStore,
     confirm_checkpoint,
     register_run,
     renew_checkpoint,
@@ -364,15 +365,8 @@ def _text(batch: int) -> str:
 
 
 def _list(client: Client, at: Checkpoint) -> None:
-    confirm_checkpoint(
-        client,
-        at.gen,
-        name=at.store.name,
-        operator=_OPERATOR,
-        store=DEFAULT_STORE,
-        partitions=_PARTITIONS,
-        families=(),
-    )
+    store = NamedStore(at.store.name, _OPERATOR, DEFAULT_STORE, _PARTITIONS)
+    confirm_checkpoint(client, at.gen, store)
 
 
 def _set_batches(client: Client, at: Checkpoint) -> None:

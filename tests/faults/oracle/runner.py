@@ -15,7 +15,7 @@ from redis_state import config as options
 from redis_state.backend.transport import ServerTransport, Transport
 from redis_state.errors import RedisStateError
 from redis_state.protocol import SegmentGoneError, partition, retention, runs
-from redis_state.store import partition_state
+from redis_state.store import checkpoint_link, partition_state
 from tests.faults.campaign import Failure
 from tests.faults.oracle.by_uid import partition_client, pieces
 from tests.faults.oracle.direct import DirectTransport
@@ -105,7 +105,7 @@ class Runner:
             mock.patch.object(retention, "FIELDS_MAX", 1),
             # Its executors are of one run, as those of Spark are, and share the process here.
             mock.patch.object(partition_state, "own_run", lambda run_id: run_id),
-            mock.patch.object(partition_state, "PartitionClient", partition_client),
+            mock.patch.object(checkpoint_link, "PartitionClient", partition_client),
             mock.patch.object(SegmentGoneError, "__init__", counted),
         ):
             yield
@@ -117,7 +117,7 @@ def _unlisted() -> Iterator[None]:
         return None
 
     with (
-        mock.patch.object(partition_state, "confirm_checkpoint", nothing),
+        mock.patch.object(checkpoint_link, "confirm_checkpoint", nothing),
         mock.patch.object(runs, "check_server", nothing),
     ):
         yield

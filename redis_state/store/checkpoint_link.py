@@ -1,0 +1,149 @@
+"""A partition's link to Redis, which exists once the name of its checkpoint has an id."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from redis_state.backend.client import Client
+from redis_state.config import Config
+from redis_state.errors import InternalError
+from redis_state.format.header import Family
+from redis_state.ids import StateStoreProviderId
+from redis_state.keys import tenant_of
+from redis_state.process import Home
+from redis_state.protocol import (
+    NamedStore,
+    PartitionClient,
+    RegisteredRun,
+    checkpoint_gen,
+    confirm_checkpoint,
+    renew_checkpoint,
+)
+from redis_state.protocol.quota import Limits, Quota, quota_of
+from redis_state.store.absent import check_gen
+from redis_state.store.families import Families
+from redis_state.store.loading import Loader
+from redis_state.store.memory_budget import MemoryBudget
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSpec:
+    """Identity and options of a partition's stores, which their provider fixes.
+
+    Attributes:
+        family: Only family of the partition; ``None`` if families are declared and dropped.
+        expect_existing: True makes version 0 of an unknown checkpoint an error, too.
+        run: The run if a driver registered it.
+        gen: Checkpoint id of the run, which the name must have; ``None`` accepts any.
+        room: Memory budget of the rows that are read; ``None`` is unbounded.
+    """
+
+    id: StateStoreProviderId
+    config: Config
+    family: Family | None
+    expect_existing: bool
+    run: RegisteredRun | None
+    gen: str | None
+    room: MemoryBudget | None
+
+    @property
+    def tenant(self) -> str:
+        """Tenant of the checkpoint; see `StoreId`."""
+        return tenant_of(self.config.key_prefix)
+
+    @property
+    def where(self) -> str:
+        """Name of the partition in errors."""
+        return str(self.id.store_id)
+
+
+@dataclass(frozen=True, slots=True)
+class LinkedPartition:
+    """Access to a partition in Redis; `shared` is the client that all partitions use."""
+
+    spec: PartitionSpec
+    gen: str
+    shared: Client
+    client: PartitionClient
+    loader: Loader
+    quota: Quota | None
+
+    def check_quota(self) -> None:
+        """Raises `QuotaError` if the state has reached a limit."""
+        if self.quota is not None:
+            self.quota.check(self.shared, where=self.spec.where)
+
+    def confirm(self, families: Families) -> None:
+        """Lists the checkpoint with its store; see `confirm_checkpoint`."""
+        of, spec = self.spec.id.store_id, self.spec
+        store = NamedStore(
+            of.checkpoint, of.operator_id, of.store_name, of.partition_id + 1, families.table
+        )
+        confirm_checkpoint(
+            self.shared, self.gen, store, tenant=spec.tenant, keep_ms=spec.config.keep_ms
+        )
+
+    def renew(self) -> None:
+        """Renews the expiries of an ephemeral checkpoint."""
+        keep_ms = self.spec.config.keep_ms
+        if keep_ms:
+            self.client.renew()
+            renew_checkpoint(self.shared, self.gen, keep_ms=keep_ms, tenant=self.spec.tenant)
+
+
+class CheckpointLink:
+    """Finds the checkpoint of a partition by its name, once.
+
+    Args:
+        linked: Called once when the checkpoint is found, before a version is opened.
+
+    Attributes:
+        found: The partition, once it was found.
+    """
+
+    def __init__(self, spec: PartitionSpec, client: Client, linked: Callable[[], None]) -> None:
+        self._spec = spec
+        self._client = client
+        self._linked = linked
+        self._home = Home()
+        self.found: LinkedPartition | None = None
+
+    def make(self) -> LinkedPartition:
+        """Returns the partition, and gives its checkpoint an id if it has none.
+
+        Raises:
+            ConflictError: The name has another checkpoint than `PartitionSpec.gen`.
+        """
+        found = self.find(create=True)
+        if found is None:
+            raise InternalError("naming a checkpoint", found="HSETNX left no id")
+        return found
+
+    def find(self, *, create: bool = False) -> LinkedPartition | None:
+        """Returns the partition; ``None`` if Redis knows no checkpoint of that name.
+
+        Raises:
+            ConflictError: See `make`.
+        """
+        spec = self._spec
+        self._home.check(where=spec.where)
+        if self.found is None:
+            store, config, tenant = spec.id.store_id, spec.config, spec.tenant
+            gen = checkpoint_gen(self._client, store.checkpoint, tenant=tenant, create=create)
+            if gen is None:
+                return None
+            check_gen(spec.id, spec.gen, gen)
+            client = PartitionClient(
+                self._client,
+                store.partition(gen, tenant=tenant),
+                versions_to_retain=config.versions_kept,
+                keep_ms=config.keep_ms,
+                where=spec.where,
+            )
+            limits = Limits(config.state_bytes_max, config.prefix_bytes_max)
+            loader = Loader(client, where=spec.where, room=spec.room)
+            quota = quota_of(self._client, gen, limits, tenant=tenant)
+            self.found = LinkedPartition(spec, gen, self._client, client, loader, quota)
+            self._linked()
+        return self.found

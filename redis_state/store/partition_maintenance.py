@@ -1,0 +1,107 @@
+"""Maintenance of one partition by the process that keeps its versions: snapshots and retention."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+
+from redis_state.format import ordered
+from redis_state.ids import EMPTY, Pin
+from redis_state.maintain import compaction
+from redis_state.store.checkpoint_link import CheckpointLink, LinkedPartition
+from redis_state.store.local_state import LocalVersion
+from redis_state.store.metrics import Counters
+from redis_state.store.version_cache import VersionCache
+
+log = logging.getLogger("redis_state.store")
+
+
+class PartitionMaintenance:
+    """Adds snapshots of cached versions, and drops segments that no kept version needs."""
+
+    def __init__(self, link: CheckpointLink, cache: VersionCache, counters: Counters) -> None:
+        self._link = link
+        self._cache = cache
+        self._counters = counters
+
+    def run(self, *, make_room: bool = False) -> None:
+        """Runs the maintenance that is due; does nothing without a checkpoint.
+
+        Args:
+            make_room: Drops all cached versions, and adds a snapshot if there are changes since the
+                last one. The next open reads few changes, and only the requested blocks of the
+                snapshot.
+
+        Raises:
+            RedisStateError: The server refuses, or does not answer.
+        """
+        link = self._link.find()
+        if link is None:
+            return
+        with self._counters.timing("maintenance_ms"):
+            link.renew()
+            if make_room:
+                self._make_room(link)
+            local = self._cache.get(self._cache.opened)
+            if local is not None and local.history.is_due():
+                self.snapshot(local)
+            report = link.client.retain()
+        self._counters.add("dropped_bytes", report.dropped_bytes)
+        log.info(
+            "%s: maintenance: floor %d, %d segments kept, %d dropped",
+            link.spec.id.store_id,
+            report.floor,
+            report.kept,
+            report.dropped,
+        )
+
+    def snapshot(self, local: LocalVersion) -> bool:
+        """Adds a snapshot of an opened version; returns false if it is no longer needed."""
+        link = self._link.find()
+        if link is None or local.pin.version == 0:
+            return False
+        # A partly read base is not loaded whole for the snapshot: it may not fit into memory.
+        base = local.parts[1]
+        size = self._compact(link, local.pin) if base and not base.whole else self._add(link, local)
+        if size:
+            self._cache.rebase(local, size)
+        return size > 0
+
+    def _add(self, link: LinkedPartition, local: LocalVersion) -> int:
+        """Adds a snapshot from memory; returns its bytes, 0 if it is no longer needed."""
+        rows: dict[bytes, bytes | None] = dict(local.rows_between(b"", None))
+        writer = uuid.uuid4().hex
+        written = ordered.write(
+            f"s:{local.pin.version}:{writer}",
+            list(rows),
+            list(rows.values()),
+            ref=writer,
+            live=local.live,
+            families=local.families.table,
+            highest_id=local.families.highest_id,
+            internal=local.internal,
+        )
+        added = link.client.add_snapshot(local.pin, writer, written.entry, written.fields)
+        return self._counted(written.entry.bytes if added else 0)
+
+    def _compact(self, link: LinkedPartition, pin: Pin) -> int:
+        """Adds a snapshot piece by piece from Redis, for a version that may not fit into memory.
+
+        Returns:
+            Bytes of the snapshot; 0 if it is no longer needed.
+        """
+        opened = link.client.open("", pin.version, [])
+        entry = compaction.add_snapshot(link.client, opened) if opened.pin == pin else None
+        return self._counted(entry.bytes if entry else 0)
+
+    def _counted(self, size: int) -> int:
+        self._counters.add("snapshot_bytes", size)
+        return size
+
+    def _make_room(self, link: LinkedPartition) -> None:
+        newest = self._cache.newest()
+        pin, deltas = (newest.pin, newest.history.deltas) if newest else (EMPTY, 0)
+        del newest
+        self._cache.clear()
+        if deltas:
+            self._compact(link, pin)
