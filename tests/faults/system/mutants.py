@@ -110,6 +110,10 @@ def _nothing(*_: object, **__: object) -> None:
     return None
 
 
+def _no(*_: object) -> bool:
+    return False
+
+
 _IDENTITY = f"{_SPARK}/checkpoint/CheckpointIdentity.scala"
 _REGISTRY = f"{_SPARK}/executor/ExecutorRegistry.scala"
 _ENTRY = f"{_SPARK}/checkpoint/QueryEntry.scala"
@@ -213,6 +217,16 @@ MUTANTS: tuple[Mutant, ...] = (
                 "client.abort(ident)",
             ),
         ),
+    ),
+    Mutant(
+        "listed-without-a-second-look",
+        "who enters a query in the list looks for a purge behind the entry",
+        ((f"{_CORE}/protocol/RunRegistry.scala", "if (isPurged) {", "if (what.isEmpty) {"),),
+    ),
+    Mutant(
+        "latest-without-a-second-look",
+        "who opened the newest version looks behind that whether the query went back",
+        patches=(("redis_state.reader.versions._went_back", _no),),
     ),
     Mutant(
         "purge-of-what-is-used",
