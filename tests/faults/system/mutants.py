@@ -238,8 +238,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "the age of a checkpoint counts from its last use",
         patches=(
             (
-                "redis_state.maintain.vanished.Look.used_ms",
-                property(lambda look: look.info.seen_ms),
+                "redis_state.maintain.vanished.SeenCheckpoint.used_ms",
+                property(lambda seen: seen.info.seen_ms),
             ),
         ),
     ),

@@ -28,6 +28,9 @@ _POINTS = (_RENAME, _RENAME, "open:_redis_state", "delete:_redis_state", _LISTIN
 _BESIDE_MAX = 60
 """Steps of a query that is rewound while somebody reads, until a partition is written anew."""
 
+_UNLOADED_MAX = 3
+"""Providers, also of ended runs, that are unloaded while the last run has its own."""
+
 Step = Callable[[], None]
 
 
@@ -342,7 +345,7 @@ class Schedule:
         may_hold: bool = False,
     ) -> None:
         """Runs a command on a thread; sometimes the thread is held amid a step of a file."""
-        pause = self.dice.choice(_POINTS) if may_hold and self.dice.one_in(5) else "-"
+        pause = self.dice.choice(_POINTS) if may_hold and self.dice.one_in(4) else "-"
         try:
             said = self.lab.jvm.run(process, *words, thread=thread, pause=pause)
         except SaidError as error:
@@ -403,6 +406,8 @@ class Schedule:
                 self.proceed(next(iter(self.held)))
         else:
             self.world.problem(f"{job.name}, alone, does not get on: {job}")
+        for _ in range(self.dice.below(_UNLOADED_MAX + 1)):
+            self.work.unload()
         if not self.world.problems:
             self.people.look_at_everything()
             self.end_job(job, politely=True)
