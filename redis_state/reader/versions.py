@@ -196,7 +196,7 @@ def open_latest(client: Client, ids: Sequence[PartitionId], *, alone: bool) -> l
         replies = client.call(_WHAT, [*commands, *read]) if commands else []
         now = [list(map(_number, reply)) for reply in replies[len(ids) :]]
         del replies[len(ids) :]
-        if not alone and now and _published(now) < published[0]:
+        if not alone and now and _went_back(now, published[0]):
             continue
         try:
             return [
@@ -227,6 +227,14 @@ def _published(marks: Sequence[Sequence[int]]) -> int:
         return reached
     # A version that one partition has opened was published by all, unless it was lost.
     return max(min(latest for _, latest, _ in marks), reached)
+
+
+def _went_back(marks: Sequence[Sequence[int]], version: int) -> bool:
+    """Returns whether the query went back behind a version while it was opened.
+
+    Then partitions may have been opened on two timelines.
+    """
+    return _published(marks) < version
 
 
 def _same_or(before: Opened, again: Opened) -> Opened:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pkgutil
+
 import pytest
 
 from tests.faults.system.campaign import SYSTEM
@@ -37,3 +39,6 @@ def test_mutants_match_the_code() -> None:
     assert len({one.name for one in MUTANTS}) == len(MUTANTS)
     for mutant in MUTANTS:
         assert mutant.texts() or mutant.patches
+        for target, _ in mutant.patches:
+            owner, _, name = target.rpartition(".")
+            assert hasattr(pkgutil.resolve_name(owner), name), target

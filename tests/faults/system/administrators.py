@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from redis_state import keys
 from redis_state.files import folder_at
 from redis_state.recovery.copies import Copy
 from redis_state.recovery.copies.restore import newest_fitting
@@ -78,13 +79,38 @@ class Administrators:
             last = len(play.world.logged) - 1
             commands.append(("rewind", *place, "--to-batch", str(last)))
         if self._copy() is not None:
-            commands.append(("restore", *place))
+            commands += [("restore", *place)] * 3
         words = play.dice.choice(commands)
         status, said = play.lab.command(*words)
         play.lab.counters[f"{words[0]} of a query in use"] += 1
         if not status:
             play.lab.counters["taken in use"] += 1
             play.world.problem(f"{words[0]} of a query in use: {said}")
+
+    def purge_beside(self, key: tuple[str, str]) -> None:
+        """Purges the query while a task lists it, and recalls it.
+
+        Args:
+            key: Process and thread of the task, which is held before it writes the entry.
+        """
+        play = self._play
+        gen = play.people.gen()
+        if gen is None:
+            return
+        play.lab.counters["purges while a task lists the query"] += 1
+        status, said = play.lab.command("purge", "--gen", gen, "--yes", "--force")
+        if status:
+            play.world.problem(f"purge --force: {said}")
+        play.is_purged = True
+        play.proceed(key)
+        play.is_purged = False
+        names = play.lab.redis("HKEYS", keys.checkpoints(tenant=""))
+        if left := [name for name in names if name.startswith(gen.encode())]:
+            play.lab.counters["listed after a purge"] += 1
+            play.world.problem(f"a purged query is listed: {left}")
+        status, said = play.lab.command("purge", "--gen", gen, "--recall")
+        if status:
+            play.world.problem(f"purge --recall: {said}")
 
     def purge_of_python(self) -> None:
         """Attempts to purge Python stores in use, whose process shows only its commits."""
@@ -100,14 +126,14 @@ class Administrators:
 
     # ---- a query that is stopped ------------------------------------------------------------
 
-    def rewind(self) -> None:
-        """The query is stopped, and goes back by some batches."""
+    def rewind(self, *, by: int | None = None) -> None:
+        """Stops the query, and rewinds it by a number of batches; by default a random one."""
         play = self._play
         last = len(play.world.logged) - 1
         oldest = max(0, last - _BACK_MAX + 1, play.world.oldest - 1)
         if last < oldest or not play.stop_all():
             return
-        to_batch = play.dice.between(oldest, last)
+        to_batch = play.dice.between(oldest, last) if by is None else max(oldest, last - by)
         words = ("rewind", "--checkpoint", str(play.folder), "--to-batch", str(to_batch), "--yes")
         status, said = play.lab.command(*words, *self._forced())
         play.lab.counters["rewinds"] += 1
@@ -128,6 +154,8 @@ class Administrators:
             self._lose(f"{{rs:{gen}:0:{play.dice.below(PARTITIONS)}:")
             force = self._forced()
         else:
+            if play.has_python:
+                play.python.write()
             play.lab.redis("FLUSHDB")
             play.python.server_lost_all()
             if play.processors is not None:

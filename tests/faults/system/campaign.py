@@ -32,6 +32,7 @@ _FORBIDDEN = (
     "memory left",
     "keys left",
     "problems of maintain",
+    "listed after a purge",
 )
 
 _REQUIRED = (
@@ -50,6 +51,7 @@ _REQUIRED = (
     "maintenance by Spark",
     "maintenance by Python",
     "searches for vanished checkpoints",
+    "purges while a task lists the query",
     "purge of a query in use",
     "rewind of a query in use",
     "restore of a query in use",
@@ -58,6 +60,7 @@ _REQUIRED = (
     "restores",
     "state readers",
     "reads by Python",
+    "reads of what was published last",
     "signs of life looked at",
     "time went by",
     "folders moved",

@@ -194,6 +194,8 @@ class Executors:
         fair = error.kind in _LOSES and (
             job.disputed or not task.is_wanted or rivals > 0 or other_gen or forgotten
         )
+        # It names the purge, which is recalled at once.
+        fair |= self._play.is_purged and "purge" in error.told
         late = not task.is_wanted and error.kind not in ("FORMAT", "HANG", "MEMORY")
         if not fair and not late:
             self._play.lab.counters["false errors"] += 1

@@ -110,6 +110,10 @@ def _nothing(*_: object, **__: object) -> None:
     return None
 
 
+def _no(*_: object) -> bool:
+    return False
+
+
 _IDENTITY = f"{_SPARK}/checkpoint/CheckpointIdentity.scala"
 _REGISTRY = f"{_SPARK}/executor/ExecutorRegistry.scala"
 _ENTRY = f"{_SPARK}/checkpoint/QueryEntry.scala"
@@ -215,6 +219,16 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
     ),
     Mutant(
+        "listed-without-a-second-look",
+        "who enters a query in the list looks for a purge behind the entry",
+        ((f"{_CORE}/protocol/RunRegistry.scala", "if (isPurged) {", "if (what.isEmpty) {"),),
+    ),
+    Mutant(
+        "latest-without-a-second-look",
+        "who opened the newest version looks behind that whether the query went back",
+        patches=(("redis_state.reader.versions._went_back", _no),),
+    ),
+    Mutant(
         "purge-of-what-is-used",
         "a checkpoint that may be in use is not purged without --force",
         patches=(("redis_state.cli.operate.purge.refuse_if_used", _nothing),),
@@ -224,8 +238,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "the age of a checkpoint counts from its last use",
         patches=(
             (
-                "redis_state.maintain.vanished.Look.used_ms",
-                property(lambda look: look.info.seen_ms),
+                "redis_state.maintain.vanished.SeenCheckpoint.used_ms",
+                property(lambda seen: seen.info.seen_ms),
             ),
         ),
     ),

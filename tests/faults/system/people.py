@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import redis_state
+from redis_state.backend.client import Client
 from tests.faults.system.jvm import SaidError
 from tests.faults.system.world import PARTITIONS, Job, parsed
 
@@ -18,6 +22,8 @@ _BEAT_MS = 50_000
 _JUMPS_MS = (40_000, _HOUR_MS, _DAY_MS, 31 * _DAY_MS)
 _STORE_HASH = "37a8eec1ce19687d"
 _READERS_MAX = 3
+_REQUESTS = 4
+"""Requests of a reader, between two of which the query goes on."""
 
 
 class People:
@@ -110,6 +116,26 @@ class People:
         if got not in [sorted([*a.items(), *b.items()]) for a in known[0] for b in known[1]]:
             play.lab.counters["wrong"] += 1
             play.world.problem(f"Python's reader got {got} as version {version}, not of {known}")
+
+    def latest_reader(self) -> None:
+        """Reads what was published last; the query goes on, or back, between two requests."""
+        play, gen = self._play, self.gen()
+        if not play.world.logged or gen is None:
+            return
+        with redis_state.connect(play.lab.url) as reader:
+            if gen not in [info.gen for info in reader.queries()]:
+                return
+            operator = reader.query(gen).operator()
+            with _before_request(play.dice.below(_REQUESTS), play.go_on):
+                found = list(operator.items(at="latest"))
+        got = sorted((key["k"], value["v"]) for key, value in found)
+        play.lab.counters["reads of what was published last"] += 1
+        if play.world.problems:
+            return
+        known = [sorted([*a.items(), *b.items()]) for a, b in play.world.versions()]
+        if got not in known:
+            play.lab.counters["wrong"] += 1
+            play.world.problem(f"Python's reader got {got} as the latest version, not of {known}")
 
     # ---- time and signs of life -------------------------------------------------------------
 
@@ -218,3 +244,19 @@ class People:
         self._python_reader()
         play.administrators.maintain()
         play.python.look()
+
+
+@contextmanager
+def _before_request(number: int, act: Callable[[], None]) -> Iterator[None]:
+    """Calls `act` once, before this request of any client; the requests of `act` do not count."""
+    call, left = Client.call, number
+
+    def counted(client: Client, *args: Any, **given: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left == -1:
+            act()
+        return call(client, *args, **given)
+
+    with mock.patch.object(Client, "call", counted):
+        yield

@@ -228,10 +228,15 @@ class Processors:
             try:
                 self.start()
                 self._evaluate(self.frame())
-            except StateError:
-                self.play.lab.counters["losses told to a processor"] += 1
+            except StateError as error:
+                self.play.told_loss("a processor", error)
             else:
                 self.wrong("a batch went on from nothing", "wrong")
+            # The start has entered the name anew.
+            for gen in self.gens():
+                status, said = self.play.lab.command("purge", "--gen", gen, "--yes", "--now")
+                if status:
+                    self.wrong(f"purge: {said}", "false errors")
         self._begin()
 
     def in_peace(self) -> None:

@@ -216,8 +216,8 @@ class PythonStores:
             provider = self._new_provider()
             try:
                 provider.get_store(self._version)
-            except StateError:
-                self._play.lab.counters["losses told to Python"] += 1
+            except StateError as error:
+                self._play.told_loss("Python", error)
             else:
                 self._play.world.problem(f"{self.name}: opened a version that is lost")
             finally:

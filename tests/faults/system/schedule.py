@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from redis_state.errors import Kind, StateError
 from tests.faults.oracle.dice import Dice
 from tests.faults.system.administrators import Administrators
 from tests.faults.system.executors import Executors
@@ -21,7 +22,14 @@ _PAD_BYTES = 200_000
 _LOOKS, _PAUSE_S = 100, 0.02
 
 _RENAME = "rename:_redis_state"
-_POINTS = (_RENAME, _RENAME, "open:_redis_state", "delete:_redis_state")
+_LISTING = "listing"
+_POINTS = (_RENAME, _RENAME, "open:_redis_state", "delete:_redis_state", _LISTING)
+
+_BESIDE_MAX = 60
+"""Steps of a query that is rewound while somebody reads, until a partition is written anew."""
+
+_UNLOADED_MAX = 3
+"""Providers, also of ended runs, that are unloaded while the last run has its own."""
 
 Step = Callable[[], None]
 
@@ -47,9 +55,11 @@ class Schedule:
         self.kills = int(self.dice.one_in(4))
         self.unloads_on_commit = self.dice.one_in(3)
         self.has_python = self.dice.one_in(3)
-        self.copies = self.dice.one_in(3)
+        self.copies = self.dice.one_in(2)
+        self.is_purged = False
         self.jobs: list[Job] = []
         self.held: dict[tuple[str, str], Callable[[str | None, SaidError | None], None]] = {}
+        self.listing: set[tuple[str, str]] = set()
         self.executors = [lab.take_process() for _ in range(2)]
         self.processes = list(self.executors)
         self.work = Executors(self)
@@ -83,10 +93,13 @@ class Schedule:
         if self.processors is not None and dice.one_in(4):
             self.processors.act()
             return
+        if self.listing and dice.one_in(3):
+            self.administrators.purge_beside(dice.choice(sorted(self.listing)))
+            return
         if self.held and dice.one_in(6):
             self.proceed(dice.choice(list(self.held)))
             return
-        roll = dice.below(44)
+        roll = dice.below(45)
         if roll < 24:
             self._work()
         elif roll == 24:
@@ -106,7 +119,10 @@ class Schedule:
         elif roll < 40:
             people.act(roll - 33)
         elif roll == 40:
-            self.administrators.rewind() if dice.one_in(2) else self.administrators.restore()
+            restores = self.copies and dice.one_in(2)
+            self.administrators.restore() if restores else self.administrators.rewind()
+        elif roll == 44:
+            people.latest_reader()
         elif not self.has_python:
             self._work()
         elif roll < 43:
@@ -132,6 +148,25 @@ class Schedule:
     def is_free(self, process: str) -> bool:
         """Returns whether no thread of the process is held."""
         return all(name != process for name, _ in self.held)
+
+    def go_on(self) -> None:
+        """Advances the query between two requests of a reader, or rewinds it."""
+        goal = self.dice.below(4)
+        if self.dice.one_in(2):
+            # So that the same version is written anew.
+            self.administrators.rewind(by=1)
+            for _ in range(_BESIDE_MAX):
+                if len(self.world.unwritten) < PARTITIONS or self.world.problems:
+                    break
+                self._work_again()
+        for _ in range(goal):
+            if not self.world.problems:
+                self._work_again()
+
+    def _work_again(self) -> None:
+        if not any(job.alive for job in self.jobs):
+            self.start_job()
+        self._work()
 
     # ---- drivers ----------------------------------------------------------------------------
 
@@ -287,8 +322,16 @@ class Schedule:
         if process in self.executors:
             self.executors.remove(process)
         self.held = {key: then for key, then in self.held.items() if key[0] != process}
+        self.listing = {key for key in self.listing if key[0] != process}
         self.work.killed(process)
         self.people.killed(process)
+
+    def told_loss(self, whom: str, error: StateError) -> None:
+        """Counts an error that reports the loss of a whole server; any other kind is wrong."""
+        if error.kind is Kind.STATE_LOST:
+            self.lab.counters[f"losses told to {whom}"] += 1
+        else:
+            self.world.problem(f"a loss was told to {whom} as {error}")
 
     # ---- threads that are held --------------------------------------------------------------
 
@@ -302,21 +345,25 @@ class Schedule:
         may_hold: bool = False,
     ) -> None:
         """Runs a command on a thread; sometimes the thread is held amid a step of a file."""
-        pause = self.dice.choice(_POINTS) if may_hold and self.dice.one_in(5) else "-"
+        pause = self.dice.choice(_POINTS) if may_hold and self.dice.one_in(4) else "-"
         try:
             said = self.lab.jvm.run(process, *words, thread=thread, pause=pause)
         except SaidError as error:
             then(None, error)
             return
         if said is None:
-            self.lab.counters["held between two steps of a file"] += 1
             self.held[(process, thread)] = then
+            if pause == _LISTING:
+                self.listing.add((process, thread))
+            else:
+                self.lab.counters["held between two steps of a file"] += 1
         else:
             then(said, None)
 
     def proceed(self, key: tuple[str, str]) -> None:
         """A thread that was held goes on."""
         then = self.held.pop(key)
+        self.listing.discard(key)
         try:
             then(self.lab.jvm.proceed(*key), None)
         except SaidError as error:
@@ -332,6 +379,19 @@ class Schedule:
             if job.alive:
                 self.end_job(job, politely=job.phase != "start")
         self.people.before_the_end()
+        self._alone()
+        if self.world.problems:
+            return
+        acts: list[Step] = [self.people.latest_reader] if self.dice.one_in(2) else []
+        if self.copies and self.dice.one_in(2):
+            acts.append(self.administrators.restore)
+        for act in acts:
+            act()
+        if acts and self.stop_all():
+            self._alone()
+
+    def _alone(self) -> None:
+        """A run that has everything to itself works, and then all state is there."""
         if self.processors is not None:
             self.processors.in_peace()
         if self.world.problems:
@@ -346,6 +406,8 @@ class Schedule:
                 self.proceed(next(iter(self.held)))
         else:
             self.world.problem(f"{job.name}, alone, does not get on: {job}")
+        for _ in range(self.dice.below(_UNLOADED_MAX + 1)):
+            self.work.unload()
         if not self.world.problems:
             self.people.look_at_everything()
             self.end_job(job, politely=True)

@@ -94,6 +94,7 @@ class World:
     Attributes:
         tokens: Of the batches of the offset log.
         logged: Uids of each batch of the commit log.
+        timelines: Tokens that the offset log had each time before it was taken back.
         problems: Rules that were broken.
         unwritten: Partitions that nobody wrote since the logs were taken back. What was confirmed
             before is read live until then.
@@ -102,6 +103,7 @@ class World:
     def __init__(self, dice: Dice) -> None:
         self.tokens: list[int] = []
         self.logged: list[list[str]] = []
+        self.timelines: list[list[int]] = []
         self.problems: list[str] = []
         self.unwritten: set[int] = set()
         self._dice = dice
@@ -116,6 +118,14 @@ class World:
         """Expected rows of a version that the logs name."""
         return rows_of(self.tokens[:version], partition)
 
+    def versions(self) -> list[list[Rows]]:
+        """Rows of both partitions in each version that the query has ever written."""
+        return [
+            [rows_of(tokens[:version], number) for number in range(PARTITIONS)]
+            for tokens in (*self.timelines, self.tokens)
+            for version in range(len(tokens) + 1)
+        ]
+
     def uid(self, version: int, partition: int) -> str:
         """Of the attempt that the commit log names."""
         return self.logged[version - 1][partition] if version else "-"
@@ -129,6 +139,7 @@ class World:
     def go_back(self, batch: int) -> None:
         """Spark's logs end with this batch now."""
         self._newest_ever = max(self._newest_ever, len(self.logged))
+        self.timelines.append(list(self.tokens))
         del self.tokens[batch + 1 :], self.logged[batch + 1 :]
         self.unwritten = set(range(PARTITIONS))
 

@@ -55,10 +55,15 @@ private object ProcessLoader {
   private val Makers =
     Set("newFixedThreadPool", "newSingleThreadExecutor", "newSingleThreadScheduledExecutor")
 
-  /** Pools come from [[Pools]]. */
+  private val Registry = "org/redisstate/core/protocol/RunRegistry"
+  private val WorkerClass = "org/apache/spark/sql/redisstate/system/Worker"
+  private val Listing = "listing"
+
+  /** Pools come from [[Pools]], and a thread can be held where it begins to list a checkpoint. */
   private def rewired(bytes: Array[Byte]): Array[Byte] = {
     val writer = new ClassWriter(0)
-    new ClassReader(bytes).accept(
+    val reader = new ClassReader(bytes)
+    reader.accept(
       new ClassVisitor(Opcodes.ASM9, writer) {
         override def visitMethod(
             access: Int,
@@ -69,6 +74,18 @@ private object ProcessLoader {
           new MethodVisitor(
             Opcodes.ASM9,
             super.visitMethod(access, name, descriptor, signature, exceptions)) {
+            override def visitCode(): Unit = {
+              super.visitCode()
+              if (reader.getClassName == Registry && name == "enter") {
+                super.visitLdcInsn(Listing)
+                super.visitMethodInsn(
+                  Opcodes.INVOKESTATIC,
+                  WorkerClass,
+                  "at",
+                  "(Ljava/lang/String;)V",
+                  false)
+              }
+            }
             override def visitMethodInsn(
                 opcode: Int,
                 owner: String,
