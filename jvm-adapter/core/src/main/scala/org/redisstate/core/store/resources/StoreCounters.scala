@@ -19,6 +19,29 @@ final class StoreCounters {
   /** Part of `bucketsLoaded` that had been here before and did not find room to stay. */
   val bucketsReloaded: AtomicLong = new AtomicLong
   val snapshots: AtomicLong = new AtomicLong
+
+  /** From the opening of a version to the commit of the next one: the task has it. */
+  val workNs: AtomicLong = new AtomicLong
+
+  /** Look-ups that had to wait for a bucket that was not decoded in memory, and their time. */
+  val misses: AtomicLong = new AtomicLong
+  val missNs: AtomicLong = new AtomicLong
+
+  /** Time in which room was made for what was about to be read. */
+  val roomNs: AtomicLong = new AtomicLong
+
+  /** Parts of commits: encoding blocks, and waiting for those on their way to the server. */
+  val encodeNs: AtomicLong = new AtomicLong
+  val stageNs: AtomicLong = new AtomicLong
+
+  /** Time in which layers were folded or merged in the background. */
+  val foldNs: AtomicLong = new AtomicLong
+
+  /** Deltas of loaded versions. */
+  val deltasLoaded: AtomicLong = new AtomicLong
+
+  /** The version that was opened or committed last. */
+  val version: AtomicLong = new AtomicLong
 }
 
 private[store] object StoreCounters {
