@@ -23,7 +23,7 @@ final class StoreCounters {
   /** From the opening of a version to the commit of the next one: the task has it. */
   val workNs: AtomicLong = new AtomicLong
 
-  /** Look-ups that had to wait for a bucket that was not decoded in memory, and their time. */
+  /** Number of look-ups that waited for a bucket from Redis, and their time. */
   val misses: AtomicLong = new AtomicLong
   val missNs: AtomicLong = new AtomicLong
 

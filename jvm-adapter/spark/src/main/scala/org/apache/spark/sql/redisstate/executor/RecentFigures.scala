@@ -21,7 +21,7 @@ private[redisstate] final class RecentFigures(startedNs: Long) {
   @GuardedBy("this") private var closed = Figures.Zero
   @GuardedBy("this") private var providers = 0L
 
-  /** Where the window began, and where the next one will; none before the first report. */
+  /** Begin of this window and of the next one; none before the first report. */
   @GuardedBy("this") private var before, next = Option.empty[Mark]
 
   /** Counts a provider that begins to serve the partition. */
