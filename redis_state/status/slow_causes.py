@@ -140,8 +140,8 @@ def _why_loads(of: StoreFigures, seen: str) -> Iterator[SlowCause]:
         yield cause_of(
             of,
             SlowCauseKind.LOST_EXECUTORS,
-            f"{seen}. {len(executors)} executors serve the partitions now, and their numbers reach "
-            f"{max(numbers)}: others were lost or given back.",
+            f"{seen}. Partitions are served by {len(executors)} now, but numbers of executors "
+            f"reach {max(numbers)}: others were lost or given back.",
             "A new executor has no state in memory. Look why executors end (memory, spot "
             "instances), and switch dynamic allocation off for this query.",
         )
