@@ -52,7 +52,7 @@ class ServerLoad:
 
 
 def loads_of(client: Client, *, now_s: int) -> list[ServerLoad]:
-    """Samples all servers, each for a second.
+    """Samples all servers over one second.
 
     Args:
         now_s: Time of the server, in seconds since 1970.
@@ -60,29 +60,43 @@ def loads_of(client: Client, *, now_s: int) -> list[ServerLoad]:
     Raises:
         UnavailableError: A server gives no answer.
     """
-    return list(client.over_parts(_WHAT, lambda part: [_sampled(part, now_s)]))
-
-
-def _sampled(client: Client, now_s: int) -> ServerLoad:
-    unknown: list[str] = []
-    before = _Sample.of(client)
-    ping_us = _ping_us(client)
-    slow = _slow(client, now_s)
-    if slow is None:
-        unknown.append("slow commands of the server: the user has no right to SLOWLOG")
-    busy: float | None = None
-    commands: tuple[tuple[str, float], ...] = ()
-    if before is None:
-        unknown.append("load of the server: the user has no right to INFO")
-    else:
+    firsts = list(client.over_parts(_WHAT, lambda part: [_First.of(part, now_s)]))
+    seconds: list[_Sample | None] = []
+    if any(one.sample is not None for one in firsts):
         client.clock.sleep_s(SAMPLE_S)
-        after = _Sample.of(client)
-        if after is not None and after.at_s > before.at_s:
-            busy = min(1.0, max(0.0, after.cpu_s - before.cpu_s) / (after.at_s - before.at_s))
-            commands = after.since(before)
-    if ping_us is None:
-        unknown.append("round trip from here: the user has no right to PING")
-    return ServerLoad(ping_us, busy, commands, slow, tuple(unknown))
+        seconds = list(client.over_parts(_WHAT, lambda part: [_Sample.of(part)]))
+    if len(seconds) != len(firsts):
+        # No server may be asked, or the servers changed.
+        seconds = [None] * len(firsts)
+    return [first.load(second) for first, second in zip(firsts, seconds, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class _First:
+    """Replies of one server before the wait."""
+
+    sample: _Sample | None
+    ping_us: int | None
+    slow: tuple[SlowCommands, ...] | None
+
+    @staticmethod
+    def of(client: Client, now_s: int) -> _First:
+        return _First(_Sample.of(client), _ping_us(client), _slow(client, now_s))
+
+    def load(self, after: _Sample | None) -> ServerLoad:
+        busy: float | None = None
+        commands: tuple[tuple[str, float], ...] = ()
+        if self.sample is not None and after is not None and after.at_s > self.sample.at_s:
+            spent_s = after.cpu_s - self.sample.cpu_s
+            busy = min(1.0, max(0.0, spent_s / (after.at_s - self.sample.at_s)))
+            commands = after.since(self.sample)
+        unknown = {
+            "slow commands of the server: the user has no right to SLOWLOG": self.slow is None,
+            "load of the server: the user has no right to INFO": self.sample is None,
+            "round trip from here: the user has no right to PING": self.ping_us is None,
+        }
+        said = tuple(line for line, is_missing in unknown.items() if is_missing)
+        return ServerLoad(self.ping_us, busy, commands, self.slow, said)
 
 
 @dataclass(frozen=True, slots=True)

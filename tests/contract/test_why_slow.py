@@ -118,7 +118,8 @@ def test_damaged_times_are_left_out(scene: Scene, times: object) -> None:
 
 def test_reader_without_further_rights_learns_what_reports_say(scene: Scene) -> None:
     rules = acl.rules(acl.Role.READER, version="7.0")
-    scene.client.execute_command("ACL", "SETUSER", "watcher", *rules, ">secret")
+    setuser = ("ACL", "SETUSER", "watcher", *rules, ">secret")
+    scene.client.execute_command(*setuser)  # type: ignore[no-untyped-call]  # it has no types
     scene.report(retries=9)
     found = scene.diagnosed(username="watcher", password="secret")
     assert kinds(found) == [SlowCauseKind.RETRIES]

@@ -45,13 +45,13 @@ def diagnosed(
         changes: Numbers; also `executor`.
         status: Members of each partition's status.
     """
-    confirmed = {"confirmed": 20, "newest": 20, "snapshot": 12, "wanted": 10, **status}
+    members: dict[str, Any] = {"confirmed": 20, "snapshot": 12, "wanted": 10, **status}
     store = StoreStatus(
         0,
         "default",
         "agg",
         (),
-        tuple(PartitionStatus(0, "default", number, **confirmed) for number in range(partitions)),
+        tuple(PartitionStatus(0, "default", number, **members) for number in range(partitions)),
     )
     query = QueryStatus("0" * 32, "id", "q", 1, 1, 1, "run", 1, 1, (store,))
     totals = {}

@@ -285,8 +285,12 @@ private[redisstate] object ExecutorRegistry extends Logging {
   private def recent(instance: Instance): JObject = {
     val memory = Option(synchronized(budget)).map(b =>
       ("localBytes" -> b.usedBytes) ~ ("localMax" -> b.bytesMax)).getOrElse(JObject())
-    "recent" -> (instance.recent.report(instance.client, instance.counters, System.nanoTime()) ~
-      memory)
+    val counted = instance.counters
+    "recent" -> (instance.recent.report(
+      RecentFigures.of(instance.client, counted),
+      counted.version.get,
+      instance.client.retries,
+      System.nanoTime()) ~ memory)
   }
 
   private def attempt(what: String)(work: => Unit): Unit =

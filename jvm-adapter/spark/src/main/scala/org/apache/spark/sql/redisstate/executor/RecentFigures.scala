@@ -30,32 +30,34 @@ private[redisstate] final class RecentFigures(startedNs: Long) {
   /** Keeps the figures of a provider that ends. */
   def end(figures: Figures): Unit = synchronized { closed = closed.plus(figures) }
 
-  /** Returns the members of the window that ends now; those that are 0 are left out. */
-  def report(client: PartitionClient, counted: StoreCounters, nowNs: Long): JObject =
-    synchronized {
-      val now = Mark(
-        nowNs,
-        closed.plus(of(client, counted)),
-        Map(
-          "providers" -> providers,
-          "versions" -> counted.version.get,
-          "retries" -> client.retries))
-      val start = Mark(
-        startedNs,
-        Figures.Zero,
-        Map("versions" -> (counted.version.get - counted.commits.get), "retries" -> client.retries))
-      if (before.isEmpty) before = Some(start)
-      if (next.isEmpty) next = before
-      if (next.forall(nowNs - _.ns >= WindowNs)) {
-        before = next
-        next = Some(now)
-      }
-      now.since(before.getOrElse(start))
+  /**
+   * Returns the members of the window that ends now; those that are 0 are left out.
+   *
+   * @param figures of the provider that serves the partition
+   * @param version that it opened or committed last
+   * @param retries of the process, for all partitions
+   */
+  def report(figures: Figures, version: Long, retries: Long, nowNs: Long): JObject = synchronized {
+    val all = closed.plus(figures)
+    val started = version - all.numbers.getOrElse("commits", 0L)
+    if (before.isEmpty) {
+      before = Some(Mark(startedNs, Figures.Zero, Map("versions" -> started, "retries" -> retries)))
+      next = before
     }
+    val now = Mark(
+      nowNs,
+      all,
+      Map("providers" -> providers, "versions" -> version, "retries" -> retries))
+    if (next.forall(nowNs - _.ns >= WindowNs)) {
+      before = next
+      next = Some(now)
+    }
+    before.fold(JObject())(now.since)
+  }
 }
 
 private[redisstate] object RecentFigures {
-  private val WindowNs = TimeUnit.MINUTES.toNanos(5)
+  private[executor] val WindowNs = TimeUnit.MINUTES.toNanos(5)
 
   /** @param classes numbers of opening calls by their time */
   final case class Figures(numbers: ListMap[String, Long], classes: Seq[Long]) {
