@@ -11,7 +11,7 @@ from redis_state.status.slowness import SlowCause, SlowCauseKind
 COMMITS_MIN = 5
 SHARE = 0.2
 _SLOW_US = 4_000
-_BUSY = 0.7
+BUSY = 0.7
 _SLOW_COMMANDS_US = 500_000
 _WAIT_US = 2_000
 _RETRIES = 3
@@ -68,7 +68,7 @@ def _round_trips(of: StoreFigures, servers: Servers) -> Iterator[SlowCause]:
     mean = of.number("redisUs") / max(1, of.number("roundTrips"))
     if max(most, mean) < _SLOW_US:
         return
-    busy = [one for one in servers if one.busy is not None and one.busy >= _BUSY]
+    busy = [one for one in servers if one.busy is not None and one.busy >= BUSY]
     slow = [one for server in servers for one in server.slow or ()]
     slow_us = sum(one.total_us for one in slow)
     spread = (

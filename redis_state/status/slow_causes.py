@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from redis_state.protocol.instances import Totals
 from redis_state.status.query_status import PartitionStatus, QueryStatus
 from redis_state.status.slow_calls import (
+    BUSY,
     COMMITS_MIN,
     SHARE,
     Servers,
@@ -71,6 +72,7 @@ def slowness_of(
             )
     judged = [one for one in stores if one.commits >= COMMITS_MIN]
     causes = [cause for one in judged for check in _CHECKS for cause in check(one, servers)]
+    causes = [cause for cause in causes if not _is_explained(cause, causes, servers)]
     causes += _maintenance_behind(query)
     order = list(SlowCauseKind)
     causes.sort(key=lambda cause: order.index(cause.kind))
@@ -78,6 +80,16 @@ def slowness_of(
         tuple(time for one in stores for time in _times(one)),
         tuple(_once_a_query(causes)),
         tuple(dict.fromkeys(unknown)),
+    )
+
+
+def _is_explained(cause: SlowCause, causes: Sequence[SlowCause], servers: Servers) -> bool:
+    """Returns whether a busy server is but the effect of large commits."""
+    return (
+        cause.kind is SlowCauseKind.SERVER_BUSY
+        and any(one.kind in _LARGE for one in causes)
+        and not any((one.busy or 0.0) >= BUSY for one in servers)
+        and all(slow.name in _OF_COMMITS for one in servers for slow in one.slow or ())
     )
 
 
@@ -106,6 +118,9 @@ def _once_a_query(causes: Sequence[SlowCause]) -> Iterator[SlowCause]:
         yield one
 
 
+_LARGE = {SlowCauseKind.LARGE_VALUES, SlowCauseKind.LARGE_COMMITS}
+_OF_COMMITS = {"evalsha", "exec", "hset", "hmget", "hgetall", "hlen"}
+"""Names of slow commands that a store itself sends."""
 _OF_AN_OPERATOR = {SlowCauseKind.OUTSIDE_THE_STORE, SlowCauseKind.UNEVEN_PARTITIONS}
 
 

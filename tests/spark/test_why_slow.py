@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
-from pyspark.sql import Column, DataFrame, SparkSession, functions
+from pyspark.sql import DataFrame, SparkSession, functions
 from pyspark.sql.types import LongType
 
 from redis_state import connect
@@ -24,7 +24,7 @@ from tests.support.redis_server import RedisServer
 from tests.support.spark_sessions import kept
 from tests.support.tcp_proxy import Fault, TcpProxy
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.usefixtures("warm")]
 
 BATCHES = 8
 KEYS = 8
@@ -123,6 +123,17 @@ class Prepared:
     def _java(self, name: str) -> Any:
         # No public name leads there.
         return getattr(getattr(self.spark.sparkContext._jvm, f"{name}$"), "MODULE$")
+
+
+@pytest.fixture(scope="module")
+def warm(
+    spark: SparkSession,
+    shared_redis_server: RedisServer,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """Runs a query first: a JVM that has just begun is slow by itself."""
+    streams = Streams(spark, tmp_path_factory.mktemp("warm"))
+    Prepared(spark, streams).diagnosed(shared_redis_server)
 
 
 @pytest.fixture
@@ -268,14 +279,11 @@ def test_connections_that_break(prepared: Prepared, redis_server: RedisServer) -
 def sleeping(seconds: Callable[[str], float]) -> Callable[[DataFrame], DataFrame]:
     """Counts with a Python function behind them that sleeps for each key."""
 
-    @functions.udf(LongType())
-    def slept(key: str, count: int) -> int:
-        time.sleep(seconds(key))
-        return count
+    # Spark does not know the types of a plain function's arguments.
+    slept = functions.udf(lambda key: time.sleep(seconds(key)), LongType())
 
     def build(rows: DataFrame) -> DataFrame:
-        count: Column = functions.col("count")
-        return counts(rows).select("k", slept("k", count))
+        return counts(rows).select("k", "count", slept("k"))
 
     return build
 

@@ -184,6 +184,14 @@ def test_change_of_a_healthy_query_is_the_cause(
     assert cause.advice
 
 
+def test_server_that_large_values_keep_busy_is_no_cause_of_its_own() -> None:
+    own = ServerLoad(300, 0.1, (), (SlowCommands("evalsha", 9, 900_000, 200_000),), ())
+    change = {**LONG_TRIPS, "rows": 40, "bytesSent": 20_000_000, "encodeUs": 200_000}
+    assert kinds(diagnosed(change, servers=[own])) == [SlowCauseKind.LARGE_VALUES]
+    others = [SlowCauseKind.SERVER_BUSY, SlowCauseKind.LARGE_VALUES]
+    assert kinds(diagnosed(change, servers=[BLOCKED])) == others
+
+
 def test_long_loads_are_reported_beside_their_reason() -> None:
     found = diagnosed({"loads": 18, "deltas": 360, "providers": 18})
     assert kinds(found) == [SlowCauseKind.COLD_LOADS, SlowCauseKind.LONG_LOADS]
