@@ -203,14 +203,16 @@ def _memory(of: StoreFigures, _servers: Servers) -> Iterator[SlowCause]:
     used, limit = fullest.get("localBytes", 0), fullest.get("localMax", 0)
     buckets, reloaded = of.number("buckets"), of.number("reloaded")
     again = reloaded >= max(_BUCKETS_MIN, _RELOADED_SHARE * buckets)
+    making_room = of.number("roomUs") > SHARE * of.total_us
     full = limit > 0 and used >= _MEMORY_SHARE * limit and of.per_commit("misses") >= 1
-    if again or full:
+    if again or full or making_room:
         yield cause_of(
             of,
             SlowCauseKind.SMALL_MEMORY,
             f"{reloaded:,} of {buckets:,} buckets were read again because memory had no room for "
             f"them; {of.per_commit('misses'):,.0f} look-ups a batch and partition waited, "
-            f"{ms_text(of.per_commit('missUs'))} in all. The stores of an executor hold "
+            f"{ms_text(of.per_commit('missUs'))} in all, and making room took "
+            f"{ms_text(of.per_commit('roomUs'))}. The stores of an executor hold "
             f"{used:,} of {limit:,} bytes (`localMemory`).",
             "Raise localMemory and the executors' heap, or spread the state over more executors.",
         )

@@ -137,6 +137,12 @@ LONG_TRIPS = {"openUs": 400_000, "commitUs": 400_000, "redisUs": 700_000}
             "hold 9,437,184 of 10,485,760 bytes",
         ),
         (
+            {"missUs": 300_000, "roomUs": 200_000},
+            {},
+            SlowCauseKind.SMALL_MEMORY,
+            "making room took 10 ms",
+        ),
+        (
             {},
             {"confirmed": 900, "snapshot": 100, "oldest": 90},
             SlowCauseKind.MAINTENANCE_BEHIND,
@@ -219,6 +225,8 @@ def test_slowest_partition_is_named() -> None:
         # More versions than usual are wanted.
         ({}, {"confirmed": 900, "snapshot": 100, "oldest": 100, "wanted": 600}),
         ({"rows": 60, "workUs": 60_000}, {"partitions": 8}),
+        # Clocks too coarse for what was measured.
+        ({"openUs": 0, "loadUs": 0, "commitUs": 0, "encodeUs": 0, "workUs": 0}, {"times": ()}),
     ],
 )
 def test_what_is_ordinary_is_no_cause(change: Change, more: dict[str, Any]) -> None:
