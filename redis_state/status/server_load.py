@@ -61,10 +61,10 @@ def loads_of(client: Client, *, now_s: int) -> list[ServerLoad]:
         UnavailableError: A server gives no answer.
     """
     firsts = list(client.over_parts(_WHAT, lambda part: [_First.of(part, now_s)]))
-    seconds: list[_Sample | None] = []
+    seconds: list[_LoadSample | None] = []
     if any(one.sample is not None for one in firsts):
         client.clock.sleep_s(SAMPLE_S)
-        seconds = list(client.over_parts(_WHAT, lambda part: [_Sample.of(part)]))
+        seconds = list(client.over_parts(_WHAT, lambda part: [_LoadSample.of(part)]))
     if len(seconds) != len(firsts):
         # No server may be asked, or the servers changed.
         seconds = [None] * len(firsts)
@@ -75,15 +75,15 @@ def loads_of(client: Client, *, now_s: int) -> list[ServerLoad]:
 class _First:
     """Replies of one server before the wait."""
 
-    sample: _Sample | None
+    sample: _LoadSample | None
     ping_us: int | None
     slow: tuple[SlowCommands, ...] | None
 
     @staticmethod
     def of(client: Client, now_s: int) -> _First:
-        return _First(_Sample.of(client), _ping_us(client), _slow(client, now_s))
+        return _First(_LoadSample.of(client), _ping_us(client), _slow(client, now_s))
 
-    def load(self, after: _Sample | None) -> ServerLoad:
+    def load(self, after: _LoadSample | None) -> ServerLoad:
         busy: float | None = None
         commands: tuple[tuple[str, float], ...] = ()
         if self.sample is not None and after is not None and after.at_s > self.sample.at_s:
@@ -100,7 +100,7 @@ class _First:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sample:
+class _LoadSample:
     """Counters of a server at one moment."""
 
     at_s: float
@@ -108,7 +108,7 @@ class _Sample:
     commands: Mapping[str, int]
 
     @staticmethod
-    def of(client: Client) -> _Sample | None:
+    def of(client: Client) -> _LoadSample | None:
         cpu, stats = client.answers(_WHAT, [("INFO", "cpu"), ("INFO", "commandstats")])
         names = ("used_cpu_sys_main_thread", "used_cpu_user_main_thread")
         found = [_decimal(cpu.get(name)) for name in names] if isinstance(cpu, Mapping) else [None]
@@ -122,9 +122,9 @@ class _Sample:
             for name, one in (stats.items() if isinstance(stats, Mapping) else ())
             if isinstance(one, Mapping) and isinstance(one.get("usec"), int)
         }
-        return _Sample(client.clock.monotonic_s(), sum(seconds), usec)
+        return _LoadSample(client.clock.monotonic_s(), sum(seconds), usec)
 
-    def since(self, before: _Sample) -> tuple[tuple[str, float], ...]:
+    def since(self, before: _LoadSample) -> tuple[tuple[str, float], ...]:
         spent = {name: usec - before.commands.get(name, 0) for name, usec in self.commands.items()}
         total = sum(spent.values())
         most = sorted(spent.items(), key=lambda one: -one[1])[:3]

@@ -144,7 +144,7 @@ def _loads(of: StoreFigures, _servers: Servers) -> Iterator[SlowCause]:
             "from.",
             "Snapshots are added by maintenance: see "
             "spark.sql.streaming.stateStore.maintenanceInterval, look for 'snapshot' in the "
-            "executors' log, or run `redis-state maintain`.",
+            "executors' log, or run `redis-state maintain --once`.",
         )
 
 
