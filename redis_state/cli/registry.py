@@ -18,6 +18,7 @@ from redis_state.cli.look import (
     skew,
     sql,
     why_growing,
+    why_slow,
 )
 from redis_state.cli.move import bootstrap, export, import_, migrate, rescale
 from redis_state.cli.operate import (
@@ -57,7 +58,7 @@ GROUPS = (
     CommandGroup(
         "look",
         "read state and figures, once",
-        (queries, show, get, scan, diff, history, sql, size, skew, hot, why_growing),
+        (queries, show, get, scan, diff, history, sql, size, skew, hot, why_growing, why_slow),
     ),
     CommandGroup("follow", "watch what changes", (changes, top)),
     CommandGroup(

@@ -36,6 +36,7 @@ ERRORS = ("fenced", "lost")
 
 _WHAT = "looking up instances"
 _MEMBERS = ("host", "executor", "run")
+_OPEN_TIMES_MAX = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +92,15 @@ class Totals:
 
     Attributes:
         counts: By the names of docs/format.md, section 9, since the instance was loaded.
+        recent: Numbers of the last minutes, by the names of the member `recent`; ``None`` if the
+            instance does not report them.
+        open_times: Numbers of recent opening calls, by their duration; see there.
     """
 
     instance: Instance
     counts: Mapping[str, int]
+    recent: Mapping[str, int] | None = None
+    open_times: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +168,23 @@ def _parse_totals(raw: bytes) -> Totals | None:
         return None
     if instance is None:
         return None
-    counts = {name: count for name, count in parse_object(raw).items() if is_number(count)}
-    return Totals(instance, counts)
+    parsed = parse_object(raw)
+    recent, times = parsed.get("recent"), []
+    if isinstance(recent, dict):
+        times = recent.get("openTimes", [])
+        recent = _numbers(recent)
+    else:
+        recent = None
+    known = isinstance(times, list) and len(times) <= _OPEN_TIMES_MAX and all(map(is_number, times))
+    return Totals(instance, _numbers(parsed), recent, tuple(times) if known else ())
+
+
+def _numbers(members: Mapping[str, object]) -> dict[str, int]:
+    return {
+        name: value
+        for name, value in members.items()
+        if isinstance(value, int) and is_number(value)
+    }
 
 
 def report_command(id_: PartitionId, instance: Instance, *, ttl_ms: int) -> Command:

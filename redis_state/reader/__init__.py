@@ -16,6 +16,7 @@ from redis_state.reader.query import Query
 from redis_state.reader.view import QueryView
 from redis_state.status.growth_causes import Cause, CauseKind
 from redis_state.status.query_status import Hold, PartitionStatus, QueryStatus, StoreStatus
+from redis_state.status.slowness import SlowCause, SlowCauseKind, Slowness, TimeSpent
 
 __all__ = [
     "Cause",
@@ -34,7 +35,11 @@ __all__ = [
     "QueryStatus",
     "QueryView",
     "Revision",
+    "SlowCause",
+    "SlowCauseKind",
+    "Slowness",
     "StateObjects",
     "StoreStatus",
+    "TimeSpent",
     "state_objects",
 ]

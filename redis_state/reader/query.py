@@ -13,6 +13,7 @@ from redis_state.backend.script import Command
 from redis_state.errors import FormatError, NotFoundError, StateError
 from redis_state.format.header import Family
 from redis_state.ids import PartitionId, StoreId
+from redis_state.protocol.instances import find_counted
 from redis_state.protocol.opening import Opened, open_commands, open_named, read_replies
 from redis_state.protocol.registry import (
     OperatorInfo,
@@ -33,6 +34,9 @@ from redis_state.status.growth_causes import Cause, causes_of
 from redis_state.status.kept_versions import histories
 from redis_state.status.overview import status_of, status_with_older
 from redis_state.status.query_status import QueryStatus
+from redis_state.status.server_load import loads_of
+from redis_state.status.slow_causes import slowness_of
+from redis_state.status.slowness import Slowness
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # in typing from Python 3.11
@@ -90,6 +94,20 @@ class Query(Operators):
         found, *older = status_with_older(self._client, self.info, tenant=self._tenant)
         stores = histories(self._client, found, tenant=self._tenant)
         return causes_of(found, stores, older)
+
+    def why_slow(self) -> Slowness:
+        """Returns where the time of recent batches goes, and the causes of slow ones.
+
+        Reads the reports of executors and manifests, and samples the servers for a second. Changes
+        nothing. See docs/operations.md.
+
+        Raises:
+            UnavailableError: Redis gave no answer before the deadline.
+        """
+        found = self.status()
+        (counted,) = find_counted(self._client, [found.gen], tenant=self._tenant)
+        servers = loads_of(self._client, now_s=found.now_ms // 1000)
+        return slowness_of(found, counted.totals, servers)
 
     def known(self, operator: int, store: str) -> OperatorInfo | None:
         """Returns cached metadata of a store; ``None`` if no call has read any."""

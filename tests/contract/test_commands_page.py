@@ -18,14 +18,22 @@ from redis_state import keys
 from redis_state.cli.main import build_parser, main
 from redis_state.cli.other.completion import commands_of
 from redis_state.protocol.instances import Instance
-from redis_state.reader import CauseKind
+from redis_state.reader import CauseKind, SlowCauseKind
 from tests.contract.planting import QUERY_ID, Planted
 from tests.support.redis_server import RedisServer
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "commands.md"
 README = PAGE.parents[1] / "README.md"
 BLOCK = re.compile(r"^```console\n(.*?)^```", re.DOTALL | re.MULTILINE)
-STATUSES = {"why-growing sessions": 4, "get flights carrier=ZZ --json": 3}
+STATUSES = {"why-growing sessions": 4, "why-slow flights": 4, "get flights carrier=ZZ --json": 3}
+RECENT = {
+    "ms": 412_000, "opens": 90, "openUs": 41_000, "loads": 1, "loadUs": 9_000, "commits": 90,
+    "commitUs": 160_000, "encodeUs": 70_000, "workUs": 9_100_000, "misses": 3_400,
+    "missUs": 7_900_000, "buckets": 6_100, "reloaded": 5_200, "rows": 45_000, "roundTrips": 3_600,
+    "redisUs": 4_100_000, "openTimes": [12, 61, 17], "foldUs": 90_000, "maintenanceUs": 50_000,
+    "versions": 90, "localBytes": 1_061_000_000, "localMax": 1_073_741_824,
+}  # fmt: skip
+"""Report of an executor whose local memory is too small."""
 CARRIERS = ("9E", "AA", "AS", "B6", "DL", "EV", "F9", "FL", "HA", "MQ", "OO", "UA", "US", "VX")
 
 
@@ -65,6 +73,8 @@ def plant(server: RedisServer) -> None:
     for number in range(2):
         owner = Instance(f"worker-{number + 1}", "3", "run").encode()
         client.set(keys.instance(flights.id(number)), owner)
+        report = {"host": f"worker-{number + 1}", "executor": "3", "run": "run", "recent": RECENT}
+        client.hset(keys.totals(flights.gen), f"0:{number}:default", json.dumps(report))
 
 
 @contextmanager
@@ -123,9 +133,13 @@ def test_the_page_shows_what_the_commands_print(redis_server: RedisServer, tmp_p
 def test_the_page_names_every_command_and_every_cause() -> None:
     page = PAGE.read_text("utf-8")
     assert [name for name in commands_of(build_parser()) if f"`{name}`" not in page] == []
-    causes = page.partition("\n## why-growing\n")[2]
+    slow, _, causes = page.partition("\n## why-growing\n")
     assert re.findall(r"^\| `([a-z-]+)` \| ", causes, re.MULTILINE) == [
         str(one) for one in CauseKind
+    ]
+    slow = slow.partition("\n## why-slow\n")[2]
+    assert re.findall(r"^\| `([a-z-]+)` \| ", slow, re.MULTILINE) == [
+        str(one) for one in SlowCauseKind
     ]
 
 

@@ -65,6 +65,7 @@ OF_THE_ODD: tuple[tuple[str, ...], ...] = (
     ("skew", ODD),
     ("hot", ODD),
     ("why-growing", ODD),
+    ("why-slow", ODD),
     ("get", ODD, "carrier=UA"),
     ("history", ODD, "carrier=UA"),
     ("scan", ODD),

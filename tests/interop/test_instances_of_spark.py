@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +19,14 @@ from tests.spark.streams import PROVIDER, REDIS, Streams
 from tests.support.redis_server import RedisServer
 
 pytestmark = pytest.mark.spark
+
+
+def documented_members() -> set[str]:
+    """Members of `recent`, by the table of docs/format.md."""
+    page = (Path(__file__).resolve().parents[2] / "docs" / "format.md").read_text("utf-8")
+    table = page.partition("The member `recent`")[2].partition("\n\n`fenced")[0]
+    rows = [line for line in table.splitlines() if line.startswith("| `")]
+    return {name for row in rows for name in re.findall(r"`([A-Za-z]+)`", row.split("|")[1])}
 
 
 def test_the_executors_of_a_running_query_are_listed(streams: Streams, reader: Reader) -> None:
@@ -64,6 +74,11 @@ def test_the_executors_of_a_running_query_are_listed(streams: Streams, reader: R
     names |= {"rowsWritten", "rowsRemoved", "bytesSent"}
     assert [set(totals.counts) for totals in counted] == [names, names]
     assert [totals.counts["commits"] for totals in counted] == [1, 1]
+    for totals in counted:
+        assert totals.recent is not None
+        assert set(totals.recent) | {"openTimes"} <= documented_members()
+        assert (totals.recent["commits"], totals.recent["versions"]) == (1, 1)
+        assert sum(totals.open_times) >= 1
 
 
 def test_a_state_reader_leaves_the_instances_of_its_query(

@@ -170,6 +170,7 @@ def test_status_covers_all_nodes(cluster: RedisCluster) -> None:
     with connect_reader(cluster.url) as reader:
         (status,) = reader.status()
         assert reader.query("visits").why_growing() == []
+        assert reader.query("visits").why_slow().causes == ()
     ids = [PartitionId(StoreId(status.gen, 0, "default"), number) for number in range(8)]
     assert {cluster.owner_of(keys.meta(id_)) for id_ in ids} == {0, 1}
     assert [one.rows for one in status.partitions] == [1] * 8

@@ -22,6 +22,7 @@ NEED_A_QUERY = {
     "size",
     "skew",
     "why-growing",
+    "why-slow",
 }
 WORK_WITHOUT_A_QUERY = {"maintain", "rescale"}
 TAKE_A_KEY = {"get", "history", "scan"}

@@ -35,6 +35,8 @@ MENTIONS = {
     ("redis_state/exports/manifest.py", "export --to"): "names what wrote a folder",
     ("redis_state/status/growth_causes.py", "scan --columns …"): "columns are the reader's choice",
     ("redis_state/status/growth_causes.py", "skew"): "printed below the query that it is about",
+    ("redis_state/status/slow_causes.py", "skew"): "printed below the query that it is about",
+    ("redis_state/status/slow_causes.py", "rescale"): "the number is the reader's choice",
     ("Block.scala", "doctor"): "a block does not know its checkpoint's folder",
     ("SparkVersion.scala", "conf"): "the command that sets a session up",
     ("RedisStateQueryListener.scala", "migrate"): "the new folder is the reader's choice",
@@ -46,6 +48,7 @@ MENTIONS = {
     ("docs/metrics.md", "acl --reader"): "an option, in a sentence",
     ("docs/errors.md", "purge --recall"): "an option, in a sentence",
     ("docs/reliability.md", "maintain --vanished-after"): "an option, in a sentence",
+    ("docs/operations.md", "acl --reader"): "an option, in a sentence",
     ("docs/rescale.md", "rescale --checkpoint"): "an option, in a sentence",
     ("docs/rescale.md", "rescale 1"): "the arguments stand in the examples",
     ("docs/rescale.md", "purge --checkpoint"): "an option, in a sentence",
@@ -86,6 +89,9 @@ SCENES = {
         "test_what_was_purged_expires_and_comes_back_as_it_was"
     ),
     ("redis_state/status/growth_causes.py", "maintain --once"): (
+        f"{ADVICE}::test_commands_that_only_look_run"
+    ),
+    ("redis_state/status/slow_causes.py", "maintain --once"): (
         f"{ADVICE}::test_commands_that_only_look_run"
     ),
     ("redis_state/status/growth_causes.py", "purge --gen 1"): (

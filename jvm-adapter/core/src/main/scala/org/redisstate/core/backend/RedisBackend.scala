@@ -43,7 +43,7 @@ final class RedisBackend(
     clock: Clock,
     cancelled: () => Boolean,
     firstContact: (Seq[Command] => Seq[AnyRef]) => Unit = _ => (),
-    durability: Durability = Durability.None,
+    val durability: Durability = Durability.None,
     waitMs: Long = 1000L,
     awakeMs: Long = Long.MaxValue)
     extends AutoCloseable {
@@ -52,6 +52,9 @@ final class RedisBackend(
   val roundTrips: AtomicLong = new AtomicLong
   val bytesSent: AtomicLong = new AtomicLong
   val bytesRead: AtomicLong = new AtomicLong
+
+  /** Number of tries that failed and were followed by another one. */
+  val retries: AtomicLong = new AtomicLong
 
   /**
    * Returns a backend with a shorter deadline on the same connections; only this backend closes
@@ -260,6 +263,7 @@ final class RedisBackend(
       }
       val left = end - now
       if (left <= 0 || cancelled()) throw late(what, tries, mayHaveApplied, last)
+      retries.incrementAndGet()
       log.warn("{}: try {} failed ({}), trying again", what, tries: Integer, last.getMessage)
       val ceiling = math.min(BackoffMaxMs, BackoffMinMs << math.min(tries - 1, 10))
       clock.sleep(math.min(left, ThreadLocalRandom.current().nextLong(ceiling / 2, ceiling + 1)))

@@ -74,7 +74,7 @@ final class Base private (
     slots.get(index) match {
       case rows: RowBlock => rows
       case packed: Packed => unpacked(index, packed)
-      case _ => load(index)
+      case _ => Room.missing(room)(load(index))
     }
   }
 

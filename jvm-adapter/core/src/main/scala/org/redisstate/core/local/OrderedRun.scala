@@ -47,7 +47,7 @@ private[local] final class OrderedSlot private (
           replace(packed, rows)
           rows
         }
-      case _ => run.load(index, room)
+      case _ => Room.missing(room)(run.load(index, room))
     }
   }
 

@@ -15,6 +15,9 @@ trait Room {
   /** Returns a reservation, after the rows were counted at their place or dropped. */
   def give(bytes: Long): Unit
 
+  /** Notes that somebody waited for rows that were not here. */
+  def missed(nanos: Long): Unit
+
   /** Notes blocks that had to be read a second time. */
   def readAgain(blocks: Int): Unit
 }
@@ -26,6 +29,7 @@ object Room {
     override def take(bytes: Long): Unit = ()
     override def offer(bytes: Long): Boolean = true
     override def give(bytes: Long): Unit = ()
+    override def missed(nanos: Long): Unit = ()
     override def readAgain(blocks: Int): Unit = ()
   }
 
@@ -34,6 +38,13 @@ object Room {
     room.take(bytes)
     try read
     finally room.give(bytes)
+  }
+
+  /** Runs a read that somebody waits for. */
+  def missing[A](room: Room)(read: => A): A = {
+    val from = System.nanoTime()
+    try read
+    finally room.missed(System.nanoTime() - from)
   }
 
   /** Runs a read if there is room for it. */

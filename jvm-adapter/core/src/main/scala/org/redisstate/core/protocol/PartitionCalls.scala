@@ -12,6 +12,7 @@ private[protocol] final class PartitionCalls(backend: RedisBackend, val id: Part
   val roundTrips: AtomicLong = new AtomicLong
   val bytesSent: AtomicLong = new AtomicLong
   val bytesRead: AtomicLong = new AtomicLong
+  val times: CallTimes = new CallTimes
 
   def script(what: String, script: Script, args: Seq[String]): Seq[AnyRef] =
     this.script(what, script, Nil, args.map(Command.bytes))
@@ -24,12 +25,12 @@ private[protocol] final class PartitionCalls(backend: RedisBackend, val id: Part
       args: Seq[Array[Byte]]): Seq[AnyRef] = {
     roundTrips.incrementAndGet()
     bytesSent.addAndGet(args.iterator.map(_.length.toLong).sum)
-    backend.script(what, script, meta +: idents.map(Keys.segment(id, _)), args)
+    times.timed(backend.script(what, script, meta +: idents.map(Keys.segment(id, _)), args))
   }
 
   def commands(what: String, commands: Seq[Command]): Seq[AnyRef] = {
     roundTrips.incrementAndGet()
-    backend.call(what, commands)
+    times.timed(backend.call(what, commands))
   }
 }
 

@@ -37,6 +37,10 @@ final class PartitionClient(
   def roundTrips: AtomicLong = calls.roundTrips
   def bytesSent: AtomicLong = calls.bytesSent
   def bytesRead: AtomicLong = calls.bytesRead
+  def times: CallTimes = calls.times
+
+  /** Calls of this process to the server that were sent again, for all partitions. */
+  def retries: Long = backend.retries.get
 
   /**
    * @param version None for the newest confirmed one
@@ -51,7 +55,7 @@ final class PartitionClient(
     val args = Seq(runId, wanted, uid.getOrElse("")) ++
       cached.take(CachedMax).flatMap(p => Seq(p.version.toString, p.uid))
     val what = s"open version $wanted of $id"
-    words(calls.script(what, Script.Open, args)) match {
+    words(times.opening(calls.script(what, Script.Open, args))) match {
       case Seq("EMPTY") => Opened(Pin.Empty, held = false, 0, 0, Pin.Empty, Nil)
       case Seq("OK", at, found, held, opened, floor, start, startUid, listed @ _*) =>
         Opened(
@@ -286,11 +290,13 @@ final class PartitionClient(
     val byHash = commands((script, words) => script.byHash(keys, words))
     roundTrips.incrementAndGet()
     bytesSent.addAndGet(byHash.iterator.map(_.bytes).sum)
-    val replies = backend.transaction(
-      what,
-      byHash,
-      Some(isPublished),
-      commands((script, words) => script.byText(keys, words)))
+    val replies = times.timed(
+      backend.transaction(
+        what,
+        byHash,
+        Some(isPublished),
+        commands((script, words) => script.byText(keys, words))),
+      waits = backend.durability.asked)
     replies.init.foreach { staged =>
       words(staged) match {
         case Seq("OK") | Seq("PUBLISHED") => ()

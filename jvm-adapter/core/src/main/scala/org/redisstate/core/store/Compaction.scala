@@ -5,7 +5,7 @@ import java.util.concurrent.atomic.AtomicBoolean
 import org.redisstate.core.ids.PartitionId
 import org.redisstate.core.local.{Content, LayerSizes, Room}
 import org.redisstate.core.store.loading.ContentLoader
-import org.redisstate.core.store.resources.Background
+import org.redisstate.core.store.resources.{Background, StoreCounters}
 
 /**
  * Compacts cached versions: folds their layers into their base, or merges them into one layer.
@@ -15,7 +15,8 @@ private[store] final class Compaction(
     id: PartitionId,
     cache: VersionCache,
     room: Room,
-    sizes: LayerSizes) {
+    sizes: LayerSizes,
+    counters: StoreCounters) {
   import Compaction._
 
   private val isRunning = new AtomicBoolean
@@ -29,7 +30,7 @@ private[store] final class Compaction(
         false,
         true)) {
       Background.helping(s"compaction of $id") {
-        try cache.versions.lastOption.foreach(compact)
+        try StoreCounters.timed(counters.foldNs)(cache.versions.lastOption.foreach(compact))
         finally isRunning.set(false)
       }
     }

@@ -18,6 +18,8 @@ final class OpenVersion private[store] (
     private[store] val held: Boolean,
     private[store] val isAlone: Boolean = false,
     private[store] val byUid: Boolean = false) {
+  private val sinceNs = System.nanoTime()
+
   def pin: Pin = local.pin
 
   /** Rows of the families that are not internal. */
@@ -45,7 +47,7 @@ final class OpenVersion private[store] (
   def changes(family: Int): ChangeIterator = store.changes(local, family)
 
   def write(): WriteSession =
-    new WriteSession(store, local, held, isAlone, byUid, Pin.newUid())
+    new WriteSession(store, local, held, isAlone, byUid, Pin.newUid(), sinceNs)
 
   /**
    * Begins to fill a version that was loaded empty.

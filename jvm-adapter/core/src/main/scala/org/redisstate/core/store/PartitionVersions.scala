@@ -47,7 +47,7 @@ final class PartitionVersions(
   private val loader =
     new VersionLoader(client, validator, counters, room, sizes, () => cache.isClosed)
   private val snapshots = new SnapshotWriter(client, room)
-  private val compaction = new Compaction(client.id, cache, room, sizes)
+  private val compaction = new Compaction(client.id, cache, room, sizes, counters)
 
   /**
    * @param uid of the attempt that wrote the version; None for the one that the query went on with
@@ -70,6 +70,7 @@ final class PartitionVersions(
         loaded
     }
     if (opened.held) confirmed = opened.pin
+    counters.version.set(opened.pin.version)
     log.debug(
       "opened {} version {}: {}",
       client.id,

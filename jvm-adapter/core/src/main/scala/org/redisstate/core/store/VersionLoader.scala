@@ -88,6 +88,7 @@ private[store] final class VersionLoader(
     val isAlone = bottom.nonEmpty || above.headOption.exists(_.head.segment.entry.complete)
     val below = if (isAlone) None else start.map(_.content)
     val deltas = above.filter(_.head.segment.entry.blocks > 0).toSeq
+    counters.deltasLoaded.addAndGet(deltas.size.toLong)
     val content = new ContentLoader(client.segments, loader, counters, room, sizes)
       .over(below, bottom, deltas, layered, once).getOrElse(reload(opened.pin))
     if (once) content.base.counted(false)
@@ -111,7 +112,7 @@ private[store] final class VersionLoader(
     }
 
   /** The rows of a version, as Redis has them now. */
-  def reload(pin: Pin): Content = load(client.reopen(pin), Nil).content
+  def reload(pin: Pin): Content = Room.missing(room)(load(client.reopen(pin), Nil).content)
   private def reloadOnce(pin: Pin): Content = load(client.reopen(pin), Nil, once = true).content
 
   /** The rows of a version bucket by bucket from Redis, for one pass. */

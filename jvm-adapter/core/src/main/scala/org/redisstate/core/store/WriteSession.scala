@@ -21,6 +21,7 @@ import org.redisstate.core.store.resources.StoreCounters
  * @param isAlone whether it begins with nothing, whatever its version holds
  * @param byUid whether the version was asked for by its uid
  * @param uid of this attempt
+ * @param sinceNs when the task opened the version
  */
 final class WriteSession private[store] (
     store: VersionKeeper,
@@ -28,7 +29,8 @@ final class WriteSession private[store] (
     initiallyHeld: Boolean,
     val isAlone: Boolean,
     byUid: Boolean,
-    uid: String)
+    uid: String,
+    sinceNs: Long)
     extends HeldRows {
   import WriteSession._
 
@@ -136,6 +138,7 @@ final class WriteSession private[store] (
   /** @return the new version */
   def commit(): Pin = StoreCounters.timed(store.counters.commitNs) {
     if (!cycle.follow(LifeCycle.BeginCommit)) refuse("commit")
+    store.counters.workNs.addAndGet(System.nanoTime() - sinceNs)
     takeOver()
     val pin = Pin(version + 1, uid)
     val (entry, rest) = encode()
@@ -144,6 +147,7 @@ final class WriteSession private[store] (
     store.install(local, pin, entry, changes.families.table, changes.trimmed())
     store.ended(this)
     store.counters.commits.incrementAndGet()
+    store.counters.version.set(pin.version)
     store.counters.rowsWritten.addAndGet(changes.numWritten)
     store.counters.rowsRemoved.addAndGet(changes.numRemoved)
     log.info(
@@ -205,7 +209,13 @@ final class WriteSession private[store] (
   }
 
   private def encode(): (Entry, Seq[EncodedField]) = {
-    delta.await()
+    StoreCounters.timed(store.counters.stageNs)(delta.await())
+    StoreCounters.timed(store.counters.encodeNs) {
+      StoreCounters.onProcessor(store.counters.encodeCpuNs)(encodeRest())
+    }
+  }
+
+  private def encodeRest(): (Entry, Seq[EncodedField]) = {
     val rest = changes.rest()
     val families = changes.families
     delta.begin(rest.rows.toLong, rest.usedBytes.toLong)

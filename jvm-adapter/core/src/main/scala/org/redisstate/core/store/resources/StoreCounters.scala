@@ -1,5 +1,6 @@
 package org.redisstate.core.store.resources
 
+import java.lang.management.ManagementFactory
 import java.util.concurrent.atomic.AtomicLong
 
 /** Running totals of one partition; the Spark edge turns differences into metrics of a batch. */
@@ -19,9 +20,48 @@ final class StoreCounters {
   /** Part of `bucketsLoaded` that had been here before and did not find room to stay. */
   val bucketsReloaded: AtomicLong = new AtomicLong
   val snapshots: AtomicLong = new AtomicLong
+
+  /** From the opening of a version to the commit of the next one: the task has it. */
+  val workNs: AtomicLong = new AtomicLong
+
+  /** Number of look-ups that waited for a bucket from Redis, and their time. */
+  val misses: AtomicLong = new AtomicLong
+  val missNs: AtomicLong = new AtomicLong
+
+  /** Time in which room was made for what was about to be read. */
+  val roomNs: AtomicLong = new AtomicLong
+
+  /** Parts of commits: encoding blocks, and waiting for those on their way to the server. */
+  val encodeNs: AtomicLong = new AtomicLong
+
+  /** Part of `encodeNs` in which the thread had a processor; 0 where the JVM does not tell. */
+  val encodeCpuNs: AtomicLong = new AtomicLong
+  val stageNs: AtomicLong = new AtomicLong
+
+  /** Time in which layers were folded or merged in the background. */
+  val foldNs: AtomicLong = new AtomicLong
+
+  /** Deltas of loaded versions. */
+  val deltasLoaded: AtomicLong = new AtomicLong
+
+  /** The version that was opened or committed last. */
+  val version: AtomicLong = new AtomicLong
 }
 
 private[store] object StoreCounters {
+  private val threads = ManagementFactory.getThreadMXBean
+  private val knowsCpu = threads.isCurrentThreadCpuTimeSupported
+
+  /** Adds the processor time of a piece of work to a total. */
+  def onProcessor[A](total: AtomicLong)(body: => A): A = if (!knowsCpu) body
+  else {
+    val from = threads.getCurrentThreadCpuTime
+    try body
+    finally {
+      total.addAndGet(threads.getCurrentThreadCpuTime - from)
+      ()
+    }
+  }
 
   /** Adds the nanoseconds of a piece of work to a total: pieces are often shorter than a millisecond. */
   def timed[A](total: AtomicLong)(body: => A): A = {

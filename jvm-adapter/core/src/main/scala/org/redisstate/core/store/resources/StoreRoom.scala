@@ -12,12 +12,18 @@ private[store] final class StoreRoom(
     counters: StoreCounters,
     recount: () => Unit)
     extends Room {
-  override def take(bytes: Long): Unit = budget.take(bytes)
+  override def take(bytes: Long): Unit = StoreCounters.timed(counters.roomNs)(budget.take(bytes))
   override def offer(bytes: Long): Boolean = budget.offer(bytes)
 
   override def give(bytes: Long): Unit = {
     recount()
     budget.give(bytes)
+  }
+
+  override def missed(nanos: Long): Unit = {
+    counters.misses.incrementAndGet()
+    counters.missNs.addAndGet(nanos)
+    ()
   }
 
   override def readAgain(blocks: Int): Unit = {

@@ -36,6 +36,9 @@ private[redisstate] object ExecutorRegistry extends Logging {
   val InstanceTtlMs: Long = 60000L
   private[redisstate] val HeartbeatMs = InstanceTtlMs / 3
 
+  /** Partitions whose recent figures are kept for the next provider. */
+  private val FiguresMax = 4096
+
   /** Waits of one try at most: to connect, to log in, to choose a database and to be answered. */
   private val WaitsATry = 6L
 
@@ -75,6 +78,9 @@ private[redisstate] object ExecutorRegistry extends Logging {
       val quota: Option[StateQuota]) {
     def id: PartitionId = client.id
 
+    /** Of this partition and run in this process; earlier providers count too. */
+    private[ExecutorRegistry] val recent: RecentFigures = recentOf(client.id, runId)
+
     /** Stays true once the instance was unregistered. */
     @GuardedBy("ExecutorRegistry") private[ExecutorRegistry] var isOver = false
 
@@ -98,6 +104,10 @@ private[redisstate] object ExecutorRegistry extends Logging {
 
   @GuardedBy("this") private val backends = mutable.HashMap.empty[ConnectionSettings, Shared]
   @GuardedBy("this") private var budget: MemoryBudget = _
+
+  /** The partitions that were served last, the newest last. */
+  @GuardedBy("this") private val figures =
+    mutable.LinkedHashMap.empty[(PartitionId, String), RecentFigures]
 
   /** Returns the backend of a server; each call needs one `release`. Connects nothing yet. */
   def acquire(settings: ConnectionSettings): RedisBackend = synchronized {
@@ -138,6 +148,7 @@ private[redisstate] object ExecutorRegistry extends Logging {
 
   /** Removes exactly this instance, and no other of its partition. */
   def unregister(settings: ConnectionSettings, instance: Instance): Unit = synchronized {
+    if (!instance.isOver) instance.recent.end(RecentFigures.of(instance.client, instance.counters))
     instance.isOver = true
     backends.get(settings).foreach(_.instances -= instance)
   }
@@ -161,6 +172,14 @@ private[redisstate] object ExecutorRegistry extends Logging {
   def memoryBudget(bytes: Long): MemoryBudget = synchronized {
     if (budget == null) budget = new MemoryBudget(bytes)
     budget
+  }
+
+  private def recentOf(id: PartitionId, runId: String): RecentFigures = synchronized {
+    val found = figures.remove((id, runId)).getOrElse(new RecentFigures(System.nanoTime()))
+    figures.put((id, runId), found)
+    if (figures.size > FiguresMax) figures.remove(figures.head._1)
+    found.begin()
+    found
   }
 
   /** Number of `acquire` calls without their `release`. */
@@ -240,7 +259,7 @@ private[redisstate] object ExecutorRegistry extends Logging {
       InstanceReport(
         instance.id,
         compact(render(members(instance))),
-        compact(render(members(instance) ~ totals(instance))),
+        compact(render(members(instance) ~ totals(instance) ~ recent(instance))),
         isNew = place eq Unreported)
     }
     val found = RunRegistry.reportInstances(shared.backend, reports, InstanceTtlMs)
@@ -261,6 +280,17 @@ private[redisstate] object ExecutorRegistry extends Logging {
       ("commits" -> counted.commits.get) ~ ("commitMs" -> Metrics.ms(counted.commitNs)) ~
       ("rowsWritten" -> counted.rowsWritten.get) ~ ("rowsRemoved" -> counted.rowsRemoved.get) ~
       ("bytesSent" -> instance.client.bytesSent.get)
+  }
+
+  private def recent(instance: Instance): JObject = {
+    val memory = Option(synchronized(budget)).map(b =>
+      ("localBytes" -> b.usedBytes) ~ ("localMax" -> b.bytesMax)).getOrElse(JObject())
+    val counted = instance.counters
+    "recent" -> (instance.recent.report(
+      RecentFigures.of(instance.client, counted),
+      counted.version.get,
+      instance.client.retries,
+      System.nanoTime()) ~ memory)
   }
 
   private def attempt(what: String)(work: => Unit): Unit =
