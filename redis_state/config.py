@@ -412,8 +412,10 @@ def resolve(
         if url is not None or more:
             raise ConfigError(
                 "reading the options",
-                found=f"'{'url' if url is not None else next(iter(more))}' is given beside options "
-                "that were checked before",
+                found=(
+                    f"'{'url' if url is not None else next(iter(more))}' is given together with "
+                    "options that were already checked"
+                ),
                 advice="Give either config=, or url= and options by their names.",
             )
         return given

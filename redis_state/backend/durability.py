@@ -127,9 +127,9 @@ def no_file(attempted: str, found: str, *, kind: Kind = Kind.CONFIG) -> ConfigEr
     return ConfigError(
         attempted,
         kind=kind,
-        found=f"the option 'durability' wants each commit on disk; {found}",
+        found=f"the option 'durability' requires each commit on disk; {found}",
         advice=(
-            "Set appendonly yes there, and before Redis 7.2 appendfsync always too; or give "
+            "Set appendonly yes on that server, before Redis 7.2 also appendfsync always; or set "
             "'durability' without aof."
         ),
     )

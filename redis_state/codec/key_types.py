@@ -13,7 +13,7 @@ _COLLATED = "string collate "
 _BY_BYTES = "UTF8_BINARY"
 
 _TEXT = (
-    "Take a text whose bytes are alike where the values are equal: collate(lower(…), 'UTF8_BINARY')"
+    "Group by a text whose bytes are the same for equal values: collate(lower(…), 'UTF8_BINARY')"
 )
 _ADVICE = {
     "map": "Take values of the map, or to_json(map_from_entries(array_sort(map_entries(…)))).",

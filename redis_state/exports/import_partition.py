@@ -81,7 +81,10 @@ class PartitionImport:
         raise UnavailableError(
             what,
             found="the server loses what is staged",
-            advice="A volatile-* eviction policy does that: give the server more memory.",
+            advice=(
+                "A volatile-* eviction policy does that when memory is short: give the server "
+                "more memory."
+            ),
         )
 
     def _came_meanwhile(self, segment: Segment) -> bool:

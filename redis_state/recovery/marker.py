@@ -117,7 +117,9 @@ def _planned(checkpoint: Folder, announced: list[Marker]) -> Marker | None:
         for one in announced:
             if one.gen == gen:
                 return one
-        raise FormatError(attempted, found=f"it goes on with gen {gen}, which no marker file names")
+        raise FormatError(
+            attempted, found=f"it continues with gen {gen}, which no marker file names"
+        )
     return None
 
 

@@ -217,7 +217,7 @@ class _RescaledStore:
         if partitions == self.before:
             raise UsageError(
                 self.what,
-                found=f"it has {partitions} partitions already",
+                found=f"it already has {partitions} partitions",
                 advice="Nothing is to be done, and nothing was changed.",
             )
         (left_ms,) = self.client.call(self.what, [("PTTL", self._query(self.gen))])

@@ -130,14 +130,14 @@ class PartitionState:
         """
         if other._client is not self._client:
             raise UsageError(
-                "going on with cached versions",
+                "reusing cached versions",
                 found="they still read through another client, which may be closed at any time",
                 advice="Give both providers the same client.",
                 where=str(self.id.store_id),
             )
         if (other.id.store_id, other._own) != (self.id.store_id, self._own):
             raise UsageError(
-                "going on with cached versions",
+                "reusing cached versions",
                 found="they are of another partition, or were written with another codec",
                 advice="Give a provider of the same store and codec.",
                 where=str(self.id.store_id),
@@ -204,7 +204,7 @@ class PartitionState:
             self._run = link.client.acquire(run, pin)
         with self._lock:
             self._opened = pin
-        log.info("%s: run %s took version %d", store, self._run_id, pin.version)
+        log.info("%s: run %s acquired version %d", store, self._run_id, pin.version)
 
     def commit(
         self, local: LocalVersion, changes: WriteSet, families: Families, uid: str

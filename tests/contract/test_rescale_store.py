@@ -296,7 +296,7 @@ def test_what_is_evaluated_once_more_afterwards_changes_nothing(query: Query) ->
         query.commit(old, {"k1": 2, "k9": 9}, only=0)
     # A worker knows for which checkpoint the batch began.
     worker = Worker()
-    with closing(worker), pytest.raises(ConflictError, match="it has another one than when"):
+    with closing(worker), pytest.raises(ConflictError, match="the name has another checkpoint than when"):
         worker.serve(
             (query.config, old.partition(0)),
             StateStoreProviderId(old.store_id(0), old.run.run_id),

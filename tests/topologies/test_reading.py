@@ -224,7 +224,7 @@ def test_version_missing_on_a_replica_is_not_state_lost(sentinels: SentinelSet) 
             lambda: list(state.changes(since=2)),
         ]
         for ask in asked:
-            with pytest.raises(UnavailableError, match="replica that is asked now is behind"):
+            with pytest.raises(UnavailableError, match="replica that answers now lags behind"):
                 ask()
         reader.client._transport.close()
         reader.client._transport = to_master

@@ -214,7 +214,10 @@ def _restore(client: Client, id_: PartitionId, copy: Copy, part: CopyPart) -> No
     raise UnavailableError(
         what,
         found="the server loses what is staged",
-        advice="A volatile-* eviction policy does that: give the server more memory.",
+        advice=(
+            "A volatile-* eviction policy does that when memory is short: give the server more "
+            "memory."
+        ),
     )
 
 

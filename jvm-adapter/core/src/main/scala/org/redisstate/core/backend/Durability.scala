@@ -65,8 +65,8 @@ object Durability {
   }
 
   def noFile(what: String, found: String): String =
-    s"$what; the option 'durability' wants each commit on disk; $found. Set appendonly yes there, " +
-      "and before Redis 7.2 appendfsync always too; or give 'durability' without aof."
+    s"$what; the option 'durability' requires each commit on disk; $found. Set appendonly yes on " +
+      "that server, before Redis 7.2 also appendfsync always; or set 'durability' without aof."
 
   private def text(word: Any): String = word match {
     case bytes: Array[Byte] => new String(bytes, UTF_8)
