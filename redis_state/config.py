@@ -461,7 +461,7 @@ def _check_together(given: Iterable[str], endpoint: Location) -> None:
             raise _bad(option, f"'{option.excludes}' is given too", "Give one of the two.")
         if option.needs_any and not names.intersection(option.needs_any):
             needed = " or ".join(f"'{name}'" for name in option.needs_any)
-            raise _bad(option, f"{needed} is missing", f"Give {needed} too, or leave it out.")
+            raise _bad(option, f"{needed} is missing", f"Give {needed} too, or omit it.")
         if option.needs_tls and not endpoint.tls:
             advice = "Use a rediss:// URL, or leave the tls options out."
             raise _bad(option, "the URL is redis://, which has no TLS", advice)

@@ -95,7 +95,7 @@ class LiteralShape(Shape):
         if any(type(one) is type(found) and one == found for one in self.values):
             return found
         if any(type(one) is type(found) for one in self.values):
-            raise Misfit(f"is none of {self.name}")
+            raise Misfit(f"is not one of {self.name}")
         return misfit(value, self.name)
 
     def build(self, plain: Any, *, lenient: bool) -> Any:  # noqa: ARG002  # as Shape's
@@ -354,7 +354,10 @@ class RecordShape(Shape):
                         "reading an object",
                         found=f"{self.name} was stored without the field '{name}', which has no "
                         "default",
-                        advice="Give the field a default, or the state object a migrate function.",
+                        advice=(
+                            "Give the field a default value, or give the state object a migrate "
+                            "function."
+                        ),
                     )
         except Misfit as error:
             raise error.below(f".{name}", "") from None

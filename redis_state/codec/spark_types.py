@@ -120,8 +120,10 @@ def _converters(kind: JsonType, zone: tzinfo | None, what: str) -> tuple[Convert
         raise UsageError(
             f"declaring {what}",
             found=f"its type is {kind}, which cannot be stored",
-            advice="Take one of: numbers, boolean, string, binary, date, timestamp, "
-            "timestamp_ntz, decimal, array, map, struct.",
+            advice=(
+                "Choose one of: numbers, boolean, string, binary, date, timestamp, timestamp_ntz, "
+                "decimal, array, map, struct."
+            ),
         )
     return found
 
@@ -144,7 +146,7 @@ def _nested(kind: dict[str, Any], zone: tzinfo | None, what: str) -> tuple[Conve
     raise UsageError(
         f"declaring {what}",
         found=f"its type is {kind['type']}, which cannot be stored",
-        advice="Take arrays, maps and structs.",
+        advice="Use arrays, maps and structs.",
     )
 
 
@@ -194,7 +196,7 @@ def _map(kind: dict[str, Any], zone: tzinfo | None, what: str) -> tuple[Convert,
         except Misfit as error:
             raise error.below(_PARTS[part], shown(kind[part])) from None
         if len({_frozen(plain) if freeze else plain for plain, _ in pairs}) < len(pairs):
-            raise Misfit("two of its keys are the same as that type, and do not fit")
+            raise Misfit("two of its keys become equal in that type, and do not fit")
         return pairs
 
     def read_map(plain: Any) -> dict[Any, Any]:

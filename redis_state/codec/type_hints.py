@@ -201,7 +201,7 @@ def _enum(cls: type[Enum], path: str) -> Enumerated:
             raise ConfigError(
                 "preparing a state object",
                 found=f"{path} is an enum with a value of type {type(member.value).__name__}",
-                advice="Enums are stored by their values: take texts or whole numbers.",
+                advice="Enums are stored by their values: use texts or whole numbers.",
             )
     return Enumerated(cls.__name__, cls)
 

@@ -216,8 +216,10 @@ def read_export(folder: ExportFolder) -> Export:
             raise UsageError(
                 what,
                 found=f"the export was interrupted, or is still being made: it has no {MANIFEST}",
-                advice="Run the same `redis-state export` again: it goes on where it ended. "
-                "Nothing was changed.",
+                advice=(
+                    "Run the same `redis-state export` again: it continues where it ended. "
+                    "Nothing was changed."
+                ),
             )
         raise NotFoundError(
             what,
@@ -236,7 +238,7 @@ def damaged(folder: ExportFolder, found: str) -> FormatError:
     return FormatError(
         f"reading the export in {folder}",
         found=found,
-        advice="Nothing was changed. Export again, or copy the folder again from where it came.",
+        advice="Nothing was changed. Export again, or copy the folder from its source again.",
     )
 
 

@@ -60,7 +60,7 @@ _FORMAT = b"1"
 # Reply of the script `open` for a partition without a manifest.
 _NOTHING = [b"STATE_LOST", b"0", b"0"]
 _WHAT = "opening the state"
-_FASTER = "the query was faster again and again"
+_FASTER = "the query replaced the version at each attempt"
 _CHOOSING = "choosing the version to read"
 
 
@@ -100,9 +100,7 @@ class VersionRequest:
         if self.uids is not None and (self.version is None or not all(map(is_uid, self.uids))):
             raise ConfigError(
                 "opening the state by unique ids",
-                found="there is no version with them"
-                if self.version is None
-                else "one is malformed",
+                found="no version has these ids" if self.version is None else "an id is malformed",
                 advice="Give the version, and its ids as the commit log of the checkpoint lists "
                 "them.",
             )
@@ -110,7 +108,7 @@ class VersionRequest:
             return
         if self.version is not None or not isinstance(self.at, str):
             raise _unclear(
-                "'max_age' was given for a version that does not change", "Leave one of them out."
+                "'max_age' was given for a version that does not change", "Omit one of them."
             )
         if not self.max_age >= MAX_AGE_MIN_S:
             raise _unclear(

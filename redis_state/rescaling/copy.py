@@ -94,8 +94,10 @@ class RescaledCheckpoint:
         if missing:
             raise StateError(
                 self.what,
-                found=f"its state was moved to checkpoint {self.gen}, where {named(missing)} does "
-                f"not hold version {version}",
+                found=(
+                    f"its state was moved to checkpoint {self.gen}, where {named(missing)} lacks "
+                    f"version {version}"
+                ),
                 advice="Restore the data of that Redis.",
                 version=version,
             )

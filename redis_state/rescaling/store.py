@@ -186,17 +186,19 @@ class _RescaledStore:
             raise NotFoundError(
                 what,
                 found="Redis knows no store of this name",
-                advice="`redis-state queries` lists them. Another server, database or key prefix "
-                "has other ones.",
+                advice=(
+                    "`redis-state queries` lists the stores of this server, database and key "
+                    "prefix."
+                ),
             )
         registry = {key.decode(): value.decode() for key, value in found.items()}
         if PURGED_FIELD in registry:
             raise purged_error(what, gen)
         if f"batch:{PLACE}" not in registry:
             raise cannot(
-                "no batch has begun there, or it is a store alone, whose program itself says which "
-                "key lies in which partition",
-                "Give the new number to the first batch, or let the program read the old "
+                "no batch has begun there, or it is a single store, whose program itself assigns "
+                "keys to partitions",
+                "Give the new number to the first batch, or have the program read the old "
                 "partitions and write new ones. Nothing was changed.",
             )
         return cls(client, name, tenant, gen, registry)
@@ -218,14 +220,14 @@ class _RescaledStore:
             raise UsageError(
                 self.what,
                 found=f"it already has {partitions} partitions",
-                advice="Nothing is to be done, and nothing was changed.",
+                advice="Nothing was changed.",
             )
         (left_ms,) = self.client.call(self.what, [("PTTL", self._query(self.gen))])
         if left_ms >= 0:
             raise UsageError(
                 self.what,
                 found="the store is ephemeral, so it expires by itself",
-                advice="Begin a new one with the other number. Nothing was changed.",
+                advice="Begin a new store with the other number. Nothing was changed.",
             )
 
     def rescale(
@@ -260,7 +262,7 @@ class _RescaledStore:
                 self.what,
                 found=f"an interrupted call for {done.partitions} partitions was finished first, "
                 f"so the store has {done.partitions} now",
-                advice=f"Do it again if {partitions} are still wanted.",
+                advice=f"Run it again if {partitions} partitions are still wanted.",
             )
         return done
 
@@ -271,7 +273,7 @@ class _RescaledStore:
         if field is None:
             raise StateError(
                 self.what,
-                found=f"its state was moved to checkpoint {new_gen}, which is not there",
+                found=f"its state was moved to checkpoint {new_gen}, which is missing",
                 advice="Restore the data of that Redis.",
             )
         newest = NewestBatch.parse(field)
@@ -294,8 +296,8 @@ class _RescaledStore:
         if reply != ["OK"]:
             raise ConflictError(
                 self.what,
-                found=f"the name has another checkpoint by now, {reply[-1]}",
-                advice="Another call was faster. Look with `redis-state queries`.",
+                found=f"the name now has another checkpoint, {reply[-1]}",
+                advice="Another call was faster. See `redis-state queries`.",
             )
         self._wake_readers()
         return StoreRescale(self.name, self.gen, new_gen, newest.number, self.before, rows)
@@ -323,8 +325,10 @@ class _RescaledStore:
                 self.what,
                 found=f"{named(missing)} does not hold version {self.version}: batch {self.batch} "
                 "never ran to its end there, or its state was lost",
-                advice=f"Let the query run batch {self.batch} to its end, and do it again. "
-                "Nothing was changed.",
+                advice=(
+                    f"Run batch {self.batch} of the query to its end, then try again. Nothing was "
+                    "changed."
+                ),
                 version=self.version,
             )
         versions, size = [self.version], _bytes(ids, replies, self.version)
@@ -345,7 +349,10 @@ class _RescaledStore:
         counted = source.spread(placing, partitions, ())
         sure = placing.of_groups or group_of is not None
         if not sure and not counted.proven:
-            raise cannot("its rows are too few, or in one partition, to prove what its keys mean")
+            raise cannot(
+                "its rows are too few, or in one partition, so the meaning of its keys cannot be "
+                "verified"
+            )
         return tuple(counted.rows)
 
     def _take(self, retained: int) -> RegisteredRun:
@@ -442,8 +449,8 @@ class _RescaledStore:
             copy.keep(STAGED_TTL_MS)
             raise UnavailableError(
                 self.what,
-                found="what was written expired or was lost before the last step",
-                advice="Nothing was changed. Do it again.",
+                found="the written state expired or was lost before the last step",
+                advice="Nothing was changed. Try again.",
             )
         args = [PLACE, str(run.epoch), str(self.newest), copy.gen]
         reply = self.client.script(self.what, script("leave"), [query], args)
@@ -457,7 +464,7 @@ class _RescaledStore:
         return ConflictError(
             self.what,
             found="the query was started meanwhile, or another call was faster",
-            advice="It goes on with the partitions that it has. Stop it, and do this again.",
+            advice="The query continues with its present partitions. Stop it, and try again.",
         )
 
     def _retained(self) -> int:

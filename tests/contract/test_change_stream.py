@@ -353,7 +353,7 @@ def test_python_store_is_streamed(redis_server: RedisServer) -> None:
     [
         ({}, 'since", "start"'),
         ({"since": "start", "at": "1"}, "'at' is for spark.read"),
-        ({"since": "start", "maxBatchesPerTrigger": "0"}, "no whole number above 0"),
+        ({"since": "start", "maxBatchesPerTrigger": "0"}, "not a whole number above 0"),
         ({"since": "rs1-x"}, "not a token"),
     ],
 )

@@ -419,10 +419,10 @@ def test_empty_dashboard_runs_until_an_interrupt(
         (("--listen", "0.0.0.0"), "can be reached from other machines, and there is no token"),
         (("--token-file", "{folder}/none"), "No such file or directory"),
         (("--token-file", "{folder}/short"), "fewer than 20 characters"),
-        (("--serve-cert-file", "{folder}/short"), "only one is given"),
+        (("--serve-cert-file", "{folder}/short"), "only one of a certificate and its key is given"),
         (
             ("--serve-cert-file", "{folder}/short", "--serve-key-file", "{folder}/short"),
-            "they do not fit together, or are no PEM files",
+            "they do not belong together, or are not PEM files",
         ),
         (("--port", "70000"), "70000 is no port"),
         (("--port", "{port}"), "Address already in use"),

@@ -54,7 +54,7 @@ def test_healthy_checkpoint_passes(
     assert run("doctor", redis_server, checkpoint) == 0
     told = capsys.readouterr().out
     assert told.startswith("operator 0, store default\n  partition 0: versions 1 to 5; newest 5")
-    assert "Batch 4 is the newest of the commit log, and all partitions serve it." in told
+    assert "Batch 4 is the newest of the commit log, and all partitions can serve it." in told
 
 
 def test_lost_version_advises_a_rewind(
@@ -121,13 +121,13 @@ def test_lost_state_reports_that_no_batch_is_served(
     assert run("doctor", redis_server, checkpoint) == PROBLEMS_STATUS
     told = capsys.readouterr().out
     assert "it has no manifest" in told
-    assert "No batch is served by all partitions" in told
+    assert "No batch can be served by all partitions" in told
     planted.client.flushdb()
     assert run("doctor", redis_server, checkpoint) == PROBLEMS_STATUS
     told = capsys.readouterr().out
     assert told.startswith(f"Redis has nothing of this checkpoint ({GEN}).")
     assert "The commit log ends with batch 4, so the state was there." in told
-    assert "1. Is it the right server, database and key prefix? What this one holds:\n" in told
+    assert "1. Check server, database and key prefix. The checkpoints of this server:\n" in told
     assert f"redis-state queries --url {redis_server.url}\n" in told
     assert "2. If Redis has a backup of its own" in told
     assert "3. Otherwise the state is gone: start the query with a new checkpoint." in told
@@ -219,7 +219,7 @@ def test_replaced_checkpoint_names_its_successor(
     raw.hset(keys.checkpoints(), newer, json.dumps({**own, "seen": own["seen"] + 1}))
     assert main(["doctor", "--url", redis_server.url, "--gen", GEN]) == 0
     told = capsys.readouterr().out
-    assert f"has another one since, {newer}" in told
+    assert f"now has checkpoint {newer}" in told
     assert f"redis-state purge --gen {GEN}" in told
     assert f"--gen {newer}" not in told
 
@@ -234,7 +234,7 @@ def test_partitions_are_found_without_the_query_hash(
     """In a cluster it lies elsewhere, and may be lost alone; the next start writes it."""
     raw.delete(keys.query(GEN))
     assert run("doctor", redis_server, checkpoint) == 0
-    assert "all partitions serve it" in capsys.readouterr().out
+    assert "all partitions can serve it" in capsys.readouterr().out
     assert run("rewind", redis_server, checkpoint, "--to-batch", "2") == 0
 
 

@@ -66,7 +66,7 @@ def test_problems_have_a_status_of_their_own(
     ("arguments", "said"),
     [
         (["nobody", "--once"], "there is no such query"),
-        (["--once", "--yes"], "removes nothing without an age"),
+        (["--once", "--yes"], "has no effect without an age"),
         (["--once", "--vanished-after", "59m", "--yes"], "below one hour"),
         (["--once", "--vanished-after", "59m"], "below one hour"),
     ],
@@ -95,7 +95,7 @@ def test_an_age_without_yes_changes_nothing_and_two_looks_with_it_purge(
     written_long_ago(raw, grown(raw, versions=2))
     before = raw.keys("*")
     assert run(redis_server, "--once", "--vanished-after", "30d") == 0
-    said = f"flights (gen {GEN}): no process serves it, and nobody wrote it or began a run of it"
+    said = f"flights (gen {GEN}): no process serves it, and it was not written, and no run began"
     assert said in capsys.readouterr().err
     assert sorted(raw.keys("*")) == sorted(before)
     arguments = ["--once", "--vanished-after", "30d", "--yes"]

@@ -129,7 +129,7 @@ def test_a_batch_that_ended_early_is_run_again(query: Query, partitions: int) ->
         task.run()
     for log in ("offsets", "commits"):
         (query.folder / log / str(BATCHES - 1)).write_text("5000")
-    with pytest.raises(StateError, match="A limit behind transform_with_state") as told:
+    with pytest.raises(StateError, match="A limit after transform_with_state") as told:
         query.start(ENDS)
     followed(str(told.value), query.folder)
     query.start(ENDS)
@@ -151,7 +151,7 @@ def test_a_rewind_that_cannot_be_names_the_doctor(
     assert [command[0] for command in told] == ["doctor"]
     # It has something to say, which is not an error.
     assert main(told[0]) == 4
-    assert "No batch is served by all partitions" in capsys.readouterr().out
+    assert "No batch can be served by all partitions" in capsys.readouterr().out
 
 
 def test_a_partition_in_the_way_of_an_import_is_removed(
@@ -224,7 +224,7 @@ def test_an_export_of_a_left_timeline_leads_to_the_copy(
     command = ["import", str(folder), "--checkpoint", str(checkpoint), "--yes", "--force"]
     assert main(command) == 1
     said = capsys.readouterr().err
-    assert "a timeline that a rewind of the query has left" in said
+    assert "a timeline that a rewind of the query abandoned" in said
     (printed,) = commands_in(said)
     assert printed[:2] == ["restore", "--checkpoint"]
     # The copy is of the same timeline here, and the command says that.

@@ -372,7 +372,7 @@ SIGNS: dict[str, tuple[Callable[[Any, Planted], object], str]] = {
     ),
     "nobody can tell": (
         lambda raw, planted: raw.set(keys.instance(planted.id(0)), "junk"),
-        "it cannot be told who uses it",
+        "its users are unknown",
     ),
 }
 
@@ -429,7 +429,7 @@ def test_a_full_server_refuses_a_purge_that_can_be_called_back(
     raw.config_set("maxmemory", 1)
     assert purge(redis_server, "--yes") == 1
     said = capsys.readouterr().err
-    assert f"`redis-state purge --gen {GEN} --now --url {redis_server.url}` needs none" in said
+    assert f"`redis-state purge --gen {GEN} --now --url {redis_server.url}` writes none" in said
     assert state(raw) == before
     assert purge(redis_server, "--yes", "--now") == 0
     assert raw.keys(f"*{planted.gen}*") == []

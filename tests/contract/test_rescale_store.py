@@ -221,7 +221,7 @@ def test_a_call_that_was_killed_at_its_last_step_is_finished_by_the_next(
         patched.setattr(under_test._RescaledStore, "finish", killed)
         with pytest.raises(KeyboardInterrupt):
             query.rescale(2)
-    with pytest.raises(ConflictError, match=r"run `redis-state rescale NAME"):
+    with pytest.raises(ConflictError, match=r"run the same `redis-state rescale NAME"):
         query.begin(3)
     assert query.rescale(2).partitions == 2
     assert query.read(query.begin(3)) == AFTER
@@ -256,7 +256,7 @@ def test_a_store_alone_is_refused_by_name(redis_server: RedisServer) -> None:
         store = provider.get_store(0)
         store.put("a", 1)
         store.commit()
-    with pytest.raises(UsageError, match="it is a store alone, whose program itself says"):
+    with pytest.raises(UsageError, match="it is a single store, whose program itself assigns"):
         rescale_store("alone", 2, url=redis_server.url)
 
 
@@ -296,7 +296,10 @@ def test_what_is_evaluated_once_more_afterwards_changes_nothing(query: Query) ->
         query.commit(old, {"k1": 2, "k9": 9}, only=0)
     # A worker knows for which checkpoint the batch began.
     worker = Worker()
-    with closing(worker), pytest.raises(ConflictError, match="the name has another checkpoint than when"):
+    with (
+        closing(worker),
+        pytest.raises(ConflictError, match="the name has another checkpoint than when"),
+    ):
         worker.serve(
             (query.config, old.partition(0)),
             StateStoreProviderId(old.store_id(0), old.run.run_id),
@@ -330,7 +333,7 @@ def test_what_was_lost_before_the_last_step_is_found(
 
     with monkeypatch.context() as patched:
         patched.setattr(under_test._RescaledStore, "_leave", late)
-        with pytest.raises(UnavailableError, match=r"expired or was lost .* Do it again"):
+        with pytest.raises(UnavailableError, match=r"expired or was lost .* Try again"):
             query.rescale(2)
     assert query.read(query.begin(2)) == AFTER
 
@@ -397,10 +400,12 @@ def test_who_reads_the_old_checkpoint_is_told(query: Query) -> None:
         feed = state.changes(since=1, follow=True)
         assert next(feed).number == 2
         clock.sleeps_are = lambda: query.rescale(2) if len(clock.slept_s) == 1 else None
-        with pytest.raises(StateError, match=r"given another number .* Open it again by its name"):
+        with pytest.raises(
+            StateError, match=r"given another number .* Open the store again by its name"
+        ):
             next(feed)
         clock.now_s += 10
-        with pytest.raises(StateError, match="Open it again by its name"):
+        with pytest.raises(StateError, match="Open the store again by its name"):
             state.get("k7")
         # What is named is there as long as the old checkpoint is.
         assert state.get("k7", at=1) == 70

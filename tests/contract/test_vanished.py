@@ -161,7 +161,7 @@ def test_age_without_a_date_counts_from_the_first_poll(client: Client, raw: redi
     looked_earlier(raw, minutes=60)
     assert purged(client, raw, looks=1) == 0
     looked_earlier(raw, minutes=24 * 60)
-    assert "it is as it was for 1.0 days" in vanished_checkpoints(client, age_ms=DAY_MS)[0].why
+    assert "it is unchanged for 1.0 days" in vanished_checkpoints(client, age_ms=DAY_MS)[0].why
     assert purged(client, raw, looks=1) == 1
 
 

@@ -54,7 +54,7 @@ def add_to(subparsers: Subparsers) -> None:
         "--limit",
         type=int,
         metavar="ROWS",
-        help=f"print at most so many; 0 means all (default: {_SHOWN} in a table, otherwise all)",
+        help=f"print at most this many; 0 means all (default: {_SHOWN} in a table, otherwise all)",
     )
     printing.add_arguments(parser, files=True)
     add_arguments(parser)

@@ -59,7 +59,9 @@ def add_to(subparsers: Subparsers) -> None:
         help="remove the rows of other keys, or keep them (default: %(default)s)",
     )
     parser.add_argument("--yes", action="store_true", help="do it")
-    parser.add_argument("--force", action="store_true", help="even if the query seems to run")
+    parser.add_argument(
+        "--force", action="store_true", help="proceed even if the query seems to run"
+    )
     add_session_arguments(parser)
     add_arguments(parser)
     parser.set_defaults(run=run)
@@ -72,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError(
             "giving rows to an operator",
             found="--to-checkpoint goes together with --rows or --variable",
-            advice="Name the rows and a new folder; or neither, to see which columns are wanted.",
+            advice="Name the rows and a new folder; or neither, to see which columns are required.",
         )
     paths = _paths(arguments.variable)
     if arguments.yes:
@@ -95,7 +97,7 @@ def _paths(variables: list[str]) -> dict[str, str]:
         if not is_there or name in found:
             raise ConfigError(
                 f"reading --variable {one}",
-                found="it has no path" if not is_there else "the variable is named twice",
+                found="it has no path" if not is_there else "the variable is given twice",
                 advice="Write NAME=PATH, once for each variable.",
             )
         found[name] = path
@@ -129,7 +131,7 @@ def _write(
 def _list(session: SparkSession, checkpoint: str) -> None:
     for one in bootstrap_columns(session, checkpoint):
         variable = "" if one.variable is None else f" variable {one.variable}"
-        what = f"takes no rows: {one.refused}" if one.columns is None else one.columns
+        what = f"accepts no rows: {one.refused}" if one.columns is None else one.columns
         print(f"operator {one.operator} ({one.name}){variable}: {what}")
 
 

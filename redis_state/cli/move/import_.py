@@ -51,7 +51,9 @@ def add_to(subparsers: Subparsers) -> None:
         help="new name of a store that Python keeps, for a copy beside the store",
     )
     parser.add_argument("--yes", action="store_true", help="do it")
-    parser.add_argument("--force", action="store_true", help="even if the query seems to run")
+    parser.add_argument(
+        "--force", action="store_true", help="proceed even if the query seems to run"
+    )
     add_arguments(parser)
     parser.set_defaults(run=run)
 
@@ -91,8 +93,8 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"{partitions} partitions were imported, and read again: the digests are the same")
     if plan.there:
         print(
-            f"{plan.there} partitions were there, serve that version, and were not read again: "
-            "`redis-state maintain --once` verifies them"
+            f"{plan.there} partitions were already there with that version, and were not read "
+            "again: `redis-state maintain --once` verifies them"
         )
     return 0
 
@@ -101,7 +103,7 @@ def _tell(plan: Import) -> None:
     for text in told(plan.export):
         print(text)
     if plan.there:
-        print(f"{plan.there} partitions serve it already")
+        print(f"{plan.there} partitions already have this version")
     if plan.missing:
         print(f"about {plan.stored:,} bytes go to Redis")
     for store in plan.set_back:

@@ -57,7 +57,9 @@ def add_to(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--dry-run", action="store_true", help="only read, count and check; change nothing"
     )
-    parser.add_argument("--force", action="store_true", help="even if the query seems to run")
+    parser.add_argument(
+        "--force", action="store_true", help="proceed even if the query seems to run"
+    )
     add_session_arguments(parser)
     add_arguments(parser)
     parser.set_defaults(run=run)

@@ -47,7 +47,9 @@ def add_to(subparsers: Subparsers) -> None:
         "--partitions", required=True, type=int, metavar="N", help="new number of partitions"
     )
     parser.add_argument("--yes", action="store_true", help="do it")
-    parser.add_argument("--force", action="store_true", help="even if the query seems to run")
+    parser.add_argument(
+        "--force", action="store_true", help="proceed even if the query seems to run"
+    )
     add_session_arguments(parser)
     add_arguments(parser)
     parser.set_defaults(run=run)
@@ -122,4 +124,4 @@ def _tell_store(found: StoreRescale) -> None:
         f"{rows:,} rows after batch {found.batch} are in {found.partitions} partitions now, "
         f"{fewest:,} to {most:,} in each"
     )
-    print(f"the old ones stay until: redis-state purge --gen {found.gen}")
+    print(f"the old ones stay until you run: redis-state purge --gen {found.gen}")

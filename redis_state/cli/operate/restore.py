@@ -45,7 +45,9 @@ def add_to(subparsers: Subparsers) -> None:
         "entries that the command names in the original, too",
     )
     parser.add_argument("--yes", action="store_true", help="do it")
-    parser.add_argument("--force", action="store_true", help="even if the query seems to run")
+    parser.add_argument(
+        "--force", action="store_true", help="proceed even if the query seems to run"
+    )
     add_arguments(parser)
     parser.set_defaults(run=run)
 
@@ -72,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
                 refuse_if_used(client, one, tenant=tenant, attempted=what, force=force)
             print(_told(plan.copy))
             if plan.there:
-                print(f"{plan.there} partitions serve it already")
+                print(f"{plan.there} partitions already have this version")
             for store in plan.set_back:
                 print(f"store {store.name[:80]!r}: batch {store.newest} -> {plan.copy.batch}")
             for name in plan.rewind.files:

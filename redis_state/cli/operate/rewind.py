@@ -58,7 +58,9 @@ def add_to(subparsers: Subparsers) -> None:
     )
     add_stores(parser)
     parser.add_argument("--yes", action="store_true", help="do it")
-    parser.add_argument("--force", action="store_true", help="even if the query seems to run")
+    parser.add_argument(
+        "--force", action="store_true", help="proceed even if the query seems to run"
+    )
     add_arguments(parser)
     parser.set_defaults(run=run)
 
@@ -114,17 +116,23 @@ def _state_of(
     state = state_of(client, folder, gen=arguments.gen, names=arguments.store, tenant=tenant)
     queries = {one.query_id for one in state.stores} - {""}
     if folder is None and (queries or not state.stores):
-        of = f"it is written by the query {min(queries)}" if queries else "it is a query's of Spark"
+        of = (
+            f"it is written by the query {min(queries)}"
+            if queries
+            else "it belongs to a query of Spark"
+        )
         raise ConfigError(
             what,
-            found=f"{of}, whose logs have to be set back, too",
+            found=f"{of}, whose logs have to be set back as well",
             advice="Give the query's folder with --checkpoint. Nothing was changed.",
         )
     if batch < state.since:
         raise UsageError(
             what,
-            found=f"batch {state.since} changed the number of partitions, and what was before is "
-            "not in the state any more",
+            found=(
+                f"batch {state.since} changed the number of partitions, and the state no longer "
+                "has what was before"
+            ),
             advice=f"Nothing was moved. Give --to-batch {state.since} or a later one.",
             where=str(folder),
         )
@@ -142,10 +150,12 @@ def _unserved(
         what,
         kind=Kind.STATE_LOST,
         found="not all partitions have the state after it",
-        advice=f"No batch can be served; nothing was moved. `redis-state doctor {place}` says how "
-        "to go on."
+        advice=(
+            f"No batch can be served; nothing was moved. `redis-state doctor {place}` prints how "
+            "to continue."
+        )
         if newest is None
-        else f"Nothing was moved. The newest that all of them serve is batch {newest}: give "
+        else f"Nothing was moved. The newest batch that all partitions can serve is {newest}: give "
         f"--to-batch {newest}.",
         where="" if folder is None else str(folder),
     )

@@ -242,7 +242,7 @@ def _operator(
     spark = df.sparkSession
     grouping = named_columns(df, key, "key")
     if not grouping:
-        raise _wrong("there is no key column", "Give the column that tells the groups apart.")
+        raise _wrong("there is no key column", "Give the column that identifies the groups.")
     mode = time_mode_of(time_mode)
     if mode is None:
         raise _wrong(
@@ -342,11 +342,11 @@ def _key_schema(grouping: Sequence[tuple[str, DataType]]) -> str:
 
 def _check_numbers(first: int, partitions: int | None) -> None:
     if type(first) is not int or first < 0:
-        raise _wrong("first_batch_id is not a whole number from 0 on", "Leave it out, or give 0.")
+        raise _wrong("first_batch_id is not a whole number of 0 or more", "Omit it, or give 0.")
     if partitions is not None and not 1 <= partitions <= PARTITIONS_MAX:
         raise _wrong(
-            f"{partitions} partitions were asked for",
-            f"Give 1 to {PARTITIONS_MAX}, or leave it out.",
+            f"{partitions} partitions were requested",
+            f"Give 1 to {PARTITIONS_MAX}, or omit it.",
         )
 
 

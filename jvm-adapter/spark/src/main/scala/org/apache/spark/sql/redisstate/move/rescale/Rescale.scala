@@ -32,7 +32,7 @@ private[redisstate] object Rescale {
     def refused(why: String) = new ConfigException(
       s"change the number of partitions of ${checkpoint.folder}: $why Nothing was changed.")
     if (partitions < 1 || partitions > PartitionsMax)
-      throw refused(s"$partitions partitions were asked for. Give 1 to $PartitionsMax.")
+      throw refused(s"$partitions partitions were requested. Give 1 to $PartitionsMax.")
     val before =
       checkpoint.partitions.getOrElse(
         throw refused(
