@@ -83,7 +83,7 @@ class FamilyChoice:
         return self._likely
 
     def corrected(self, families: Sequence[Family]) -> bool:
-        """Takes the columns of a version's family table; returns whether `likely` had others.
+        """Adopts the columns of a version's family table; returns whether `likely` had others.
 
         The list of operators describes the columns of the newest run, also of one that was refused
         because the state has other columns, and a query may go on with other names of columns.

@@ -148,7 +148,7 @@ def _without_marker(checkpoint: Folder) -> ConfigError | StateError:
             "Either the query keeps its state elsewhere, or it has not written any yet, or the "
             "file was deleted. In the last case restore the whole folder, or give the "
             "checkpoint's id with --gen; `redis-state queries` lists the ids. Where the state is "
-            "in stores of Python alone, doctor and rewind take their names with --store."
+            "in Python stores alone, give doctor and rewind the names of these stores."
         )
     return StateError(
         f"reading the checkpoint {checkpoint}",

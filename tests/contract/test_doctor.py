@@ -182,7 +182,7 @@ def test_advised_gen_option_works(
     assert main(["doctor", "--url", redis_server.url, "--gen", "no id"]) == 1
     assert "32 lower-case hexadecimal digits" in capsys.readouterr().err
     assert main(["doctor", "--url", redis_server.url]) == 1
-    assert "Give its folder with --checkpoint, or its id with --gen" in capsys.readouterr().err
+    assert "Give its folder with --checkpoint, its id with --gen" in capsys.readouterr().err
 
 
 def test_an_older_checkpoint_of_the_same_folder_is_named(

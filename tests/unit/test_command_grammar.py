@@ -92,6 +92,16 @@ def test_a_store_and_a_version_are_named_in_one_way() -> None:
     assert len({repr(shape(options(name)["--at"])) for name in versions}) == 1
 
 
+@pytest.mark.parametrize("name", ["doctor", "rewind"])
+def test_doctor_and_rewind_take_store_names_anywhere(name: str) -> None:
+    (stores,) = positionals(name)
+    assert (stores.dest, stores.metavar, stores.nargs) == ("stores", "STORE", "*")
+    options = ["--to-batch", "2"] if name == "rewind" else []
+    for words in (("a", "b", "--gen", "1"), ("--gen", "1", "a", "b"), ("a", "--gen", "1", "b")):
+        assert parsed(name, *words, *options).stores == ["a", "b"]
+    assert parsed(name, "--gen", "1", *options).stores == []
+
+
 @pytest.mark.parametrize("name", sorted(TAKE_A_KEY))
 def test_options_stand_anywhere(name: str) -> None:
     for words in (
@@ -129,6 +139,8 @@ def test_a_batch_below_zero_is_no_option() -> None:
         ("maintain", "--query", "flights"),
         ("scan", "flights", "--prefix", "carrier=UA"),
         ("rescale", "--store", "visits", "--partitions", "2"),
+        ("doctor", "--store", "visits"),
+        ("rewind", "--store", "visits", "--to-batch", "2"),
         ("get",),
     ],
 )

@@ -60,8 +60,10 @@ def add_to(subparsers: Subparsers) -> None:
     add_arguments(parser)
     add_key(
         parser,
-        beginning="Only rows whose keys begin so: give the first key columns, all or some; of a "
-        "store that Python keeps the beginning of a text, or the first parts of a tuple",
+        beginning=(
+            "Only rows whose keys begin with these columns: all key columns, or the first ones. "
+            "For a store that Python keeps: the beginning of a text, or the first parts of a tuple"
+        ),
     )
     parser.set_defaults(run=run)
 

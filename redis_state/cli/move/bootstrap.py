@@ -25,11 +25,13 @@ def add_to(subparsers: Subparsers) -> None:
     """Adds the command."""
     parser = subparsers.add_parser(
         "bootstrap",
-        help="make rows of Parquet files the state of a stopped query",
-        description="Make rows of Parquet files the state of an operator of a stopped query, in a "
-        "new checkpoint folder, by a Spark session of this process. Without rows the command "
-        "prints the columns that each operator takes. Without --yes it reads and checks all rows, "
-        "and only prints what it would do.",
+        help="write rows of Parquet files as the state of a stopped query",
+        description=(
+            "Write rows of Parquet files as the state of an operator of a stopped query, into a "
+            "new checkpoint folder. A Spark session of this process does the work. Without rows "
+            "the command prints the columns that each operator takes. Without --yes it reads and "
+            "checks all rows, and only prints what it would do."
+        ),
         epilog=example(
             "redis-state bootstrap --url redis://localhost:6379/0 --checkpoint /data/totals",
             "redis-state bootstrap --url redis://localhost:6379/0 --checkpoint /data/totals "
@@ -58,7 +60,7 @@ def add_to(subparsers: Subparsers) -> None:
         default="replace",
         help="remove the rows of other keys, or keep them (default: %(default)s)",
     )
-    parser.add_argument("--yes", action="store_true", help="do it")
+    parser.add_argument("--yes", action="store_true", help="make the changes")
     parser.add_argument(
         "--force", action="store_true", help="proceed even if the query seems to run"
     )

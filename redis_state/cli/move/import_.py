@@ -24,12 +24,14 @@ def add_to(subparsers: Subparsers) -> None:
     """Adds the command."""
     parser = subparsers.add_parser(
         "import",
-        help="bring the state of an export into a Redis that lacks it",
-        description="Bring the state that `redis-state export` wrote into a Redis that lacks it. "
-        "Without --yes the command reads and checks all files, and only prints what it would do. "
-        "Partitions that Redis still has are never replaced. An interrupted import can be run "
-        "again. A query of Spark continues after the exported batch, so its logs must end with "
-        "that batch: with --checkpoint newer entries are moved into a folder beside them.",
+        help="load an exported state into a Redis that lacks it",
+        description=(
+            "Load the state that `redis-state export` wrote into a Redis that lacks it. Without "
+            "--yes the command reads and checks all files, and only prints what it would do. "
+            "Partitions that Redis still has are never replaced. An interrupted import can be run "
+            "again. A query of Spark continues after the exported batch, so its logs must end "
+            "with that batch: with --checkpoint newer entries are moved into a folder beside them."
+        ),
         epilog=example(
             "redis-state import /backup/flights --checkpoint /data/flights "
             "--url redis://localhost:6379/0",
@@ -50,7 +52,7 @@ def add_to(subparsers: Subparsers) -> None:
         metavar="NAME",
         help="new name of a store that Python keeps, for a copy beside the store",
     )
-    parser.add_argument("--yes", action="store_true", help="do it")
+    parser.add_argument("--yes", action="store_true", help="make the changes")
     parser.add_argument(
         "--force", action="store_true", help="proceed even if the query seems to run"
     )

@@ -26,10 +26,12 @@ def add_to(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "rescale",
         help="give the state of a stopped query another number of partitions",
-        description="Give the state of a stopped query another number of partitions: that of a "
-        "checkpoint folder in a new folder, by a Spark session of this process; that of a Python "
-        "store in place. Without --yes the command reads and checks all rows, and only prints what "
-        "it would do.",
+        description=(
+            "Give the state of a stopped query another number of partitions. For a checkpoint "
+            "folder, a Spark session of this process writes a new folder. A Python store changes "
+            "in place. Without --yes the command reads and checks all rows, and only prints what "
+            "it would do."
+        ),
         epilog=example(
             "redis-state rescale --url redis://localhost:6379/0 --checkpoint /data/flights "
             "--to-checkpoint /data/flights-8 --partitions 8",
@@ -46,7 +48,7 @@ def add_to(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--partitions", required=True, type=int, metavar="N", help="new number of partitions"
     )
-    parser.add_argument("--yes", action="store_true", help="do it")
+    parser.add_argument("--yes", action="store_true", help="make the changes")
     parser.add_argument(
         "--force", action="store_true", help="proceed even if the query seems to run"
     )

@@ -47,13 +47,14 @@ def add_to(subparsers: Subparsers) -> None:
     """Adds the command."""
     parser = subparsers.add_parser(
         "doctor",
-        help="print what Redis holds of a checkpoint and how to continue",
+        help="check the state of a checkpoint and print how to continue",
         description=(
             "Check every partition of a checkpoint without changing anything. Print the newest "
             "batch that all partitions can serve, and the steps to continue from it."
         ),
         epilog=example(
             "redis-state doctor --url redis://localhost:6379/0 --checkpoint /data/flights",
+            "redis-state doctor visits --url redis://localhost:6379/0",
             before=f"Exit status: 0 the query can continue, 1 an error, {PROBLEMS_STATUS} "
             "something has to be done first.",
         ),
@@ -77,12 +78,14 @@ class CheckpointArguments:
     Attributes:
         folder: ``None`` if only the id is known.
         which: Arguments that name the checkpoint.
+        stores: Names of Python stores, which only `rewind` takes.
         server: Arguments that name the server.
         state: Location of the state in Redis.
     """
 
     folder: Folder | None
     which: str
+    stores: str
     server: str
     state: QueryState
 
@@ -93,7 +96,9 @@ class CheckpointArguments:
 
     def command(self, name: str, *more: str) -> str:
         """Returns a command that can be pasted."""
-        return " ".join(["redis-state", name, self.which, *more, self.server])
+        stores = self.stores if name == "rewind" else ""
+        words = ["redis-state", name, stores, self.which, *more, self.server]
+        return " ".join(word for word in words if word)
 
     def purge(self, gen: str, *more: str) -> str:
         """Returns a command that purges a checkpoint, or brings it back."""
@@ -128,19 +133,22 @@ def place_of(arguments: argparse.Namespace, client: Client, tenant: str) -> Chec
         StateError: The folder has no marker file, or was moved or copied.
     """
     checkpoint, gen = arguments.checkpoint, arguments.gen
-    if checkpoint is None and gen is None and not arguments.store:
+    if checkpoint is None and gen is None and not arguments.stores:
         raise ConfigError(
             "looking at a checkpoint",
-            found="no server is named",
-            advice="Give its folder with --checkpoint, or its id with --gen; `redis-state queries` "
-            "lists the ids.",
+            found="no checkpoint is named",
+            advice=(
+                "Give its folder with --checkpoint, its id with --gen, or the names of Python "
+                "stores; `redis-state queries` lists ids and names."
+            ),
         )
     if gen is not None:
         check_gen(gen, attempted="looking at a checkpoint")
     words = words_of(arguments, gen=gen)
     folder = None if checkpoint is None else folder_of(arguments)
-    state = state_of(client, folder, gen=gen, names=arguments.store, tenant=tenant)
-    return CheckpointArguments(folder, shlex.join(words), command_of(arguments), state)
+    state = state_of(client, folder, gen=gen, names=arguments.stores, tenant=tenant)
+    stores = shlex.join(arguments.stores)
+    return CheckpointArguments(folder, shlex.join(words), stores, command_of(arguments), state)
 
 
 def run(arguments: argparse.Namespace) -> int:

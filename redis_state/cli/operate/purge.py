@@ -33,9 +33,11 @@ def add_to(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "purge",
         help="remove every key of a checkpoint, or bring a purged one back",
-        description="Remove the state of a query that will not run again: every key of its "
-        f"checkpoint, and no other, expires in {_KEPT_HOURS} hours. Until then the state cannot be "
-        "used, and --recall brings it back. The checkpoint's files stay.",
+        description=(
+            "Remove the state of a query that will not run again: every key of its checkpoint, "
+            f"and no other, expires in {_KEPT_HOURS} hours. Until then the state is not usable, "
+            "and --recall brings it back. The checkpoint's files stay."
+        ),
         epilog=example(
             "redis-state purge --url redis://localhost:6379/0 --checkpoint /data/flights --dry-run"
         ),

@@ -43,7 +43,8 @@ def add_to(subparsers: Subparsers) -> None:
         "leaves the abandoned versions behind.",
         epilog=example(
             "redis-state rewind --url redis://localhost:6379/0 --checkpoint /data/flights "
-            "--to-batch 41"
+            "--to-batch 41",
+            "redis-state rewind visits --to-batch 41 --url redis://localhost:6379/0",
         ),
     )
     add_checkpoint(parser)
@@ -53,11 +54,13 @@ def add_to(subparsers: Subparsers) -> None:
     )
     parser.add_argument(
         "--gen",
-        help="the checkpoint's id from its marker file, if this is a copy of the folder; move the "
-        "entries that the command names in the original, too; or that of a Python store",
+        help=(
+            "the checkpoint's id from its marker file, if this is a copy of the folder (move the "
+            "entries that the command names in the original, too); or the id of a Python store"
+        ),
     )
     add_stores(parser)
-    parser.add_argument("--yes", action="store_true", help="do it")
+    parser.add_argument("--yes", action="store_true", help="make the changes")
     parser.add_argument(
         "--force", action="store_true", help="proceed even if the query seems to run"
     )
@@ -81,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
         for gen in found.purged:
             raise purged_error(what, gen, where=arguments.checkpoint or "")
         if not found.serves(batch):
-            place = shlex.join(words_of(arguments, gen=arguments.gen))
+            place = shlex.join([*arguments.stores, *words_of(arguments, gen=arguments.gen)])
             raise _unserved(what, found, state, folder, place=place)
         changes = state.changes(batch)
         for text in changes:
@@ -106,14 +109,16 @@ def _state_of(
 ) -> QueryState:
     """Returns the location of the state, after a check that the state can have the batch."""
     batch, what = arguments.to_batch, f"rewinding to batch {arguments.to_batch}"
-    if folder is None and arguments.gen is None and not arguments.store:
+    if folder is None and arguments.gen is None and not arguments.stores:
         raise ConfigError(
             what,
             found="no checkpoint is named",
-            advice="Give the query's folder with --checkpoint; or, of a Python store that no query "
-            "of Spark writes, its name with --store.",
+            advice=(
+                "Give the query's folder with --checkpoint, or the name of a Python store that no "
+                "query of Spark writes."
+            ),
         )
-    state = state_of(client, folder, gen=arguments.gen, names=arguments.store, tenant=tenant)
+    state = state_of(client, folder, gen=arguments.gen, names=arguments.stores, tenant=tenant)
     queries = {one.query_id for one in state.stores} - {""}
     if folder is None and (queries or not state.stores):
         of = (
