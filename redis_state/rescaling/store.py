@@ -213,7 +213,7 @@ class _RescaledStore:
         if type(partitions) is not int or not 1 <= partitions <= PARTITIONS_MAX:
             raise UsageError(
                 self.what,
-                found=f"{partitions!r} partitions were asked for",
+                found=f"{partitions!r} partitions were requested",
                 advice=f"Give 1 to {PARTITIONS_MAX}.",
             )
         if partitions == self.before:

@@ -315,7 +315,7 @@ def test_rewound_query_yields_the_living_attempts(planted: Planted, state: Opera
         )
         head = {"e": "2", "c": "2", "o": "2", "ou": other, f"d:2:{other}": entry}
         planted.client.hset(meta, mapping=dict(head))  # type: ignore[arg-type]  # its stub
-    with pytest.raises(StateError, match="batch 1 is not the one that was read"):
+    with pytest.raises(StateError, match="batch 1 is no longer the batch that was read"):
         list(state.changes(since=tokens[1]))
     with pytest.raises(StateError, match="went back behind batch 2"):
         list(state.changes(since=tokens[2]))
@@ -445,7 +445,7 @@ def test_partitions_of_different_batches_raise(planted: Planted, state: Operator
             if number or version == 1:
                 planted.delta(number, version, {})
     planted.snapshot(1, 3, {})
-    with pytest.raises(StateError, match="partition 0 stands at batch 0, and of partition 1"):
+    with pytest.raises(StateError, match="partition 0 is at batch 0, and of partition 1"):
         list(state.changes(since="start"))
 
 

@@ -83,7 +83,9 @@ def test_dropped_deltas_after_an_initial_state_name_the_next_step(
         planted.commit(version, [(UA, ONE)])
     for number in range(planted.partitions):
         planted.snapshot(number, 1, {})
-    with pytest.raises(StateError, match=r"items\(version=2\) and go on with since=0") as refused:
+    with pytest.raises(
+        StateError, match=r"items\(version=2\) and continue with since=0"
+    ) as refused:
         list(state.changes(since=-1))
     assert refused.value.version == 2
     assert [one.number for one in state.changes(since=0)] == [1]

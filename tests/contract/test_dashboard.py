@@ -424,7 +424,7 @@ def test_empty_dashboard_runs_until_an_interrupt(
             ("--serve-cert-file", "{folder}/short", "--serve-key-file", "{folder}/short"),
             "they do not belong together, or are not PEM files",
         ),
-        (("--port", "70000"), "70000 is no port"),
+        (("--port", "70000"), "70000 is not a port number"),
         (("--port", "{port}"), "Address already in use"),
     ],
 )

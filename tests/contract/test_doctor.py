@@ -54,7 +54,7 @@ def test_healthy_checkpoint_passes(
     assert run("doctor", redis_server, checkpoint) == 0
     told = capsys.readouterr().out
     assert told.startswith("operator 0, store default\n  partition 0: versions 1 to 5; newest 5")
-    assert "Batch 4 is the newest of the commit log, and all partitions can serve it." in told
+    assert "Batch 4 is the newest in the commit log, and all partitions can serve it." in told
 
 
 def test_lost_version_advises_a_rewind(
@@ -67,7 +67,7 @@ def test_lost_version_advises_a_rewind(
     assert run("doctor", redis_server, checkpoint) == PROBLEMS_STATUS
     told = capsys.readouterr().out
     assert f"versions 1 to 3; newest 5, opened 5; not whole: d:4:{uid(4)}" in told
-    assert "batch 2 is the newest that all partitions serve" in told
+    assert "batch 2 is the newest that all partitions can serve" in told
     assert f"redis-state rewind --checkpoint {checkpoint} --to-batch 2" in told
 
 
@@ -93,7 +93,7 @@ def test_rewind_prints_its_plan_and_moves_newer_files(
 
 @pytest.mark.parametrize(
     ("batch", "said"),
-    [("4", "The newest that all of them serve is batch 2"), ("9", "they have 0 to 4")],
+    [("4", "The newest batch that all partitions can serve is 2"), ("9", "they have 0 to 4")],
 )
 def test_rewind_to_a_missing_batch_is_refused(
     redis_server: RedisServer,
@@ -178,7 +178,7 @@ def test_advised_gen_option_works(
     assert run("rewind", redis_server, checkpoint, "--gen", GEN, "--to-batch", "2", "--yes") == 0
     assert "10 files were moved" in capsys.readouterr().out
     assert main(["doctor", "--url", redis_server.url, "--gen", GEN]) == 0
-    assert "Batch 4 is the newest that all partitions serve." in capsys.readouterr().out
+    assert "Batch 4 is the newest that all partitions can serve." in capsys.readouterr().out
     assert main(["doctor", "--url", redis_server.url, "--gen", "no id"]) == 1
     assert "32 lower-case hexadecimal digits" in capsys.readouterr().err
     assert main(["doctor", "--url", redis_server.url]) == 1

@@ -82,7 +82,7 @@ def test_exported_files_are_queryable_and_importable(
     assert main([*given, "--force", "--yes"]) == 0
     told = capsys.readouterr().out
     assert "4 partitions already have this version" in told
-    assert "4 partitions were there, serve that version, and were not read again" in told
+    assert "4 partitions were already there with that version, and were not read again" in told
     assert "imported" not in told
 
 
@@ -249,7 +249,7 @@ def test_export_fails_when_its_query_is_purged(
 def test_invalid_export_arguments_are_refused(
     planted: Planted, reader: Reader, tmp_path: Path, raw: Any
 ) -> None:
-    with pytest.raises(ConfigError, match="no contents 'both'"):
+    with pytest.raises(ConfigError, match="contents cannot be 'both'"):
         reader.export("flights", tmp_path / "x", contents="both")
     with pytest.raises(ConfigError, match="no driver of fsspec opens"):
         reader.export("flights", "nowhere://x/y")

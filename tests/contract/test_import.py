@@ -365,6 +365,6 @@ def test_copy_with_the_name_of_another_store_is_refused(
                 provider.get_store(store.commit()).abort()
     reader.export("other", folder)
     before = {key: raw.dump(key) for key in raw.keys("*")}
-    with pytest.raises(StateError, match="there is another store of the name 'cart'"):
+    with pytest.raises(StateError, match="another store has the name 'cart'"):
         imported(redis_server, folder, name="cart")
     assert {key: raw.dump(key) for key in raw.keys("*")} == before

@@ -127,8 +127,8 @@ def test_damaged_query_hides_no_other(planted: Planted, reader: Reader) -> None:
         "without a hash": ["its hash of operators and runs is missing"],
         "foreign": [f"{of}it is of a format that this release does not know"],
         "odd owner": [f"{of}an instance has no host, executor and run"],
-        "uncounted": ["nobody has counted the partitions of operator 0"],
-        "lost": [f"{of}version 1 is not there"],
+        "uncounted": ["the number of partitions of operator 0 is unknown"],
+        "lost": [f"{of}version 1 is missing"],
     }
 
 

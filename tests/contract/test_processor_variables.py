@@ -91,9 +91,9 @@ def test_schemas_evolve_and_old_rows_stay_readable(new_families: NewProvider) ->
     ("again", "found"),
     [
         (lambda h: h.getValueState("v", "n string"), "column 'n' was long and is string now"),
-        (lambda h: h.getListState("v", "n long"), "it was a value and is a list now"),
-        (lambda h: h.getMapState("v", "k int", "n long"), "it was a value and is a map now"),
-        (lambda h: h.getValueState("l", "n long"), "it was a list and is a value now"),
+        (lambda h: h.getListState("v", "n long"), "it was a value and is now a list"),
+        (lambda h: h.getMapState("v", "k int", "n long"), "it was a value and is now a map"),
+        (lambda h: h.getValueState("l", "n long"), "it was a list and is now a value"),
         (lambda h: h.getMapState("m", "k string", "n long"), "its key columns differ from those"),
         (lambda h: h.getValueState("$timers", "n long"), "begins with '\\$'"),
         (lambda h: h.getValueState("", "n long"), "the name is empty"),

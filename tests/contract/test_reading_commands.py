@@ -300,7 +300,7 @@ def test_damage_is_told_beside_what_is_whole(
     text = run("show", "flights", "--format", "table")
     assert "partition 1 store default: an entry of its manifest is damaged" in text
     assert "worker-1/3" in text
-    assert "Families are those that the query listed: [REDIS_" in text
+    assert "The list of families is that of the query's registration: [REDIS_" in text
     assert "problem" in run("queries", "--format", "table")
     assert len(objects(run("show", "flights"))) == 4
     assert objects(run("size", "flights", "--by", "family"))

@@ -85,7 +85,7 @@ def test_what_was_purged_expires_and_comes_back_as_it_was(
     # What every release refuses: a format number that it does not know, and no run that holds it.
     assert raw.hmget(meta, "f", "r") == [f"purged:{GEN}".encode(), b""]
     assert purge(redis_server, "--recall") == 0
-    assert "called 4 partitions with 12 segments back" in capsys.readouterr().out
+    assert "brought back 4 partitions with 12 segments" in capsys.readouterr().out
     assert state(raw) == before
     assert purge(redis_server, "--recall") == 1
     assert "[REDIS_NOT_FOUND]" in capsys.readouterr().err

@@ -225,13 +225,13 @@ def test_a_call_that_was_killed_at_its_last_step_is_finished_by_the_next(
         query.begin(3)
     assert query.rescale(2).partitions == 2
     assert query.read(query.begin(3)) == AFTER
-    with pytest.raises(UsageError, match="it has 2 partitions already"):
+    with pytest.raises(UsageError, match="it already has 2 partitions"):
         query.rescale(2)
 
 
 REFUSED: list[tuple[str, type[RedisStateError], Callable[[Query], Any], str]] = [
-    ("same", UsageError, lambda q: q.rescale(3), "it has 3 partitions already"),
-    ("none", UsageError, lambda q: q.rescale(0), "0 partitions were asked for"),
+    ("same", UsageError, lambda q: q.rescale(3), "it already has 3 partitions"),
+    ("none", UsageError, lambda q: q.rescale(0), "0 partitions were requested"),
     ("in use", UsageError, lambda q: q.rescale(2, force=False), "may be in use"),
     ("unknown", NotFoundError, lambda q: rescale_store("?", 2, url=q.url), "no store of this name"),
     ("misplaced", UsageError, lambda q: q.rescale(2, group_of=lambda key: key + "?"), "lies in"),
@@ -368,7 +368,9 @@ def test_an_interrupted_call_is_finished_and_the_other_number_asked_for_again(
         patched.setattr(under_test, "confirm_checkpoint", _killed)
         with pytest.raises(KeyboardInterrupt):
             query.rescale(2)
-    with pytest.raises(UsageError, match=r"for 2 partitions was finished first.*if 5 are still"):
+    with pytest.raises(
+        UsageError, match=r"for 2 partitions was finished first.*if 5 partitions are still"
+    ):
         query.rescale(5)
     assert query.rescale(5).partitions == 5
     assert query.read(query.begin(2)) == AFTER
@@ -401,7 +403,8 @@ def test_who_reads_the_old_checkpoint_is_told(query: Query) -> None:
         assert next(feed).number == 2
         clock.sleeps_are = lambda: query.rescale(2) if len(clock.slept_s) == 1 else None
         with pytest.raises(
-            StateError, match=r"given another number .* Open the store again by its name"
+            StateError,
+            match=r"the store was changed.* Open the store again by its name",
         ):
             next(feed)
         clock.now_s += 10

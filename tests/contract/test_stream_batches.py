@@ -264,7 +264,7 @@ class Script:
         if "two calls" in error:
             return ["TWICE", ""]
         if "the DataFrame belongs to" in error:
-            named = re.search(r"the one of (?:batch (\d+)|(this batch)|another)", error)
+            named = re.search(r"belongs to (?:batch (\d+)|(this batch)|another)", error)
             assert named is not None
             return ["STALE", named[1] or (str(batch) if named[2] else "-")]
         if "Redis knows no store" in error:

@@ -50,7 +50,9 @@ def test_stale_frame_is_refused_in_every_partition(client: Client, config: Confi
             # Evaluated twice, and run again by another run: each with its own frame.
             driver.task(plan, run, 2, partition=partition).run()
     kept = driver.task(plan, "r2", 2, frame=frame_of("r1", 2))
-    with pytest.raises(UsageError, match="of this batch, but of an earlier start of the query"):
+    with pytest.raises(
+        UsageError, match="belongs to this batch, but of an earlier start of the query"
+    ):
         kept.join()
     assert driver.task(plan, "r2", 3).run().read == b"r1:0 r1:1 r2:2 "
 

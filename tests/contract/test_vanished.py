@@ -283,4 +283,4 @@ def test_purge_frees_a_full_server_before_writing_notes(client: Client, raw: red
     service.run(1.0, reports.append)
     (report,) = reports
     assert report.dropped > 0
-    assert any("nobody uses: [REDIS_FULL]" in problem for problem in report.problems)
+    assert any("unused checkpoints: [REDIS_FULL]" in problem for problem in report.problems)

@@ -209,7 +209,7 @@ def test_missing_snapshots_are_the_cause(sick: Sick) -> None:
     (cause,) = sick.causes()
     assert cause.kind is CauseKind.NO_SNAPSHOT
     assert cause.partitions == (0,)
-    assert "keeps 20 versions where 2 are wanted" in cause.found
+    assert "keeps 20 versions instead of 2" in cause.found
 
 
 def test_late_maintenance_is_the_cause(sick: Sick) -> None:
@@ -217,7 +217,7 @@ def test_late_maintenance_is_the_cause(sick: Sick) -> None:
     sick.run(({"a": batch, "b": batch} for batch in range(20)), versions_to_retain=2)
     (cause,) = sick.causes()
     assert cause.kind is CauseKind.LATE_MAINTENANCE
-    assert "keeps 20 versions where 2 are wanted, and nothing needs the others" in cause.found
+    assert "keeps 20 versions instead of 2, and nothing needs the others" in cause.found
 
 
 def test_fat_key_is_the_cause(sick: Sick) -> None:

@@ -126,7 +126,7 @@ def rewound(to_batch: int) -> set[str]:
 
 def test_checkpoint_is_inspected_and_rewound(case: Case) -> None:
     assert case.run("doctor") == 0
-    assert "Batch 4 is the newest of the commit log" in case.told()
+    assert "Batch 4 is the newest in the commit log" in case.told()
     # As a query that is writing leaves it.
     case.put("offsets/.6.8a0f.tmp", b"half")
     before = case.files()

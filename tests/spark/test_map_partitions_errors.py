@@ -183,8 +183,8 @@ def test_unencodable_value_is_refused(store: Store) -> None:
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"partitions": 3}, r"the store has 2 partitions, not 3\. Leave `partitions` out"),
-        ({"partitions": 0}, "0 partitions were asked for"),
+        ({"partitions": 3}, r"the store has 2 partitions, not 3\. Omit `partitions`"),
+        ({"partitions": 0}, "0 partitions were requested"),
         (
             {"key": "kk"},
             "key names the column 'kk', which the DataFrame does not have. Did you mean 'k'",

@@ -149,7 +149,7 @@ def test_frame_of_an_earlier_start_changes_nothing(
         if batch_id == 1 and len(kept) == 2:
             raise ValueError("no luck with this batch")
         if batch_id == 1:
-            with pytest.raises(Exception, match="of this batch, but of an earlier start"):
+            with pytest.raises(Exception, match="belongs to this batch, but of an earlier start"):
                 kept[1].collect()
 
     stream = by_group(source.stream(queries.spark).where("use"), store)

@@ -488,7 +488,7 @@ def test_unsupported_arguments_are_refused_at_the_call(queries: Queries) -> None
         (nested, {}, "the key column 'k' is of type array<string>"),
         (timed, {"time_mode": "Sometime"}, "time_mode is 'Sometime'"),
         (timed, {"rows": "dicts"}, "rows is 'dicts'"),
-        (timed, {"partitions": 0}, "0 partitions were asked for"),
+        (timed, {"partitions": 0}, "0 partitions were requested"),
         (timed, {"first_batch_id": -1}, "first_batch_id is not a whole number"),
     ):
         with pytest.raises(UsageError, match=found):

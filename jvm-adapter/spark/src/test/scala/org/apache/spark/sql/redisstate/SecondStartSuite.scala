@@ -135,7 +135,7 @@ class SecondStartSuite extends AnyFunSuite with BeforeAndAfterAll {
       for (by <- Seq(misled, query.driver(UUID.randomUUID()))) {
         val e = intercept[Exception](put(query.open(by, 3), "a" -> 70))
         assert(e.getMessage.contains("[REDIS_FENCED]"))
-        assert(e.getMessage.contains("another number of partitions"))
+        assert(e.getMessage.contains("the number of partitions of its checkpoint has changed"))
       }
       assert(query.read(3) == Map("a" -> 2))
     }
