@@ -123,7 +123,7 @@ def test_doctor_steps_for_lost_versions_restore_the_query(
 
 
 @pytest.mark.parametrize("to_batch", [1, 4])
-def test_logs_that_were_set_back_by_hand_are_followed(
+def test_doctor_advice_follows_logs_set_back_by_hand(
     query: Query, to_batch: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Also what a rewind of an earlier release left."""

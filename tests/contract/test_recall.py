@@ -66,7 +66,7 @@ def purge(server: RedisServer, *arguments: str) -> int:
     return main(["purge", "--url", server.url, "--gen", GEN, *arguments])
 
 
-def test_what_was_purged_expires_and_comes_back_as_it_was(
+def test_purged_keys_expire_and_a_recall_restores_them(
     redis_server: RedisServer,
     raw: redis.Redis,
     planted: Planted,
@@ -419,7 +419,7 @@ def test_old_checkpoint_is_purged_without_force(
     assert purge(redis_server, "--yes") == 0
 
 
-def test_a_full_server_refuses_a_purge_that_can_be_called_back(
+def test_full_server_refuses_a_recallable_purge(
     redis_server: RedisServer,
     raw: redis.Redis,
     planted: Planted,

@@ -298,7 +298,7 @@ def test_tables_of_one_query_are_of_one_version(reader: Reader) -> None:
         ),
     ],
 )
-def test_what_is_refused_says_why(
+def test_refused_statement_names_the_reason(
     reader: Reader, statement: str, kind: type[Exception], words: str
 ) -> None:
     with pytest.raises(kind, match=f"(?s){words}") as caught:

@@ -195,7 +195,7 @@ def test_two_calls_with_one_store_in_a_query_are_refused(streams: Streams) -> No
         queries.start(united, "q", [])
 
 
-def test_coalesce_behind_the_operator_is_refused_in_the_first_batch(queries: Queries) -> None:
+def test_coalesce_after_the_operator_is_refused_in_the_first_batch(queries: Queries) -> None:
     source = queries.streams.input("in", INPUT)
     source.add([{"k": k, "use": True} for k in KEYS])
     store = f"{queries.folder} merged"

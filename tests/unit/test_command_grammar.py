@@ -103,7 +103,7 @@ def test_doctor_and_rewind_take_store_names_anywhere(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(TAKE_A_KEY))
-def test_options_stand_anywhere(name: str) -> None:
+def test_options_are_accepted_anywhere(name: str) -> None:
     for words in (
         ("flights", "a=1", "b=2", "--operator", "3"),
         ("flights", "--operator", "3", "a=1", "b=2"),
@@ -116,7 +116,7 @@ def test_options_stand_anywhere(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(TAKE_A_KEY))
-def test_words_behind_two_hyphens_are_no_options(name: str) -> None:
+def test_words_after_two_hyphens_are_not_options(name: str) -> None:
     for words in (
         ("flights", "--operator", "3", "--", "-k=a", "--d=1"),
         ("--operator", "3", "flights", "--", "-k=a", "--d=1"),
@@ -126,7 +126,7 @@ def test_words_behind_two_hyphens_are_no_options(name: str) -> None:
         assert (found.query, found.key, found.operator) == ("flights", ["-k=a", "--d=1"], 3)
 
 
-def test_a_batch_below_zero_is_no_option() -> None:
+def test_negative_batch_is_not_an_option() -> None:
     for words in (("flights", "-1"), ("flights", "--", "-1")):
         found = parsed("diff", "--operator", "1", *words)
         assert (found.query, found.a, found.b) == ("flights", -1, None)

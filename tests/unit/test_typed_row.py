@@ -251,7 +251,7 @@ def test_a_value_that_does_not_fit_is_named_with_its_column(kind: str, value: An
 
 @pytest.mark.parametrize("schema", ["a int, b int", "a string, b string", "a int, b date"])
 @pytest.mark.parametrize("value", ["ab", b"ab", {"a": 1, "b": 2}, 1, None, object()])
-def test_what_is_no_row_is_refused(schema: str, value: Any) -> None:
+def test_value_that_is_not_a_row_is_refused(schema: str, value: Any) -> None:
     row = TypedRow(schema_json(schema), what="state variable 'x'")
     with pytest.raises(UsageError, match=f"of type {type(value).__name__}, not a tuple"):
         row.encode(value)
@@ -419,7 +419,7 @@ def test_bytes_that_are_no_key_are_refused() -> None:
 
 
 @pytest.mark.parametrize("bad", [(), (1,), (1, 2, 3), "ab", b"ab", {1: 2, 3: 4}, 7, None])
-def test_what_is_no_key_is_refused(bad: Any) -> None:
+def test_value_that_is_not_a_key_is_refused(bad: Any) -> None:
     with pytest.raises(UsageError, match="not a tuple of 2 values"):
         TypedKey(schema_json("a int, b int")).encode(bad)
 
