@@ -171,7 +171,7 @@ def test_python_key_is_looked_up(scene: Scene) -> None:
     assert malformed.status == 400
     assert "it is not JSON" in malformed.text
     long = scene.look_up(scene.orders, column0="long")
-    assert "more characters are left out" in long.text
+    assert "more characters are omitted" in long.text
     assert len(long.body) < 80_000
 
 
@@ -309,7 +309,7 @@ def test_dashboard_recovers_after_a_server_restart(start_redis: StartRedis, tmp_
         wait_until(lambda: "cannot be reached" in board.get("/").text, "the loss to be seen")
         lost = board.get(page)
         assert lost.status == 200
-        assert re.search(r"Since 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC. What stands below", lost.text)
+        assert re.search(r"Since 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC. The data below", lost.text)
         assert board.post(key, {"column.0": "ann"}).status == 503
         server.start()
         wait_until(lambda: "cannot be reached" not in board.get("/").text, "the server")
