@@ -114,7 +114,7 @@ def check_settings(attempted: str, settings: object, *, server: str = _OLDER) ->
     """
     found = _texts(settings)
     if not found:
-        shown = f"{server} does not let this user read its settings (the right 'config|get')"
+        shown = f"{server} does not allow this user to read its settings (the right 'config|get')"
         raise no_file(attempted, shown, kind=Kind.PERMISSION)
     if found.get("appendonly") != "yes":
         raise no_file(attempted, f"{server} has appendonly no")

@@ -177,7 +177,7 @@ def _union(arguments: tuple[Any, ...], path: str, known: KnownRecords) -> Shape:
         return _either(shapes, has_none=has_none)
     raise ConfigError(
         "preparing a state object",
-        found=f"{path} is a union of types that cannot be told apart when they are read",
+        found=f"{path} is a union of types that cannot be distinguished when they are read",
         advice="Use one class with optional fields.",
     )
 

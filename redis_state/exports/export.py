@@ -378,9 +378,10 @@ class _ExportRun:
                 f"version {pin.version} no longer exists: retention removed it, or the query was "
                 "rewound or purged"
             ),
-            advice=f"Delete {self._folder} and export again. If it happens again, let the query "
-            "keep more versions while it is exported (versionsToRetain), or write to a faster "
-            "disk.",
+            advice=(
+                f"Delete {self._folder} and export again. If it happens again, have the query keep "
+                "more versions during the export (versionsToRetain), or write to a faster disk."
+            ),
             where=str(id_),
             version=pin.version,
         )

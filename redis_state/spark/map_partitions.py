@@ -167,7 +167,7 @@ def map_partitions_with_state_store(
 
     def figures() -> dict[str, int]:
         if counted is None:
-            raise without_figures("Look at `BatchStore.metrics` in the function.")
+            raise without_figures("Use `BatchStore.metrics` in the function.")
         return dict(counted.value)
 
     mapped.verify_committed = verify  # type: ignore[method-assign]  # see it

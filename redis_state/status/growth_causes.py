@@ -292,8 +292,8 @@ def _internal(of: StoreHistory) -> Iterator[Cause]:
         yield _cause(
             of,
             CauseKind.INTERNAL_KEYS,
-            f"There are {of.status.internal_rows:,} internal keys (timers, expiry indexes, counts) "
-            f"beside {of.status.rows:,} keys.",
+            f"There are {of.status.internal_rows:,} internal keys (timers, expiry indexes, "
+            f"counts) for {of.status.rows:,} keys.",
             "Timers are registered and never deleted, or lie far in the future: does the "
             "processor register one for each row? Delete the old timer first.",
         )

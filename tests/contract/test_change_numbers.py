@@ -70,7 +70,7 @@ def test_batches_are_numbered_as_in_the_query(
             list(read)
         assert refused.value.version == 3
     rewind(planted, 3, partitions=range(4))
-    with pytest.raises(StateError, match=f"behind batch {4 - ahead}; .* batch is {3 - ahead}"):
+    with pytest.raises(StateError, match=f"below batch {4 - ahead}; .* batch is {3 - ahead}"):
         list(state.changes(since=whole.token))
 
 

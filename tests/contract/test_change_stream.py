@@ -270,7 +270,7 @@ def test_stream_that_cannot_continue_raises_with_the_restart_steps(
     client = redis_server.client()
     for number in range(planted.partitions):
         client.hset(keys.meta(planted.id(number)), mapping={"e": "2", "o": "1", "ou": uid(1)})
-    with pytest.raises(StateError, match=r"went back behind batch 1.*abandoned batches") as caught:
+    with pytest.raises(StateError, match=r"went back below batch 1.*abandoned batches") as caught:
         stream.latest()
     assert caught.value.kind is Kind.STATE_LOST
 

@@ -50,7 +50,7 @@ def add_to(subparsers: Subparsers) -> None:
         "--as",
         dest="as_name",
         metavar="NAME",
-        help="new name of a store that Python keeps, for a copy beside the store",
+        help="new name of a store that Python keeps, for an additional copy",
     )
     parser.add_argument("--yes", action="store_true", help="make the changes")
     parser.add_argument(

@@ -135,7 +135,7 @@ def place_of(arguments: argparse.Namespace, client: Client, tenant: str) -> Chec
     checkpoint, gen = arguments.checkpoint, arguments.gen
     if checkpoint is None and gen is None and not arguments.stores:
         raise ConfigError(
-            "looking at a checkpoint",
+            "examining a checkpoint",
             found="no checkpoint is named",
             advice=(
                 "Give its folder with --checkpoint, its id with --gen, or the names of Python "
@@ -143,7 +143,7 @@ def place_of(arguments: argparse.Namespace, client: Client, tenant: str) -> Chec
             ),
         )
     if gen is not None:
-        check_gen(gen, attempted="looking at a checkpoint")
+        check_gen(gen, attempted="examining a checkpoint")
     words = words_of(arguments, gen=gen)
     folder = None if checkpoint is None else folder_of(arguments)
     state = state_of(client, folder, gen=gen, names=arguments.stores, tenant=tenant)

@@ -86,7 +86,7 @@ def checked(
             advice,
         )
     if stands < version:
-        raise _rewound(f"the query went back behind batch {batch}", stands, ahead, advice)
+        raise _rewound(f"the query went back below batch {batch}", stands, ahead, advice)
     _check_reach(timelines, version, ahead, advice)
     now = position_of(timelines, version)
     if version and position.mark != now.mark:

@@ -230,7 +230,7 @@ class RedisStateQueryListener extends StreamingQueryListener with Logging {
     new RunRegistry(backend, conf.keyPrefix, gen).othersOfFolder(pathHash).foreach { older =>
       logWarning(
         s"Redis still holds the state of an older checkpoint of the folder $checkpoint, which " +
-          "was deleted and created again. If nobody needs it, free its memory: redis-state purge " +
+          "was deleted and created again. If it is no longer needed, free its memory: redis-state purge " +
           s"--gen $older")
     }
 
