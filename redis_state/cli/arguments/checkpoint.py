@@ -39,8 +39,9 @@ def add_stores(parser: Adds) -> None:
         nargs="*",
         metavar="STORE",
         help=(
-            "names of Python stores that the query writes in foreachBatch over Spark Connect, or "
-            "since an older release; all other stores of a query are found without their names"
+            "names of Python stores that no query of Spark writes, or that a query writes in "
+            "foreachBatch over Spark Connect, or since an older release; all other stores of a "
+            "query are found without their names"
         ),
     )
 
