@@ -142,7 +142,7 @@ class Acceptor:
             place.connection = connection
             await connection.lost.wait()
         except OSError as error:
-            _LOG.debug("a client was not let in: %s", error)
+            _LOG.debug("a client was rejected: %s", error)
         finally:
             self._places.pop(place, None)
             lost = place.connection is not None and place.connection.lost.is_set()

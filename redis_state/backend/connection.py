@@ -241,12 +241,16 @@ def _nameless() -> dict[str, Any]:
 def refused(attempted: str, message: str, config: Config) -> RedisStateError:
     """Returns the error for a refused login."""
     given = config.password is not None or config.password_file is not None
-    why = "user name or password is wrong" if given else "it wants a password, and none was given"
+    why = (
+        "user name or password is wrong"
+        if given
+        else "the server requires a password, and none was given"
+    )
     if wants_no_password(message):
-        why = "it has no password, and one was given"
+        why = "the server has no password, and one was given"
     return ConfigError(
         attempted,
-        found=f"{config.url.url} does not let this user in: {why} ('{message[:200].rstrip('.')}')",
+        found=f"{config.url.url} refuses the login: {why} ('{message[:200].rstrip('.')}')",
         kind=Kind.PERMISSION,
         advice="Give the right 'username', and 'password' or 'passwordFile'; on the command line "
         "--username, and --password-file or the variable REDIS_STATE_PASSWORD.",
@@ -257,7 +261,10 @@ def no_redis(attempted: str, config: Config) -> RedisStateError:
     """Returns the error for a server that does not speak Redis's protocol."""
     return ConfigError(
         attempted,
-        found=f"what answers at {config.url.url} is not Redis: it does not speak Redis's protocol",
+        found=(
+            f"the program that listens at {config.url.url} is not Redis: it does not speak the "
+            "Redis protocol"
+        ),
         advice="Check host and port of the URL; if the server speaks TLS, use a rediss:// URL.",
     )
 

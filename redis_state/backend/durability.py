@@ -115,7 +115,7 @@ def check_settings(attempted: str, settings: object, *, server: str = _OLDER) ->
     """
     found = fields_of(settings)
     if not found:
-        shown = f"{server} does not let this user read its settings (the right 'config|get')"
+        shown = f"{server} does not allow this user to read its settings (the right 'config|get')"
         raise no_file(attempted, shown, kind=Kind.PERMISSION)
     if found.get("appendonly") != "yes":
         raise no_file(attempted, f"{server} has appendonly no")
@@ -128,9 +128,9 @@ def no_file(attempted: str, found: str, *, kind: Kind = Kind.CONFIG) -> ConfigEr
     return ConfigError(
         attempted,
         kind=kind,
-        found=f"the option 'durability' wants each commit on disk; {found}",
+        found=f"the option 'durability' requires each commit on disk; {found}",
         advice=(
-            "Set appendonly yes there, and before Redis 7.2 appendfsync always too; or give "
+            "Set appendonly yes on that server, before Redis 7.2 also appendfsync always; or set "
             "'durability' without aof."
         ),
     )

@@ -70,7 +70,9 @@ class FailureClassifier:
         except redis.exceptions.InvalidResponse as error:
             if not self._was_answered:
                 raise no_redis(attempted, self._config) from error
-            raise TransientError("what answers there does not speak Redis's protocol") from error
+            raise TransientError(
+                "the program that listens there does not speak the Redis protocol"
+            ) from error
         except ReplacedError as error:
             raise ServersChangedError(attempted, found=str(error)) from error
         except (redis.ConnectionError, redis.TimeoutError, redis.ResponseError) as error:
@@ -147,12 +149,13 @@ class FailureClassifier:
             attempted,
             kind=Kind.NOT_DURABLE,
             found=(
-                f"{self._config.url.url} has it, but after {tries} tries it is not as durable as "
-                f"durability={self._config.durability} asks: {error}"
+                f"{self._config.url.url} has the commit, but after {tries} tries it is not as "
+                f"durable as durability={self._config.durability} requires: {error}"
             ),
             advice=(
-                "Run the same batch again: it waits again. Look at INFO replication and INFO "
-                "persistence there: do the replicas follow, does the disk keep up?"
+                "Run the same batch again: the commit then waits again. Check INFO replication "
+                "and INFO persistence of the server: do the replicas follow, and does the disk "
+                "keep up?"
             ),
         )
 
@@ -166,7 +169,7 @@ class FailureClassifier:
             attempted,
             found=f"{self._config.url.url} closes the connection: it has {limit}, and an "
             f"argument has {longest} bytes",
-            advice="Raise that limit there, or make the rows smaller.",
+            advice="Raise that limit on the server, or make the rows smaller.",
         )
 
     def _limits(self) -> dict[str, str]:

@@ -60,13 +60,13 @@ def warnings_of(url: str, settings: Mapping[str, str]) -> list[str]:
     """Returns one sentence for each limit below the size that a row may have."""
     found = [
         f"{url} has {name} {settings[name]}: a block may have {RAW_LENGTH_MAX} bytes, and a commit "
-        "with one above that limit fails"
+        "with a block above that limit fails"
         for name in (_BULK, _QUERY)
         if 0 < _number(settings, name) < RAW_LENGTH_MAX
     ]
     return found + [
-        f"{url} has {limit}: an answer above that limit ends the connection, so that a large "
-        "partition may not be read"
+        f"{url} has {limit}: the server closes the connection on a larger reply, so reading a "
+        "large partition may fail"
         for limit in _reply_limits(settings)
     ]
 
@@ -85,13 +85,13 @@ def hint_of_limits(settings: Mapping[str, str], *, sent_bytes: int, argument_byt
     if 0 < _number(settings, _QUERY) < sent_bytes:
         low.append(f"{_QUERY} {settings[_QUERY]}")
     if low:
-        return f"It has {' and '.join(low)}, which ends a connection: raise that limit."
+        return f"It has {' and '.join(low)}, which closes connections: raise that limit."
     if settings:
-        return "Its log says why it closes the connection."
+        return "The server's log has the reason."
     size = f" (sent: {sent_bytes} bytes, {argument_bytes} of them in one argument)"
     return (
-        f"It closes the connection, as it does above {_BULK}, {_QUERY}{size}, {_OUTPUT} or "
-        f"{_CLIENTS}: compare these limits, and read its log."
+        f"The server closes the connection, as it does above {_BULK}, {_QUERY}{size}, {_OUTPUT} or "
+        f"{_CLIENTS}: compare these limits, and read the server's log."
     )
 
 

@@ -102,24 +102,29 @@ _AROUND = re.compile(r"Error running script .*@user_script: ?\d+: -(?=[A-Z]+ )",
 _ARGUMENTS = ", with args beginning with"
 # Advice for a reply that did not change until the deadline.
 _HINTS = {
-    "LOADING": "It loads its data: wait until it has.",
-    "BUSY": "A script of another program runs there: wait for it, or end it with SCRIPT KILL.",
-    "CLUSTERDOWN": "CLUSTER INFO there shows which slots nobody serves.",
-    "MASTERDOWN": "It is a replica that has lost its master: bring the master back.",
-    "READONLY": "It is a replica: give the address of its master.",
-    "NOREPLICAS": "Too few replicas follow it: bring them back, or lower min-replicas-to-write.",
-    "TRYAGAIN": "A slot is half moved: finish the move.",
+    "LOADING": "The server is loading its data: wait until it is done.",
+    "BUSY": (
+        "A script of another program blocks the server: wait for its end, or stop it with SCRIPT "
+        "KILL."
+    ),
+    "CLUSTERDOWN": "CLUSTER INFO on a node shows how many slots are not served.",
+    "MASTERDOWN": "The server is a replica that has lost its master: bring the master back.",
+    "READONLY": "The server is a replica: give the address of its master.",
+    "NOREPLICAS": (
+        "Too few replicas follow the server: bring them back, or lower min-replicas-to-write."
+    ),
+    "TRYAGAIN": "The migration of a slot is incomplete: finish it.",
 }
 _OTHER_TYPE_ADVICE = (
-    "Another program has written under a name of redis-state: remove that key. If it had state, "
-    "restore the server's data from before; `redis-state doctor` names what is damaged."
+    "Another program has overwritten a key of redis-state: remove that key. If it had state, "
+    "restore the server's data from before; `redis-state doctor` lists the damage."
 )
 _DAMAGED_ADVICE = (
-    "Restore the server's data from before the damage; `redis-state doctor` names what is damaged. "
-    "If nothing is, report this as a defect of redis-state."
+    "Restore the server's data from before the damage; `redis-state doctor` lists the damage. If "
+    "it finds none, report this as a defect of redis-state."
 )
 _MAXCLIENTS_HINT = (
-    "Raise maxclients there, or make fewer connections: fewer executors, or a lower "
+    "Raise maxclients on the server, or open fewer connections: fewer executors, or a lower "
     "'connectionsMax'."
 )
 
@@ -221,7 +226,9 @@ def failure(attempted: str, message: str, command: str = "") -> RedisStateError:
                 attempted,
                 found=found,
                 kind=Kind.PERMISSION,
-                advice="Give the user that right; `redis-state acl` prints all that are needed.",
+                advice=(
+                    "Give the user that right; `redis-state acl` prints all rights that are needed."
+                ),
             )
     return InternalError(attempted, found=found)
 
@@ -242,8 +249,10 @@ def lacking(attempted: str, commands: Sequence[str], *, at: str = "the server") 
     them = "the command under its own name" if one else "the commands under their own names"
     return ConfigError(
         attempted,
-        found=f"{at} lacks {what} renamed or disabled there (rename-command), or what answers is a "
-        "proxy or a Sentinel",
+        found=(
+            f"{at} lacks {what} renamed or disabled there (rename-command), or a proxy or a "
+            "Sentinel answers"
+        ),
         advice=f"Restore {them}, or give the address of a server that has "
         f"{'it' if one else 'them'}.",
     )
@@ -263,14 +272,14 @@ def command_in(message: str) -> str:
 def _advice(message: str) -> str:
     if message.startswith(_PROTECTED):
         return (
-            "Its protected mode takes connections from its own machine only. Set a password there, "
-            "or set protected-mode no if only trusted machines can reach it."
+            "In protected mode the server accepts connections from its own machine only. Set a "
+            "password on it, or set protected-mode no if only trusted machines can reach it."
         )
     if is_of_database(message):
         return "Give /0 at the end of the URL; a cluster has no other database."
     return (
-        "A block has more bytes than its proto-max-bulk-len. Raise that limit there (512mb is the "
-        "server's default), or make the rows smaller."
+        "A block is larger than the server's proto-max-bulk-len. Raise that limit (512mb is the "
+        "default), or make the rows smaller."
     )
 
 
@@ -304,9 +313,10 @@ def unserved(
             return StateError(
                 attempted,
                 kind=Kind.VERSION_EXPIRED,
-                found=f"it is gone: retention keeps version {floor} and newer ones",
-                advice="Ask for a newer one; to keep more versions from now on, raise "
-                "versionsToRetain.",
+                found=(
+                    f"the version no longer exists: retention keeps version {floor} and newer ones"
+                ),
+                advice="Ask for a newer version; to keep more from now on, raise versionsToRetain.",
                 where=where,
                 version=version,
             )

@@ -33,9 +33,13 @@ def check_room(client: Client, stored: int, *, what: str) -> None:
     if needed > there:
         raise FullError(
             what,
-            found=f"it takes about {needed:,} bytes of memory in Redis, and {there:,} are free",
-            advice="Nothing was changed. Raise maxmemory there, or purge what nobody needs, and "
-            "try again.",
+            found=(
+                f"the state takes about {needed:,} bytes of memory in Redis, and {there:,} are free"
+            ),
+            advice=(
+                "Nothing was changed. Raise maxmemory, or purge checkpoints that are no longer "
+                "needed, and try again."
+            ),
         )
 
 

@@ -41,7 +41,7 @@ def _start_of(client: Client, attempted: str) -> object:
     except ConfigError as error:
         if error.kind is not Kind.PERMISSION:
             raise
-        _LOG.warning("nobody will notice if the server is started anew meanwhile: %s", error)
+        _LOG.warning("a restart of the server during the scan will not be noticed: %s", error)
         return None
     return info.get("run_id") if isinstance(info, Mapping) else None
 
@@ -62,7 +62,7 @@ def _scan_one(
         if text_number(cursor.decode() if isinstance(cursor, bytes) else str(cursor)) == 0:
             if _start_of(client, attempted) != began:
                 raise ServersChangedError(
-                    attempted, found="the server was started anew while it was scanned"
+                    attempted, found="the server was restarted during the scan"
                 )
             return
     raise UnavailableError(attempted, found=f"the scan did not end after {calls_max} calls")

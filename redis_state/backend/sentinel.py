@@ -141,14 +141,14 @@ class SentinelTransport:
         if failure is None:
             raise ConfigError(
                 "asking the sentinels for the master",
-                found=f"they watch no master named '{self._location.service}'",
+                found=f"the sentinels watch no master named '{self._location.service}'",
                 advice="Put the name from their configuration (sentinel monitor NAME …) into the "
                 "URL.",
             )
         if isinstance(failure, _NoSentinelError):
             raise ConfigError(
                 "asking the sentinels for the master",
-                found=f"{failure}: it is no Sentinel, or the command is renamed there",
+                found=f"{failure}: it is not a Sentinel, or the command was renamed",
                 advice="Give the addresses of Sentinels, or a redis:// URL for one server.",
             ) from failure
         raise NoServerError(f"no sentinel names a master ({failure})") from failure

@@ -122,7 +122,7 @@ def _refuse(url: str, info: Mapping[str, object]) -> None:
         raise ConfigError(
             _ATTEMPTED,
             found=f"{url} is a Sentinel, which holds no state",
-            advice="Use a redis+sentinel:// URL, with the name of the master behind the port.",
+            advice="Use a redis+sentinel:// URL, with the name of the master after the port.",
         )
     if _version(info) < VERSION_MIN:
         raise ConfigError(
@@ -135,7 +135,7 @@ def _refuse(url: str, info: Mapping[str, object]) -> None:
         raise ConfigError(
             _ATTEMPTED,
             found=f"{url} has maxmemory-policy {policy} and would evict state",
-            advice="Set maxmemory-policy noeviction there.",
+            advice="Set maxmemory-policy noeviction on that server.",
         )
     if info.get("role") == "slave":
         raise ConfigError(
@@ -150,13 +150,13 @@ def _about_replicas(url: str, there: int | None, wanted: int) -> list[str]:
         return []
     if there < wanted:
         return [
-            f"{url} has {there} replicas now, and durability=replicas:{wanted} waits for "
-            f"{wanted}: commits fail until there are that many"
+            f"{url} has {there} replicas, and durability=replicas:{wanted} waits for {wanted}: "
+            "commits fail until that many are connected"
         ]
     if there and not wanted:
         return [
-            f"{url} has replicas and durability waits for none of them: a fail-over loses the "
-            "commits that the new master had not received; durability=replicas:1 prevents that"
+            f"{url} has replicas, but commits do not wait for them: a fail-over loses the commits "
+            "that the new master had not received; durability=replicas:1 prevents that"
         ]
     return []
 

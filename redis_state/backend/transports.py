@@ -38,8 +38,10 @@ def replica_to(config: Config, *, clock: Clock = SYSTEM) -> Transport:
     if isinstance(location, ClusterEndpoint):
         raise ConfigError(
             "reading from a replica",
-            found="the URL names a cluster, whose replicas are not equally far behind: one version "
-            "of all partitions could not be promised",
+            found=(
+                "the URL names a cluster, whose replicas lag differently: one version of all "
+                "partitions could not be guaranteed"
+            ),
             advice="Leave 'replica' out. It is for a single server and for Sentinel.",
         )
     if isinstance(location, SentinelEndpoint):

@@ -210,7 +210,7 @@ def refused(
             return purged_error(what, gen)
         case ["PARTITIONS", count]:
             found = f"the store has {count} partitions, not {partitions}"
-            advice = "Leave `partitions` out, or give the number of the store: it never changes."
+            advice = "Omit `partitions`, or give the number of the store: it never changes."
         case ["LAYOUT", known]:
             found = f"the store was made with {known}, not with {layout}"
             advice = "Give the same key columns, types and codec, or another store."
@@ -225,7 +225,7 @@ def refused(
             found = f"the newest batch is {newest}, so the next one is {int(newest) + 1}"
             advice = f"Run the batches that were left out. {_was_set_back(gen)}"
         case ["OLD", newest]:
-            found = f"the newest batch is {newest}, and only that one can be run again"
+            found = f"the newest batch is {newest}, and only that batch can be run again"
             advice = (
                 "Give a new store if the batches of a stream start again from the first one. "
                 f"{_was_set_back(gen)}"
@@ -238,7 +238,7 @@ def refused(
 def _was_set_back(gen: str) -> str:
     return (
         "If the query's checkpoint was set back, or forward, by hand: `redis-state doctor --gen "
-        f"{gen} --checkpoint FOLDER` says how the store follows; FOLDER is the query's "
+        f"{gen} --checkpoint FOLDER` prints how to set the store to it; FOLDER is the query's "
         "checkpointLocation."
     )
 
@@ -260,8 +260,8 @@ def _check_numbers(what: str, number: int, first: int, partitions: int | None) -
     if partitions is not None and not 1 <= partitions <= PARTITIONS_MAX:
         raise UsageError(
             what,
-            found=f"{partitions} partitions were asked for",
-            advice=f"Give 1 to {PARTITIONS_MAX}, or leave it out.",
+            found=f"{partitions} partitions were requested",
+            advice=f"Give 1 to {PARTITIONS_MAX}, or omit it.",
         )
 
 
@@ -324,9 +324,11 @@ def moved(what: str) -> ConflictError:
     return ConflictError(
         what,
         found="the store was given another number of partitions, and has another checkpoint now",
-        advice="Stop the query and start it again. If that is refused, too, the change was "
-        "interrupted at its last step: run `redis-state rescale NAME --partitions N` "
-        "again, as it was given. Nothing was changed here.",
+        advice=(
+            "Stop the query and start it again. If this error persists, the change was "
+            "interrupted at its last step: run the same `redis-state rescale NAME --partitions N` "
+            "again. Nothing was changed."
+        ),
     )
 
 

@@ -264,28 +264,35 @@ def _join(
         case ["FENCED", _]:
             raise ConflictError(
                 what,
-                found="the query was started again since, or another one with this store was",
-                advice="The newer start goes on: stop this one. Nothing was changed. To go on, "
-                "call transform_with_state again here.",
+                found=(
+                    "the query was started again since, or another query with this store was "
+                    "started"
+                ),
+                advice=(
+                    "The newer start continues: stop this one. Nothing was changed. To continue "
+                    "here, call transform_with_state again."
+                ),
             )
         case ["STALE", batch]:
             raise UsageError(
                 what,
-                found=f"the DataFrame is the one of {_another(batch, place)}",
-                advice="A DataFrame that foreachBatch gets can be evaluated until its function "
-                "returns, not later: collect its rows, or write them, before. Nothing was changed.",
+                found=f"the DataFrame belongs to {_another(batch, place)}",
+                advice=(
+                    "The DataFrame of foreachBatch is valid only until its function returns: "
+                    "collect or write its rows before that. Nothing was changed."
+                ),
             )
         case ["TWICE", _]:
             raise UsageError(
                 what,
-                found="two calls of transform_with_state in this query have this store",
+                found="two calls of transform_with_state in this query use this store",
                 advice="Give each call a store of its own.",
             )
         case ["QUERY", query_id]:
             raise UsageError(
                 what,
                 found=f"the store belongs to the query {query_id}, which has another checkpoint",
-                advice="Give another store; or go on from the checkpoint of that query.",
+                advice="Give another store, or continue from the checkpoint of that query.",
             )
         case _:
             raise refused(
@@ -327,8 +334,8 @@ def _watermark(client: Client, plan: StreamPlan, place: TaskPlace, what: str, *,
     missing = sorted({*not_opened(ids, replies, what=looking), *older})
     if missing:
         again = (
-            f"let batch {place.batch - 1} run again: `redis-state rewind --gen {plan.gen} "
-            f"--checkpoint FOLDER --to-batch {place.batch - 2} --yes`, FOLDER being the query's "
+            f"run batch {place.batch - 1} again: `redis-state rewind --gen {plan.gen} --checkpoint "
+            f"FOLDER --to-batch {place.batch - 2} --yes`, FOLDER being the query's "
             "checkpointLocation"
             if place.batch - 1 > plan.first
             else "begin again, with a new checkpoint and store"
@@ -337,8 +344,10 @@ def _watermark(client: Client, plan: StreamPlan, place: TaskPlace, what: str, *,
             what,
             found=f"{named(missing)} does not hold version {version}: "
             f"batch {place.batch - 1} never ran to its end there, or its state was lost",
-            advice="A limit behind transform_with_state stops tasks early: take it away, and "
-            f"{again}. If the state was lost, restore that Redis.",
+            advice=(
+                f"A limit after transform_with_state stops tasks early: remove it, and {again}. If "
+                "the state was lost, restore that Redis."
+            ),
             kind=Kind.STATE_LOST,
             version=version,
         )

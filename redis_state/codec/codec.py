@@ -118,7 +118,7 @@ def _plain(kind: type, *, by_name: bool) -> tuple[Callable[[Any], Any], Callable
         if missing:
             raise FormatError(
                 f"decoding a {_name(kind)}",
-                found=f"field '{missing[0]}' is not in what was written, and has no default",
+                found=f"field '{missing[0]}' is missing from the written row, and has no default",
                 advice="Give the field a default.",
             )
         return kind(**{name: found[name] for name in names if name in found})

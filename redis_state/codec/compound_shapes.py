@@ -200,7 +200,10 @@ class RecordShape(Shape):
                         "reading an object",
                         found=f"{self.name} was stored without the field '{name}', which has no "
                         "default",
-                        advice="Give the field a default, or the state object a migrate function.",
+                        advice=(
+                            "Give the field a default value, or give the state object a migrate "
+                            "function."
+                        ),
                     )
         except Misfit as error:
             raise error.below(f".{name}", "") from None

@@ -56,7 +56,7 @@ class LiteralShape(StoredAsIs):
         if any(type(one) is type(found) and one == found for one in self.values):
             return found
         if any(type(one) is type(found) for one in self.values):
-            raise Misfit(f"is none of {self.name}")
+            raise Misfit(f"is not one of {self.name}")
         return misfit(value, self.name)
 
 

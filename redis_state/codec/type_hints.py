@@ -173,7 +173,7 @@ def _union(arguments: tuple[Any, ...], path: str, known: KnownRecords) -> Shape:
         return _either(shapes, has_none=has_none)
     raise ConfigError(
         "preparing a state object",
-        found=f"{path} is a union of types that cannot be told apart when they are read",
+        found=f"{path} is a union of types that cannot be distinguished when they are read",
         advice="Use one class with optional fields.",
     )
 
@@ -197,7 +197,7 @@ def _enum(cls: type[Enum], path: str) -> Enumerated:
             raise ConfigError(
                 "preparing a state object",
                 found=f"{path} is an enum with a value of type {type(member.value).__name__}",
-                advice="Enums are stored by their values: take texts or whole numbers.",
+                advice="Enums are stored by their values: use texts or whole numbers.",
             )
     return Enumerated(cls.__name__, cls)
 

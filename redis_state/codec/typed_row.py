@@ -329,7 +329,9 @@ def _placed(older: Sequence[ColumnRule], now: Sequence[ColumnRule], what: str) -
                 f"declaring {what}",
                 found=f"column '{field.name}' was {kind_of(older[at].type)} and is "
                 f"{kind_of(field.type)} now",
-                advice="Keep the type, or give the new column a new name. Columns may be added and "
-                "taken away, and numbers may become wider.",
+                advice=(
+                    "Keep the type, or give the new column a new name. Columns may be added and "
+                    "removed, and numbers may become wider."
+                ),
             )
     return [places.get(field.name) for field in now]

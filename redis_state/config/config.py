@@ -130,8 +130,10 @@ def resolve(
         if url is not None or more:
             raise ConfigError(
                 "reading the options",
-                found=f"'{'url' if url is not None else next(iter(more))}' is given beside options "
-                "that were checked before",
+                found=(
+                    f"'{'url' if url is not None else next(iter(more))}' is given together with "
+                    "options that were already checked"
+                ),
                 advice="Give either config=, or url= and options by their names.",
             )
         return given
@@ -177,7 +179,7 @@ def _check_together(given: Iterable[str], endpoint: Location) -> None:
             raise option.error(f"'{option.excludes}' is given too", "Give one of the two.")
         if option.needs_any and not names.intersection(option.needs_any):
             needed = " or ".join(f"'{name}'" for name in option.needs_any)
-            raise option.error(f"{needed} is missing", f"Give {needed} too, or leave it out.")
+            raise option.error(f"{needed} is missing", f"Give {needed} too, or omit it.")
         if option.needs_tls and not endpoint.tls:
             advice = "Use a rediss:// URL, or leave the tls options out."
             raise option.error("the URL is redis://, which has no TLS", advice)

@@ -257,5 +257,5 @@ class StateStoreCoordinatorRef:
             raise ConfigError(
                 "asking the coordinator",
                 found="the store is of another checkpoint than the reference",
-                advice="Take the reference of that checkpoint.",
+                advice="Use the reference of that checkpoint.",
             )

@@ -235,7 +235,7 @@ class Heartbeat:
             try:
                 counts = {str(name): int(count) for name, count in one.totals().items()}
             except Exception:  # noqa: BLE001  # foreign code; the instances have to live on
-                _LOG.exception("what %s has counted could not be asked for", id_)
+                _LOG.exception("the counters of %s could not be read", id_)
                 continue
             if counts:
                 found[id_] = one.instance, counts
@@ -277,7 +277,7 @@ class Heartbeat:
             return
         if id_ is None:
             if order.owner not in self._early and len(self._early) < self._queue_max:
-                _LOG.info("%s is reported once its checkpoint is there", order.owner)
+                _LOG.info("%s is reported once its checkpoint exists", order.owner)
                 self._early[order.owner] = order
             return
         self._early.pop(order.owner, None)

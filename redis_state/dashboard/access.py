@@ -111,15 +111,15 @@ class Guard:
             place = "".join(traceback.format_tb(error.__traceback__))
             _LOG.error("a request failed with %s:\n%s", type(error).__name__, place)
             if not begun:
-                failed = PlainTextResponse("The dashboard failed. Its log says where.", 500)
+                failed = PlainTextResponse("The dashboard failed. Its log has the details.", 500)
                 await failed(scope, receive, send_bound)
 
     def _refusal(self, request: Request) -> Response | None:
         host = request.headers.get("host", "")
         if not self._settings.answers_to(_name_of(host)):
             return PlainTextResponse(
-                "This dashboard does not answer to that host name. Start it with --host NAME, "
-                "or open it as http://127.0.0.1 on its own machine.",
+                "This dashboard does not serve that host name. Start it with --host NAME, or "
+                "open it as http://127.0.0.1 on its own machine.",
                 421,
             )
         if request.method not in ("GET", "HEAD", "POST"):

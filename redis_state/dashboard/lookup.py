@@ -188,7 +188,7 @@ def _check_count(*, given: int, columns: int) -> None:
         raise ConfigError(
             _WHAT,
             found=f"{given} columns were given, and the key has {columns}",
-            advice="Open the form again: the state may have changed its columns.",
+            advice="Open the form again: the columns of the state may have changed.",
         )
 
 

@@ -64,7 +64,7 @@ _STATUS = {
 }
 _TROUBLE = {
     Kind.UNAVAILABLE: "Redis cannot be reached.",
-    Kind.PERMISSION: "Redis refuses to answer: a right is missing.",
+    Kind.PERMISSION: "Redis refuses the request: a right is missing.",
 }
 
 
@@ -267,12 +267,12 @@ class Pages:
                 404,
                 "The query is gone",
                 f"The state of “{title}” is no longer in Redis: it was purged, or it expired. The "
-                f"dashboard missed it first at {words.moment(since_ms)}.",
+                f"dashboard first missed it at {words.moment(since_ms)}.",
             )
         if view.lines is None and view.error is not None:
-            return self._message(503, _TROUBLE.get(view.error.kind, "No look worked."), "")
+            return self._message(503, _TROUBLE.get(view.error.kind, "No reading succeeded."), "")
         return self._message(
-            404, "There is no such query", "Nobody keeps state under this checkpoint in Redis."
+            404, "There is no such query", "Redis has no state of this checkpoint."
         )
 
     def _view(self) -> View:

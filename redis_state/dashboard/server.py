@@ -163,7 +163,7 @@ def _load(config: uvicorn.Config, settings: Settings) -> None:
     try:
         config.load()
     except OSError as error:  # what ssl raises is one, too
-        unfit = "they do not fit together, or are no PEM files"
+        unfit = "they do not belong together, or are not PEM files"
         raise ConfigError(
             f"reading the certificate {settings.cert_file} and its key",
             found=unfit if isinstance(error, ssl.SSLError) else str(error.strerror),

@@ -79,12 +79,14 @@ def checked(
     if (cert_file is None) != (key_file is None):
         raise ConfigError(
             _WHAT,
-            found="of a certificate and its key only one is given",
+            found="only one of a certificate and its key is given",
             advice="Give both --serve-cert-file and --serve-key-file.",
         )
     if not 0 <= port <= 65535:
         raise ConfigError(
-            _WHAT, found=f"{port} is no port", advice="Give one from 0 to 65535; 0 is any free one."
+            _WHAT,
+            found=f"{port} is not a port number",
+            advice="Give one from 0 to 65535; 0 is any free one.",
         )
     token = None if token_file is None else _token(token_file)
     lower = tuple(name.lower() for name in names)

@@ -136,11 +136,9 @@ class Watch:
             self._failed(error)
         except Exception as error:  # noqa: BLE001  # the thread has to go on looking
             if not self._background.stopping.is_set():
-                _LOG.error("looking at the queries failed: %s", type(error).__name__)
+                _LOG.error("reading the queries failed: %s", type(error).__name__)
             self._failed(
-                InternalError(
-                    "looking at the queries", found=f"a {type(error).__name__} was raised"
-                )
+                InternalError("reading the queries", found=f"a {type(error).__name__} was raised")
             )
         self._looked.set()
 

@@ -63,7 +63,7 @@ def differences(
     streamed, repeated = _rows(table, query.key)
     expected, _ = _rows(query.batch(flights), query.key)
     found = [
-        f"{key}: the stream says {streamed.get(key)}, the plain computation {expected.get(key)}"
+        f"{key}: the stream has {streamed.get(key)}, the plain computation {expected.get(key)}"
         for key in sorted({*streamed, *expected})
         if streamed.get(key) != expected.get(key)
     ]

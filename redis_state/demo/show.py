@@ -71,7 +71,7 @@ class DemoScreen:
             Progress(*columns, console=self._console) as bar,
         ):
             task = bar.add_task("batches", total=batches)
-            bar.console.print("Spark starts, with four queries whose state is in Redis …")
+            bar.console.print("Starting Spark, with four queries whose state is in Redis …")
             lines = live.reads(reader)
             job.start()
             killed = False

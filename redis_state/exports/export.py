@@ -65,11 +65,11 @@ def export_query(
     if contents not in (COLUMNS, RAW):
         raise ConfigError(
             _WHAT,
-            found=f"there is no contents '{contents}'",
+            found=f"contents cannot be '{contents}'",
             advice=f"Give '{COLUMNS}' or '{RAW}'.",
         )
     if file_bytes < 1:
-        raise ConfigError(_WHAT, found="files of less than one byte were asked for")
+        raise ConfigError(_WHAT, found="the file size is below one byte")
     return _ExportRun(client, query, place, contents, file_bytes, progress).run(at, operator)
 
 
@@ -137,8 +137,10 @@ class _ExportRun:
                 self._what,
                 found="another export was begun in this folder: of another query, batch, operator "
                 "or format",
-                advice="Nothing was changed. Ask for the same as then, give another folder, or "
-                "delete this one first.",
+                advice=(
+                    "Nothing was changed. Repeat the earlier request, give another folder, or "
+                    "delete this one first."
+                ),
             )
         return found
 
@@ -149,7 +151,7 @@ class _ExportRun:
             raise UsageError(
                 self._what,
                 found="the folder holds other files",
-                advice="Nothing was changed. Give a folder that is empty, or not there yet.",
+                advice="Nothing was changed. Give an empty folder, or one that does not exist.",
             )
         view = self._query.view(operator, at=at)
         stores = view.operators()
@@ -157,7 +159,7 @@ class _ExportRun:
         if not any(pin != EMPTY for of_store in pins for pin in of_store):
             raise UsageError(
                 self._what,
-                found="no batch of it is confirmed yet, so there is no state",
+                found="no batch of the query is confirmed yet, so there is no state",
                 advice="Export it after its second batch, or with --at latest.",
             )
         gen, tenant = self._query.info.gen, self._query.store_id(0, "").tenant
@@ -213,7 +215,7 @@ class _ExportRun:
                 if done is not None:
                     found[store.operator, store.store, partition] = done
                     self._progress(
-                        "checking what is there",
+                        "checking existing files",
                         len(found),
                         sum(len(one.pins) for one in plan.stores),
                     )
@@ -305,11 +307,14 @@ class _ExportRun:
         return StateError(
             self._what,
             kind=Kind.VERSION_EXPIRED,
-            found=f"version {pin.version} is no longer there: retention has passed it, or the "
-            "query was rewound or purged",
-            advice=f"Delete {self._folder} and export again. If it happens again, let the query "
-            "keep more versions while it is exported (versionsToRetain), or write to a faster "
-            "disk.",
+            found=(
+                f"version {pin.version} no longer exists: retention removed it, or the query was "
+                "rewound or purged"
+            ),
+            advice=(
+                f"Delete {self._folder} and export again. If it happens again, have the query keep "
+                "more versions during the export (versionsToRetain), or write to a faster disk."
+            ),
             where=str(id_),
             version=pin.version,
         )
@@ -327,8 +332,8 @@ class _ExportRun:
         if writer != self._writer.encode():
             raise UsageError(
                 self._what,
-                found="another export has taken this folder over",
-                advice="Let that one end; or stop it, and run this again.",
+                found="another export has taken over this folder",
+                advice="Wait until it ends; or stop it, and run this one again.",
             )
 
     def _check_incomplete(self) -> None:
@@ -343,7 +348,7 @@ class _ExportRun:
             raise UsageError(
                 self._what,
                 found="another export completed this folder meanwhile",
-                advice="Use that one: all of it is there. Or give another folder.",
+                advice="Use that export, which is complete, or give another folder.",
             )
 
     def _made(self, plan: ExportPlan, done: Mapping[tuple[int, str, int], DonePartition]) -> Export:

@@ -20,7 +20,8 @@ _UNFINISHED = ".tmp"
 _CHUNK_BYTES = 1 << 20
 _MISSING = (FileNotFoundError, NotADirectoryError)
 _ADVICE = (
-    "Check the path, its rights and the space there, and run it again: what is complete is kept."
+    "Check the path, its rights and the free space, then run the command again: complete files "
+    "are kept."
 )
 
 

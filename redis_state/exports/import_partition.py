@@ -81,8 +81,11 @@ class PartitionImport:
                 return
         raise UnavailableError(
             what,
-            found="the server loses what is staged",
-            advice="A volatile-* eviction policy does that: give the server more memory.",
+            found="the server loses staged blocks",
+            advice=(
+                "A volatile-* eviction policy does that when memory is short: give the server "
+                "more memory."
+            ),
         )
 
     def _came_meanwhile(self, segment: Segment) -> bool:
@@ -106,7 +109,7 @@ class PartitionImport:
             if (rows, digest) != (part.rows, part.digest):
                 raise damaged(
                     self._folder,
-                    f"the rows of {self._id} are not those that the manifest counts",
+                    f"the rows of {self._id} do not match the counts of the manifest",
                 )
             entry = segment.finish(
                 ref=writer,
@@ -165,7 +168,9 @@ class PartitionImport:
                     for batch in batches:
                         yield from self._checked(family, digest, batch.to_pydict())
                 except (pa.ArrowException, KeyError) as error:
-                    raise damaged(self._folder, f"{file.path} is not such a file") from error
+                    raise damaged(
+                        self._folder, f"{file.path} is not a file of an export"
+                    ) from error
 
     def _checked(
         self, family: Family, digest: RowDigest, columns: dict[str, list[Any]]

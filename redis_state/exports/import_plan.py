@@ -216,9 +216,11 @@ def _target(
         if name is not None:
             raise UsageError(
                 what,
-                found="the state is a query's of Spark, which belongs to its checkpoint folder",
-                advice="Leave --as out; or import it with another --key-prefix or into another "
-                "Redis. Nothing was changed.",
+                found="the state is that of a query of Spark, and belongs to its checkpoint folder",
+                advice=(
+                    "Omit --as, or import it with another --key-prefix or into another Redis. "
+                    "Nothing was changed."
+                ),
             )
         return export.gen, None
     wanted = export.name if name is None else name
@@ -236,10 +238,12 @@ def _name_taken(what: str, name: str, gen: str) -> StateError:
     return StateError(
         what,
         kind=Kind.STATE_LOST,
-        found=f"there is another store of the name {name[:80]!r}: it was begun anew, under another "
-        "id, or imported from another export",
-        advice="It was not replaced. Import under another name, with --as NAME; or purge that "
-        f"store with `redis-state purge --gen {gen} --now`, and import again.",
+        found=f"another store has the name {name[:80]!r}: it was created anew with another id, or "
+        "imported from another export",
+        advice=(
+            "Nothing was replaced. Import under another name, with --as NAME; or purge that store "
+            f"with `redis-state purge --gen {gen} --now`, and import again."
+        ),
     )
 
 
@@ -257,8 +261,8 @@ def _rewind(what: str, export: Export, checkpoint: files.Folder) -> Rewind:
     if export.batch is None:
         raise UsageError(
             what,
-            found="its versions are no batches of Spark",
-            advice="Leave --checkpoint out. Nothing was changed.",
+            found="its versions are not batches of Spark",
+            advice="Omit --checkpoint. Nothing was changed.",
         )
     rewind = plan_rewind(checkpoint, export.batch)
     _check_timeline(what, export, checkpoint)
@@ -292,9 +296,11 @@ def _check_timeline(what: str, export: Export, checkpoint: files.Folder) -> None
         raise StateError(
             what,
             kind=Kind.STATE_LOST,
-            found=f"the export belongs to a timeline that a rewind of the query has left: {found}",
-            advice="Nothing was changed. Use an export of this timeline, or a copy, if the query "
-            f"makes any: `redis-state restore --checkpoint {shlex.quote(str(checkpoint))}`.",
+            found=f"the export belongs to a timeline that a rewind of the query abandoned: {found}",
+            advice=(
+                "Nothing was changed. Use an export of this timeline, or a copy, if the query "
+                f"makes copies: `redis-state restore --checkpoint {shlex.quote(str(checkpoint))}`."
+            ),
             where=str(checkpoint),
         )
 

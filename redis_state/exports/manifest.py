@@ -168,8 +168,10 @@ def read_export(folder: ExportFolder) -> Export:
             raise UsageError(
                 what,
                 found=f"the export was interrupted, or is still being made: it has no {MANIFEST}",
-                advice="Run the same `redis-state export` again: it goes on where it ended. "
-                "Nothing was changed.",
+                advice=(
+                    "Run the same `redis-state export` again: it continues where it ended. "
+                    "Nothing was changed."
+                ),
             )
         raise NotFoundError(
             what,

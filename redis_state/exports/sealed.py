@@ -50,7 +50,7 @@ def damaged(folder: ExportFolder, found: str) -> FormatError:
     return FormatError(
         f"reading the export in {folder}",
         found=found,
-        advice="Nothing was changed. Export again, or copy the folder again from where it came.",
+        advice="Nothing was changed. Export again, or copy the folder from its source again.",
     )
 
 

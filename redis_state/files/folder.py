@@ -162,9 +162,11 @@ class Folder:
         if len(raw) != size:
             raise ConfigError(
                 what,
-                found=f"it has {size:,} bytes, and {len(raw):,} were given out",
-                advice="Another process writes it, or the file system gave out an error in its "
-                "place. Stop the query, then run the command again.",
+                found=f"it has {size:,} bytes, but {len(raw):,} were read",
+                advice=(
+                    "Another process writes it, or the file system returned an error in its "
+                    "place. Stop the query, then run the command again."
+                ),
             )
         return raw
 
@@ -207,7 +209,7 @@ class Folder:
             raise _at_work(self, source, "it is gone")
         there = self.read(target)
         if there is not None and there != raw:
-            raise _at_work(self, source, f"{target} is there with other bytes")
+            raise _at_work(self, source, f"{target} exists with other bytes")
         old, new = self / source, self / target
         what = f"moving {old} to {target}"
         with self._told(what):
@@ -221,7 +223,7 @@ class Folder:
         if self.read(target) != raw:
             raise ConfigError(
                 what,
-                found="what can be read there is not what was written",
+                found="the bytes read differ from those written",
                 advice="Nothing was deleted. Check the file system, then run the command again.",
             )
         with self._told(f"deleting {old}, which is at {target} now"):
@@ -285,7 +287,8 @@ def _at_work(folder: Folder, source: str, found: str) -> UsageError:
     return UsageError(
         f"moving {source}",
         found=found,
-        advice="Another command, or the query, is at work in this folder. End it, then run the "
-        "command again.",
+        advice=(
+            "Another command or the query uses this folder. Stop it, then run the command again."
+        ),
         where=str(folder),
     )

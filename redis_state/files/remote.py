@@ -75,7 +75,7 @@ class RemoteFiles:
             package = place.package
             raise ConfigError(
                 what,
-                found=f"the package {package} is missing, which speaks with it"
+                found=f"the package {package} is missing"
                 if package
                 else f"its driver is missing: {_text(error)}",
                 advice=f"Run `pip install {package}`." if package else "Install that package.",
@@ -84,7 +84,7 @@ class RemoteFiles:
             raise ConfigError(
                 what,
                 # The text of an error about an option could quote a secret.
-                found=_text(error) if place.address else "an option is wrong, or one too many",
+                found=_text(error) if place.address else "an option is wrong or unknown",
                 advice="Give an address whose scheme fsspec knows, and options that its file "
                 "system takes.",
             ) from error
@@ -202,15 +202,17 @@ class RemoteFiles:
             said = _text(error) if isinstance(error, PermissionError) else type(error).__name__
             return ConfigError(
                 attempted,
-                found=f"the file system refuses it: {said}",
-                advice="Give this process the credentials of the query, by the means of "
-                f"{self._place.package or 'its driver'} (environment, files, --storage-options), "
-                "and the rights that operations.md lists.",
+                found=f"the file system refuses access: {said}",
+                advice=(
+                    "Give this process the credentials of the query, through the settings of "
+                    f"{self._place.package or 'its driver'} (environment, files, "
+                    "--storage-options), and the rights that operations.md lists."
+                ),
             )
         if names & _NO_ANSWER or isinstance(error, (ConnectionError, TimeoutError)):
             return UnavailableError(
                 attempted,
-                found=f"the file system gives no answer: {type(error).__name__}",
+                found=f"the file system does not answer: {type(error).__name__}",
                 advice="Check its address, port and region, and that it can be reached from here; "
                 "then run the command again.",
             )

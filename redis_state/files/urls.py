@@ -74,9 +74,11 @@ def place_of(address: str) -> FolderAddress:
         raise ConfigError(
             f"reading the address {address}",
             found="it names no bucket, container or host",
-            advice="Write it as the query has it, for example s3a://bucket/flights, "
-            "abfss://container@account.dfs.core.windows.net/flights or "
-            "hdfs://namenode:8020/flights.",
+            advice=(
+                "Write the address as in the query, for example s3a://bucket/flights, "
+                "abfss://container@account.dfs.core.windows.net/flights or "
+                "hdfs://namenode:8020/flights."
+            ),
         )
     if name in _S3:
         return _bucket("s3", "s3fs", parts.netloc, path, _S3, {"config_kwargs": _S3_LIMITS})

@@ -63,7 +63,7 @@ def _used(key: bytes, kind: str) -> int:
     elif kind == "ts-postfix":
         used = encoded - _TIMESTAMP_BYTES
     elif kind != "none":
-        raise FormatError("finding a bucket", found=f"families of kind {kind[:20]} have none")
+        raise FormatError("finding a bucket", found=f"families of kind {kind[:20]} have no buckets")
     if used < 0:
         raise FormatError(
             "finding a bucket", found=f"a key of {encoded} bytes is too short for the kind {kind}"

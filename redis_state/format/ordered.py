@@ -110,7 +110,7 @@ def write(
             raw_bytes += len(payload)
         index[id_], before = tuple(firsts), keys[end - 1]
     if not {family.id for family in families}.issuperset(index):
-        raise InternalError("writing rows", found="one is of no family")
+        raise InternalError("writing rows", found="a row belongs to no family")
     gone = with_families and highest_id > max((family.id for family in families), default=0)
     head = Header(
         families=tuple(families) if with_families else None,
@@ -274,7 +274,7 @@ def read_index(segment: Segment, head: Header) -> Index:
     if not all(head.ordered.values()) or segment.entry.blocks != len(firsts) + bool(
         segment.entry.header
     ):
-        raise FormatError(f"reading {segment.ident}", found="it has blocks that are not in order")
+        raise FormatError(f"reading {segment.ident}", found="its blocks are not in order")
     # Look-ups bisect the first keys of all families as one list, so each must have its family's
     # prefix.
     if not all(

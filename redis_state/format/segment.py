@@ -281,7 +281,7 @@ def read_header(segment: Segment, raw: bytes | None) -> Header:
         raise FormatError(f"reading {segment.ident}", found="its header is missing")
     head = header.decode(block.decode(segment.ident, header.FIELD, raw))
     if head.empty:
-        raise FormatError(f"reading {segment.ident}", found="its header holds nothing")
+        raise FormatError(f"reading {segment.ident}", found="its header is empty")
     if segment.snapshot and (head.families is None or head.tombstones):
         raise FormatError(
             f"reading {segment.ident}", found="a snapshot has no family table, or has tombstones"
@@ -398,11 +398,11 @@ def _check_place(segment: Segment, head: Header, name: str, part: Iterable[bytes
     what = f"reading field {name} of {segment.ident}"
     if kind == 0:
         if number >= segment.entry.buckets or index >= head.parts.get(number, 1):
-            raise FormatError(what, found="the entry and the header know no such field")
+            raise FormatError(what, found="neither the entry nor the header lists such a field")
         return
     keys = head.ordered.get(number, ())
     if index >= len(keys):
-        raise FormatError(what, found="the header knows no such field")
+        raise FormatError(what, found="the header lists no such field")
     end = keys[index + 1] if index + 1 < len(keys) else None
     for key in part:
         if rows.family_of(key) != number or key < keys[index] or (end is not None and key >= end):

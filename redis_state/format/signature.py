@@ -38,10 +38,10 @@ class BlockSigner:
         if value[:1] != _HEAD or not hmac.compare_digest(tag, self._tag(key, field, block)):
             raise FormatError(
                 f"reading field {field} of {key}",
-                found="it has no signature by this key",
+                found="it is not signed with this key",
                 advice=(
-                    "Something other than this query's writers changed it, or 'signingKeyFile' "
-                    "has another key than theirs. Nothing of it was used."
+                    "A program other than this query's writers changed it, or 'signingKeyFile' "
+                    "has another key than the writers'. Nothing of it was used."
                 ),
             )
         return block

@@ -21,7 +21,7 @@ from redis_state.protocol.registry import (
 )
 from redis_state.protocol.texts import number_or_zero
 
-_WHAT = "looking who uses a checkpoint"
+_WHAT = "looking for users of a checkpoint"
 # Every use of a partition changes one of these fields.
 _FIELDS = ("f", "e", "r", "o", "ou", "l", "lu", "b", "t")
 _WRITTEN = _FIELDS.index("t")
@@ -113,7 +113,7 @@ def signs_of_life(client: Client, gen: str, *, tenant: str = "") -> list[str]:
     try:
         return list(look(client, gen, tenant=tenant).signs_of_life())
     except FormatError as error:
-        return [f"it cannot be told who uses it: {error}"]
+        return [f"its users are unknown: {error}"]
 
 
 def refuse_if_used(

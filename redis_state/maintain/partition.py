@@ -58,7 +58,7 @@ def _maintain(
     *,
     where: str,
 ) -> None:
-    what = "looking at a partition"
+    what = "examining a partition"
     meta = keys.meta(id_)
     (head, left_ms) = client.call(what, [("HMGET", meta, "f", "o", "e", "r"), ("PTTL", meta)])
     if head[0] is None or purged_gen(head[0].decode("ascii", "replace")):
@@ -81,7 +81,7 @@ def _maintain(
 
 def _is_signed(client: Client, id_: PartitionId) -> bool:
     """Returns whether the base of the partition is signed, as its deltas must then be, too."""
-    (raw,) = client.call("looking at a partition", [("HGETALL", keys.meta(id_))])
+    (raw,) = client.call("examining a partition", [("HGETALL", keys.meta(id_))])
     for segment in segments_in(raw):
         if segment.entry.header:
             (head,) = client.call(

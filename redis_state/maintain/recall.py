@@ -34,7 +34,7 @@ RECALLED = "recalled"
 """Field of a query with the time of its last recall, which counts as use."""
 
 _PURGING = "purging a checkpoint"
-_RECALLING = "calling a purged checkpoint back"
+_RECALLING = "bringing a purged checkpoint back"
 _NO_EXPIRY = -1
 _ANY_BYTES = "utf-8", "surrogateescape"
 """Codec that preserves the listed bytes, whatever they are."""
@@ -98,9 +98,11 @@ def expire(
         raise FullError(
             error.attempted,
             found=error.found,
-            advice="Nothing was purged: what can be called back needs a note, for which a full "
-            f"server has no room. `redis-state purge --gen {gen} --now` needs none, and removes "
-            "it for good.",
+            advice=(
+                "Nothing was purged: a purge that can be recalled writes a note, for which a full "
+                f"server has no room. `redis-state purge --gen {gen} --now` writes none, and "
+                "removes the checkpoint for good."
+            ),
         ) from error
     done: set[str] = set()
     for chunk in _chunks(metas):
@@ -144,8 +146,10 @@ def recall(client: Client, gen: str, *, tenant: str = "", progress: Progress = s
         raise NotFoundError(
             _RECALLING,
             found=f"nothing of checkpoint {gen} is about to expire",
-            advice="It was not purged, or it was purged more than a day ago; or it is in another "
-            "server, database or key prefix.",
+            advice=(
+                "It was not purged, or was purged more than a day ago, or is in another server, "
+                "database or key prefix."
+            ),
         )
     if record is not None:
         _recall_query(client, gen, tenant, record)
@@ -227,7 +231,7 @@ def _record(client: Client, gen: str, tenant: str) -> _PurgeRecord | None:
             text.encode(*_ANY_BYTES)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FormatError(
-            _RECALLING, found="what the purge noted in the query is damaged"
+            _RECALLING, found="the note of the purge in the query is damaged"
         ) from error
     return _PurgeRecord(left_ms, listed)
 

@@ -104,7 +104,7 @@ class Service:
         vanished_ms = job.vanished_ms
         if vanished_ms is not None and began_s >= self._vanished_due_s and not self._stopped():
             self._vanished_due_s = began_s + VANISHED_EVERY_S
-            with report.noting("looking for checkpoints that nobody uses"):
+            with report.noting("looking for unused checkpoints"):
                 report.add(
                     purge_vanished(
                         self._client,

@@ -26,7 +26,7 @@ from redis_state.protocol.texts import parse_json
 
 AGE_MIN_MS = 3_600_000
 LOOKS_APART_MS = 30 * 60_000
-_WHAT = "looking for checkpoints that nobody uses"
+_WHAT = "looking for unused checkpoints"
 _DAY_MS = 86_400_000
 _LOG = logging.getLogger("redis_state.maintain")
 
@@ -64,7 +64,7 @@ class SeenCheckpoint:
     def why(self) -> str:
         """Explains the reasons to consider the checkpoint unused."""
         since = (self.activity.now_ms - self.used_ms) / _DAY_MS
-        what = "it is as it was" if self.is_undated else "nobody wrote it or began a run of it"
+        what = "it is unchanged" if self.is_undated else "it was not written, and no run began"
         return f"no process serves it, and {what} for {since:.1f} days"
 
     def is_dead(self, age_ms: int) -> bool:
@@ -111,8 +111,8 @@ def purge_vanished(
             found = expire(client, one.info.gen, tenant=tenant, progress=progress)
             report.purged += 1
             _LOG.warning(
-                "%s: purged: %s, and a look %d minutes ago saw the same. Its %d keys expire in %d "
-                "hours; until then `redis-state purge --gen %s --recall` brings it back",
+                "%s: purged: %s, as %d minutes ago. Its %d keys expire in %d hours; until then "
+                "`redis-state purge --gen %s --recall` brings it back",
                 one.called,
                 one.why,
                 (now_ms - one.noted_ms) // 60_000,
@@ -127,11 +127,10 @@ def _note(client: Client, one: SeenCheckpoint, tenant: str) -> None:
     note = json.dumps({"at": one.activity.now_ms, "mark": one.activity.mark})
     client.call(_WHAT, [("HSET", keys.looks(tenant=tenant), one.info.gen, note)])
     if one.is_undated:
-        _LOG.info("%s: it does not say when it was last used; its age counts from now", one.called)
+        _LOG.info("%s: its last use is unknown; its age counts from now", one.called)
         return
     _LOG.warning(
-        "%s: seems to be unused: %s. A look in %d minutes or later that sees the same lets it "
-        "expire",
+        "%s: seems to be unused: %s. If that is still so in %d minutes or later, it expires",
         one.called,
         one.why,
         LOOKS_APART_MS // 60_000,
@@ -145,7 +144,7 @@ def _looks(
         raise ConfigError(
             _WHAT,
             found="the age is below one hour",
-            advice="Give an age after which nobody will want the state back, such as 30d.",
+            advice="Give an age after which the state is no longer needed, such as 30d.",
         )
     listed, noted = client.call(
         _WHAT,
@@ -153,7 +152,7 @@ def _looks(
         of_other_type=OTHER_TYPE,
     )
     if listed is OTHER_TYPE or noted is OTHER_TYPE:
-        report.problem("the list of checkpoints, or that of looks, is a key of another type")
+        report.problem("the list of checkpoints, or of earlier passes, is a key of another type")
         return
     for info in parse_listing(listed):
         if info.problem:

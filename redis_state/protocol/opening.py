@@ -238,13 +238,13 @@ def _wrong_chain(opened: Opened, cached: Sequence[Pin]) -> str:
     at = opened.pin
     for segment in opened.segments:
         if at == EMPTY:
-            return "there are segments below one that stands alone"
+            return "segments precede one that is complete by itself"
         if Pin(segment.version, segment.uid) != at:
-            return "a segment is of another version than the one before it says"
+            return "the version of a segment is not the one that its successor builds on"
         full = segment.snapshot or segment.entry.complete
         at = EMPTY if full else Pin(segment.version - 1, segment.entry.ref)
     if at != opened.start or (at != EMPTY and at not in cached):
-        return "the segments do not end where one stands alone"
+        return "the oldest segment is not complete by itself"
     return ""
 
 

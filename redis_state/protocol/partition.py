@@ -175,11 +175,13 @@ class PartitionClient:
                 case ["OK"] | ["ALREADY"]:
                     return
                 case ["REOPEN", _] if tries < _PUBLISH_TRIES_MAX:
-                    log.warning("%s: %s: the server forgot that it is open", self.id, what)
+                    log.warning("%s: %s: the server forgot that the version is open", self.id, what)
                     run = self._reopen(what, run, parent)
                     early = []
                 case ["INCOMPLETE", found] if tries < _PUBLISH_TRIES_MAX:
-                    log.warning("%s: %s: %s blocks are there, sending all", self.id, what, found)
+                    log.warning(
+                        "%s: %s: the server has %s blocks, sending all again", self.id, what, found
+                    )
                     *early, last = list(chunks(fields)) or [{}]
                 case _:
                     raise refusal(what, reply, where=self._where, version=parent.version)
@@ -187,7 +189,7 @@ class PartitionClient:
     def abort(self, ident: str) -> None:
         """Drops the staged blocks of an attempt. Never raises, because leftovers expire anyway."""
         step, key = script("abort"), keys.segment(self.id, ident)
-        what = f"dropping what was staged of {ident}"
+        what = f"dropping the staged blocks of {ident}"
         try:
             try:
                 self._client.transaction(what, [step.by_text([self._meta, key], ident)])
@@ -255,7 +257,9 @@ class PartitionClient:
             if not stale:
                 break
         else:
-            log.info("%s: %s: others were faster; the next maintenance goes on", self.id, what)
+            log.info(
+                "%s: %s: other workers were faster; the next maintenance continues", self.id, what
+            )
         return RetainReport(plan.base, dropped, size, plan.kept)
 
     def renew(self) -> None:

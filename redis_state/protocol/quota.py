@@ -199,7 +199,7 @@ class Quota:
             parts = "; ".join(map(str, now.largest)) or "none"
             raise QuotaError(
                 "writing the next version",
-                found=f"{near}. Largest of this query: {parts}. The state is whole",
+                found=f"{near}. Largest of this query: {parts}. The state is intact",
                 where=where,
             )
 
@@ -213,7 +213,7 @@ class Quota:
         try:
             self.watch(client)
         except RedisStateError as error:
-            log.warning("it could not be seen how large the state is: %s", error)
+            log.warning("the state could not be measured: %s", error)
             self._due_s = client.clock.monotonic_s() + _LOOK_EVERY_S
             return
         ended_s = client.clock.monotonic_s()

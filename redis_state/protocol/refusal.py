@@ -13,22 +13,25 @@ from redis_state.errors import (
 
 _FENCED = {
     "opened": (
-        "version {found} is open already, so this attempt was overtaken",
+        "version {found} is already open: another attempt has overtaken this one",
         "Open that version and run its batch again. Nothing was changed.",
     ),
     "pinned": (
-        "the run went on with another attempt's version than the one read here",
+        "the run continued from the version of another attempt, not from the one read here",
         "Open the version again and run its batch again. Nothing was changed.",
     ),
     "epoch": (
         "another run holds the partition ({by}, epoch {found})",
-        "The other run wrote last, and nothing of this commit was kept. If the other run is to "
-        "go on, stop this process; if not, stop the other run, open the newest version and run "
-        "the batch again.",
+        "The other run wrote last, and nothing of this commit was kept. To keep the other run, "
+        "stop this process. To keep this one, stop the other run, open the newest version and "
+        "run the batch again.",
     ),
     "unregistered": (
         "no driver registered this run, and it does not continue from the opened version {found}",
-        "Call redis_state.protocol.register_run(by_driver=True) to go back. Nothing was changed.",
+        (
+            "Call redis_state.protocol.register_run(by_driver=True) to continue from an older "
+            "version. Nothing was changed."
+        ),
     ),
     "replaced": (
         "the version that this attempt read was replaced by that of another attempt",
@@ -70,7 +73,10 @@ def refusal(
             return UnavailableError(
                 attempted,
                 found=f"the server keeps losing staged blocks (it has {found})",
-                advice="A volatile-* eviction policy does that: give the server more memory.",
+                advice=(
+                    "A volatile-* eviction policy does that when memory is short: give the server "
+                    "more memory."
+                ),
                 where=where,
                 version=version,
             )
@@ -78,11 +84,11 @@ def refusal(
             return UnavailableError(
                 attempted,
                 found=(
-                    "the server keeps forgetting that the version was opened (it says that version "
-                    f"{found} is)"
+                    "the server keeps forgetting that the version was opened (it has version "
+                    f"{found} open)"
                 ),
                 advice=(
-                    "It goes back to older data again and again: make sure that it stays up and "
+                    "It returns to older data again and again: make sure that it stays up and "
                     "that its fail-overs end, then try again."
                 ),
                 where=where,
@@ -95,11 +101,11 @@ def lost(attempted: str, *, latest: str, where: str, version: int | None) -> Sta
     """Returns the error for a version that was lost, or never existed."""
     return StateError(
         attempted,
-        found=f"Redis holds up to version {latest}",
+        found=f"Redis has nothing newer than version {latest}",
         advice=(
             "Likely: another server or database than before, a fail-over to a lagging replica, a "
-            "restart from older data, eviction. Restore that Redis; open the version that it "
-            "holds; or start again at version 0."
+            "restart from older data, eviction. Restore the data of that Redis, open a version "
+            "that it has, or start again at version 0."
         ),
         kind=Kind.STATE_LOST,
         where=where,
@@ -111,8 +117,8 @@ def behind(error: StateError) -> UnavailableError:
     """Returns the error in place of `STATE_LOST` if the answer may be of a lagging replica."""
     return UnavailableError(
         error.attempted,
-        found="the replica that is asked now is behind, and does not have it",
-        advice="Try again. If it stays so, ask the master: it may be lost.",
+        found="the replica that answers now lags behind, and does not have this version",
+        advice="Try again. If the error persists, read from the master: the version may be lost.",
         where=error.where,
         version=error.version,
     )

@@ -126,7 +126,7 @@ def parse_listing(raw: Mapping[bytes, bytes]) -> list[QueryInfo]:
         if not is_gen(gen):
             gen = f"entry-{hashlib.sha256(name).hexdigest()[:_ODD_DIGITS]}"
             shown = name[:_SHOWN_MAX].decode("ascii", "backslashreplace")
-            problems[gen] = f"the list of checkpoints has an entry '{shown}', which is no gen"
+            problems[gen] = f"the list of checkpoints has an entry '{shown}', which is not a gen"
             continue
         try:
             if separator:

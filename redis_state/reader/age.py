@@ -46,16 +46,18 @@ def check_age(age: float | None, max_age: float) -> None:
     """
     if age is not None and age <= max_age:
         return
-    found = "there is no note of when it was written"
+    found = "the time of its last write is unknown"
     if age is not None:
         found = (
-            f"the query gave its last sign of life {age:.0f} s ago, and max_age is {max_age:g} s"
+            f"the last sign of life of the query was {age:.0f} s ago, and max_age is {max_age:g} s"
         )
     raise StateError(
         _WHAT,
         found=found,
-        advice="Look whether the query runs and keeps up. Without max_age its last confirmed "
-        "version is read.",
+        advice=(
+            "Check whether the query runs and keeps up. Without max_age its last confirmed "
+            "version is read."
+        ),
         kind=Kind.STALE,
     )
 

@@ -133,7 +133,7 @@ class FamilyChoice:
             raise ConfigError(
                 self._what,
                 found="a codec was given, but this state is kept by Spark",
-                advice="Leave the codec out: the schema of Spark's rows is known.",
+                advice="Omit the codec: the schema of Spark's rows is known.",
             )
         return codec_of(family, self._forms)
 
@@ -164,7 +164,7 @@ class FamilyChoice:
         named_by = "family=…, on the command line --family"
         advice = f"Name one of them by {named_by}: {names}."
         if not names:
-            advice = f"It has one family: leave {named_by} out."
+            advice = f"It has one family: omit {named_by}."
         return NotFoundError(
             self._what,
             found=found,

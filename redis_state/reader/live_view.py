@@ -53,7 +53,7 @@ class LiveView(Operators):
             raise ConfigError(
                 "making a live view",
                 found=f"interval_s is {interval_s!r}",
-                advice="Give seconds above 0; the query itself looks at each call.",
+                advice="Give seconds above 0; the query itself polls at each call.",
             )
         self.info: QueryInfo = query.info
         self.blocks = query.blocks
@@ -118,8 +118,11 @@ class LiveView(Operators):
         if wanted != NEWEST:
             raise ConfigError(
                 "reading a live view",
-                found="a version or max_age was given, and it reads the newest confirmed version",
-                advice="Leave version, uids, at and max_age out, or read the query itself.",
+                found=(
+                    "a version or max_age was given, but a live view reads the newest confirmed "
+                    "version"
+                ),
+                advice="Omit version, uids, at and max_age, or read the query itself.",
             )
         view = self.current()
         if only is None and view.known(operator, store) is not None:

@@ -116,6 +116,6 @@ def pin(view: QueryView, operator: int, store: str) -> Pinned:
 def _has_one() -> ConfigError:
     return ConfigError(
         "reading a pinned version",
-        found="another version was asked for than the one that it has",
-        advice="Leave version, uids, at and max_age out.",
+        found="another version was requested than the one opened",
+        advice="Omit version, uids, at and max_age.",
     )

@@ -372,7 +372,11 @@ def _check_moved(stores: Iterable[OperatorInfo]) -> None:
     if any(one.moved for one in stores):
         raise StateError(
             _WHAT,
-            found="the store was given another number of partitions, and has another checkpoint "
-            "now: this one stays as it was then",
-            advice="Open it again by its name. Feeds of changes begin again with since='start'.",
+            found=(
+                "the number of partitions of the store was changed, so the store has another "
+                "checkpoint now; this one no longer changes"
+            ),
+            advice=(
+                "Open the store again by its name. Feeds of changes begin again with since='start'."
+            ),
         )

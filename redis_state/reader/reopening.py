@@ -63,7 +63,7 @@ class Reopening:
                     raise UnavailableError(
                         self._attempted,
                         found="the version was dropped while it was read",
-                        advice="Start again, and take the rows faster or keep more versions.",
+                        advice="Start again, and read the rows faster or keep more versions.",
                         where=str(self.opened.id),
                     ) from None
                 self._open_again()
@@ -77,6 +77,6 @@ def replaced_again_and_again(attempted: str, id_: PartitionId | None = None) -> 
     """Returns the error of a read that found replaced segments at each of its attempts."""
     return UnavailableError(
         attempted,
-        found="its segments were replaced again and again",
+        found="its segments were replaced repeatedly",
         where=str(id_ or ""),
     )

@@ -71,9 +71,7 @@ class VersionRequest:
         if self.uids is not None and (self.version is None or not all(map(is_uid, self.uids))):
             raise ConfigError(
                 "opening the state by unique ids",
-                found="there is no version with them"
-                if self.version is None
-                else "one is malformed",
+                found="no version has these ids" if self.version is None else "an id is malformed",
                 advice="Give the version, and its ids as the commit log of the checkpoint lists "
                 "them.",
             )
@@ -81,7 +79,7 @@ class VersionRequest:
             return
         if self.version is not None or not isinstance(self.at, str):
             raise _unclear(
-                "'max_age' was given for a version that does not change", "Leave one of them out."
+                "'max_age' was given for a version that does not change", "Omit one of them."
             )
         if not self.max_age >= MAX_AGE_MIN_S:
             raise _unclear(

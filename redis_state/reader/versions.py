@@ -36,7 +36,7 @@ _FORMAT = b"1"
 # Reply of the script `open` for a partition without a manifest.
 _NOTHING = [b"STATE_LOST", b"0", b"0"]
 _WHAT = "opening the state"
-_FASTER = "the query was faster again and again"
+_FASTER = "the query replaced the version at each attempt"
 _CHOOSING = "choosing the version to read"
 
 

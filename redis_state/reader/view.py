@@ -235,6 +235,6 @@ def _place(info: OperatorInfo) -> _StoreKey:
 def _has_one() -> ConfigError:
     return ConfigError(
         "reading a view",
-        found="another version was asked for than the one that it has",
-        advice="Leave version, uids, at and max_age out, or read the query itself.",
+        found="another version was requested than the one opened",
+        advice="Omit version, uids, at and max_age, or read the query itself.",
     )

@@ -40,12 +40,12 @@ def serves(client: Client, id_: PartitionId, pin: Pin, *, what: str, verb: str) 
     raise StateError(
         attempted,
         kind=Kind.STATE_LOST,
-        found="Redis has this partition, but in other versions"
+        found="Redis has other versions of this partition"
         if not health.problem
         else health.problem,
         advice="Nothing was changed: existing state is never replaced. `redis-state doctor --gen "
-        f"{gen}` says what it serves. If that does not help, stop the query, remove all of it with "
-        f"`redis-state purge --gen {gen} --now`, and {verb}.",
+        f"{gen}` prints which batches it can serve. If that does not help, stop the query, remove "
+        f"all of its state with `redis-state purge --gen {gen} --now`, and {verb}.",
         where=str(id_),
     )
 
@@ -85,8 +85,11 @@ def others_serving(
                 kind=Kind.STATE_LOST,
                 found=f"the query also writes store {store.name[:80]!r}, of which not all "
                 f"partitions have the state after batch {batch}",
-                advice=f"Nothing was changed. `redis-state doctor --gen {store.gen}` says what it "
-                "serves: take a batch that both have, or bring an export of that store back first.",
+                advice=(
+                    f"Nothing was changed. `redis-state doctor --gen {store.gen}` prints which "
+                    "batches it can serve: choose a batch that both have, or bring an export of "
+                    "that store back first."
+                ),
                 where=str(checkpoint),
             )
     return others

@@ -24,7 +24,7 @@ from redis_state.protocol.registry import (
 )
 from redis_state.protocol.runs import PURGED_FIELD
 
-_WHAT = "looking at a partition"
+_WHAT = "examining a partition"
 _SEGMENTS_AT_ONCE = 256
 
 
@@ -112,7 +112,7 @@ def _look(
     client: Client, gen: str, tenant: str, progress: Progress
 ) -> tuple[list[PartitionHealth], bool]:
     """Returns the partitions of a checkpoint, and whether the checkpoint is marked as purged."""
-    (raw,) = client.call("looking at a query", [("HGETALL", keys.query(gen, tenant=tenant))])
+    (raw,) = client.call("examining a query", [("HGETALL", keys.query(gen, tenant=tenant))])
     operators = parse_operators(raw)
     ids = counted_partitions(client, gen, operators.values(), tenant=tenant)
     if not ids:
@@ -131,7 +131,7 @@ def _look(
         newest = None if counted is None else NewestBatch.parse(counted)
         ahead, first = (1, 0) if newest is None else (newest.ahead, newest.first)
         found.append(replace(look_at(client, id_), ahead=ahead, first=first))
-        progress("looking at partitions", number, len(ids))
+        progress("examining partitions", number, len(ids))
     return found, PURGED_FIELD.encode() in raw
 
 

@@ -87,8 +87,10 @@ def marker_of(checkpoint: Folder) -> Marker:
             kind=Kind.CHECKPOINT_MOVED_OR_COPIED,
             found="the checkpoint was made under another path: it was moved, or it was copied "
             "and the state belongs to another query",
-            advice="If it was moved, start its query once with onPathChange=adopt. If you are "
-            f"sure that you mean this state, give --gen {decided.gen}.",
+            advice=(
+                "If it was moved, start its query once with onPathChange=adopt. If you are sure "
+                f"that this is the right state, give --gen {decided.gen}."
+            ),
         )
     return decided
 
@@ -111,13 +113,15 @@ def _planned(checkpoint: Folder, announced: list[Marker]) -> Marker | None:
         try:
             gen = json.loads(raw.decode().splitlines()[1])["conf"].get(_GEN_CONF)
         except (ValueError, RecursionError, IndexError, KeyError, TypeError) as error:
-            raise FormatError(attempted, found="it is no entry of an offset log") from error
+            raise FormatError(attempted, found="it is not an entry of an offset log") from error
         if gen is None:
             continue
         for one in announced:
             if one.gen == gen:
                 return one
-        raise FormatError(attempted, found=f"it goes on with gen {gen}, which no marker file names")
+        raise FormatError(
+            attempted, found=f"it continues with gen {gen}, which no marker file names"
+        )
     return None
 
 
@@ -127,8 +131,10 @@ def _without_marker(checkpoint: Folder) -> ConfigError | StateError:
         return ConfigError(
             f"reading the checkpoint {checkpoint}",
             found=checkpoint.missing(),
-            advice="Give the folder that the query has as checkpointLocation. If it was deleted, "
-            "`redis-state queries` lists what is left in Redis, and --gen names it.",
+            advice=(
+                "Give the folder that the query has as checkpointLocation. If it was deleted, "
+                "`redis-state queries` lists the state left in Redis; give its gen with --gen."
+            ),
         )
     if not any(item.name in LOGS and item.is_folder for item in items):
         found = "the folder is there, but Spark has written no query into it"
@@ -137,12 +143,12 @@ def _without_marker(checkpoint: Folder) -> ConfigError | StateError:
             "commits."
         )
     else:
-        found = f"the file {_STATE}/{NAME} is missing, which says where its state is in Redis"
+        found = f"the file {_STATE}/{NAME} is missing, which holds the id of its state in Redis"
         advice = (
-            "Either the query keeps its state elsewhere, or it has written none yet, or the file "
-            "was deleted: then restore the folder as a whole, or give the checkpoint's id with "
-            "--gen; `redis-state queries` lists the ids. Where the state is in stores of Python "
-            "alone, doctor and rewind take their names with --store."
+            "Either the query keeps its state elsewhere, or it has not written any yet, or the "
+            "file was deleted. In the last case restore the whole folder, or give the "
+            "checkpoint's id with --gen; `redis-state queries` lists the ids. Where the state is "
+            "in Python stores alone, give doctor and rewind the names of these stores."
         )
     return StateError(
         f"reading the checkpoint {checkpoint}",
@@ -168,7 +174,7 @@ def _parse(attempted: str, raw: bytes) -> Marker:
         raise FormatError(attempted, found="its format is unknown to this release")
     gen, path_hash = marker.get("gen"), marker.get("path")
     if not isinstance(gen, str) or not is_gen(gen) or not isinstance(path_hash, str):
-        raise FormatError(attempted, found="it names no checkpoint id or path")
+        raise FormatError(attempted, found="it has no checkpoint id or path")
     since = marker.get("batch") if format_ == _FORMAT_RESCALED else None
     if format_ == _FORMAT_RESCALED and not isinstance(since, int):
         raise FormatError(attempted, found="it names no batch")

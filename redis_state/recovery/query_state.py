@@ -87,8 +87,8 @@ class CountedStore:
             case ["CHANGED"] | ["MOVED", _]:
                 raise ConflictError(
                     what,
-                    found="a batch began there meanwhile, or it got other partitions",
-                    advice="Stop the query, and do this again.",
+                    found="a batch of the store began meanwhile, or its partitions changed",
+                    advice="Stop the query, and run the command again.",
                 )
         raise InternalError(what, found=f"the script answered '{' '.join(reply)[:200]}'")
 

@@ -90,9 +90,11 @@ def plan_rewind(checkpoint: Folder, to_batch: int) -> Rewind:
         known = f"{min(startable)} to {max(startable)}" if startable else "none"
         raise UsageError(
             f"rewinding to batch {to_batch}",
-            found=f"the logs do not have that batch and the one before it (they have {known})",
-            advice="Give one that is named by `redis-state doctor --checkpoint "
-            f"{shlex.quote(str(checkpoint))}`.",
+            found=f"the logs lack that batch or the one before it (they have {known})",
+            advice=(
+                "Choose a batch that is listed by `redis-state doctor --checkpoint "
+                f"{shlex.quote(str(checkpoint))}`."
+            ),
             where=str(checkpoint),
         )
     newer = [

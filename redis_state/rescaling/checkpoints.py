@@ -103,8 +103,10 @@ class RescaledCheckpoint:
         if missing:
             raise StateError(
                 self.what,
-                found=f"its state was moved to checkpoint {self.gen}, where {named(missing)} does "
-                f"not hold version {version}",
+                found=(
+                    f"its state was moved to checkpoint {self.gen}, where {named(missing)} lacks "
+                    f"version {version}"
+                ),
                 advice="Restore the data of that Redis.",
                 version=version,
             )
@@ -146,17 +148,19 @@ class RescaledStore:
             raise NotFoundError(
                 what,
                 found="Redis knows no store of this name",
-                advice="`redis-state queries` lists them. Another server, database or key prefix "
-                "has other ones.",
+                advice=(
+                    "`redis-state queries` lists the stores of this server, database and key "
+                    "prefix."
+                ),
             )
         registry = {key.decode(): value.decode() for key, value in found.items()}
         if PURGED_FIELD in registry:
             raise purged_error(what, gen)
         if f"batch:{PLACE}" not in registry:
             raise cannot(
-                "no batch has begun there, or it is a store alone, whose program itself says which "
-                "key lies in which partition",
-                "Give the new number to the first batch, or let the program read the old "
+                "no batch has begun there, or it is a single store, whose program itself assigns "
+                "keys to partitions",
+                "Give the new number to the first batch, or have the program read the old "
                 "partitions and write new ones. Nothing was changed.",
             )
         return cls(client, name, tenant, gen, registry)
@@ -171,21 +175,21 @@ class RescaledStore:
         if type(partitions) is not int or not 1 <= partitions <= PARTITIONS_MAX:
             raise UsageError(
                 self.what,
-                found=f"{partitions!r} partitions were asked for",
+                found=f"{partitions!r} partitions were requested",
                 advice=f"Give 1 to {PARTITIONS_MAX}.",
             )
         if partitions == self.newest.partitions:
             raise UsageError(
                 self.what,
-                found=f"it has {partitions} partitions already",
-                advice="Nothing is to be done, and nothing was changed.",
+                found=f"it already has {partitions} partitions",
+                advice="Nothing was changed.",
             )
         (left_ms,) = self.client.call(self.what, [("PTTL", self.query)])
         if left_ms >= 0:
             raise UsageError(
                 self.what,
                 found="the store is ephemeral, so it expires by itself",
-                advice="Begin a new one with the other number. Nothing was changed.",
+                advice="Begin a new store with the other number. Nothing was changed.",
             )
 
     def take(self) -> RegisteredRun:

@@ -144,7 +144,7 @@ def cannot(found: str, advice: str = "") -> UsageError:
         "changing the number of partitions of a store",
         found=found,
         advice=advice
-        or "Which row belongs to which partition cannot be told, so nothing was changed. Give "
-        "group_of=…, which makes the values of the key columns of a key of the state; or begin a "
-        "new store.",
+        or "The partition of a row cannot be determined, so nothing was changed. Give group_of=…, "
+        "a function that returns the values of the key columns for a key of the state; or begin "
+        "a new store.",
     )

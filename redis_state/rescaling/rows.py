@@ -160,7 +160,7 @@ class RescaleSource:
             raise UnavailableError(
                 "reading the rows of a store",
                 found=f"maintenance replaced {error.segment.ident} meanwhile",
-                advice="Nothing was changed. Do it again.",
+                advice="Nothing was changed. Try again.",
             ) from error
         for part, count in zip(self._parts, self._counts, strict=True):
             part.check(count)
@@ -187,8 +187,8 @@ class RescaleSource:
             hashed = hash_of(row[0])
             if hashed % before != at:
                 raise cannot(
-                    f"a row of family '{family.name}' lies in {self._wheres[at]}, and its key "
-                    f"columns say partition {hashed % before}"
+                    f"a row of family '{family.name}' lies in {self._wheres[at]}, but its key "
+                    f"columns belong to partition {hashed % before}"
                 )
             if len(hashes) < _SURE:
                 hashes.add(hashed)
@@ -236,7 +236,7 @@ def _united(tables: Sequence[Sequence[Family]]) -> tuple[Family, ...]:
             raise FormatError(
                 "reading the families of a store",
                 found=f"family '{family.name}' is not the same in all partitions",
-                advice="Let the query run one batch to its end, and do it again.",
+                advice="Run one batch of the query to its end, then try again.",
             )
     if all(len({one.id for one in same}) == 1 for same in by_name.values()):
         return tuple(found)
@@ -267,8 +267,10 @@ def restore(
         raise UnavailableError(
             what,
             found="the server lost what was sent",
-            advice="Nothing was changed. A volatile-* eviction policy does that: give the server "
-            "more memory, and do it again.",
+            advice=(
+                "Nothing was changed. A volatile-* eviction policy does that when memory is "
+                "short: give the server more memory, then try again."
+            ),
         )
 
 

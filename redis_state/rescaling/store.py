@@ -159,7 +159,7 @@ def _finish_earlier(store: RescaledStore, new_gen: str, partitions: int) -> Stor
             store.what,
             found=f"an interrupted call for {done.partitions} partitions was finished first, "
             f"so the store has {done.partitions} now",
-            advice=f"Do it again if {partitions} are still wanted.",
+            advice=f"Run it again if {partitions} partitions are still wanted.",
         )
     return done
 

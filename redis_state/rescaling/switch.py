@@ -50,8 +50,8 @@ def leave(
         copy.keep(STAGED_TTL_MS)
         raise UnavailableError(
             store.what,
-            found="what was written expired or was lost before the last step",
-            advice="Nothing was changed. Do it again.",
+            found="the written state expired or was lost before the last step",
+            advice="Nothing was changed. Try again.",
         )
     args = [PLACE, str(run.epoch), str(store.newest), copy.gen]
     reply = store.client.script(store.what, script("leave"), [store.query], args)
@@ -66,7 +66,7 @@ def _overtaken(store: RescaledStore) -> ConflictError:
     return ConflictError(
         store.what,
         found="the query was started meanwhile, or another call was faster",
-        advice="It goes on with the partitions that it has. Stop it, and do this again.",
+        advice="The query continues with its present partitions. Stop it, and try again.",
     )
 
 
@@ -81,7 +81,7 @@ def finish(store: RescaledStore, new_gen: str) -> tuple[int, tuple[int, ...]]:
     if field is None:
         raise StateError(
             store.what,
-            found=f"its state was moved to checkpoint {new_gen}, which is not there",
+            found=f"its state was moved to checkpoint {new_gen}, which is missing",
             advice="Restore the data of that Redis.",
         )
     newest = NewestBatch.parse(field)
@@ -96,8 +96,8 @@ def finish(store: RescaledStore, new_gen: str) -> tuple[int, tuple[int, ...]]:
     if reply != ["OK"]:
         raise ConflictError(
             store.what,
-            found=f"the name has another checkpoint by now, {reply[-1]}",
-            advice="Another call was faster. Look with `redis-state queries`.",
+            found=f"the name now has another checkpoint, {reply[-1]}",
+            advice="Another call was faster. See `redis-state queries`.",
         )
     _wake_readers(store)
     return newest.number, rows

@@ -45,7 +45,7 @@ def versions_to_copy(store: RescaledStore) -> tuple[list[int], int]:
             store.what,
             found=f"{named(missing)} does not hold version {version}: batch {store.newest.number} "
             "never ran to its end there, or its state was lost",
-            advice=f"Let the query run batch {store.newest.number} to its end, and do it again. "
+            advice=f"Run batch {store.newest.number} of the query to its end, then try again. "
             "Nothing was changed.",
             version=version,
         )
@@ -68,7 +68,10 @@ def count_rows(
     counted = source.spread(placing, partitions, ())
     sure = placing.of_groups or meaning.group_of is not None
     if not sure and not counted.proven:
-        raise cannot("its rows are too few, or in one partition, to prove what its keys mean")
+        raise cannot(
+            "its rows are too few, or in one partition, so the meaning of its keys cannot be "
+            "verified"
+        )
     return tuple(counted.rows)
 
 

@@ -201,7 +201,7 @@ def mixed(name: str) -> ConfigError:
     return ConfigError(
         "making an Arrow table",
         found=f"the values of column '{name}' have no Arrow type in common",
-        advice="Read them by items or scan, which give them as they are.",
+        advice="Read them by items or scan, which return them unchanged.",
     )
 
 
@@ -238,7 +238,7 @@ def cast_whole(array: pa.Array, type_: pa.DataType, *, name: str, what: str) -> 
     if made is None or not _is_whole(array, made):
         raise UsageError(
             what,
-            found=f"column '{name}' is of type {array.type}, and {type_} was asked for",
+            found=f"column '{name}' is of type {array.type}, and {type_} was requested",
             advice="Leave schema(…) out, or give a type that all of its values fit.",
         )
     return made

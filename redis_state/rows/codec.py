@@ -223,8 +223,10 @@ def codec_of(family: Family, decoding: Decoding = AS_WRITTEN) -> FamilyCodec:
             raise FormatError(
                 f"reading family '{family.name}'",
                 found="it is described without the event time of its keys",
-                advice="An earlier redis-state wrote it. Let the query run one batch with this "
-                "one, then read the version that it commits.",
+                advice=(
+                    "An earlier redis-state wrote it. Run one batch of the query with this "
+                    "release, then read the version that it commits."
+                ),
             )
     if not set(first) <= set(every) or len(set(first)) < len(first):
         raise _bad(family, "its key has no such columns")

@@ -136,8 +136,7 @@ def python_codec(family: Family, name: str, given: Codec | None) -> PythonCodec:
         raise ConfigError(
             "reading a store of Python",
             found=found,
-            advice="Leave the codec out: the state of transform_with_state says itself how it is "
-            "written."
+            advice="Omit the codec: the state of transform_with_state names its own codec."
             if name == ROW_CODEC
             else "Give the codec that the program writes with: operator(0, codec=…).",
         )

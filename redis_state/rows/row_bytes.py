@@ -157,7 +157,7 @@ class AvroRows:
         columns = _binaries(2 * count)
         flat = AvroRecord(columns).decode(_behind_version(data), columns)
         if None in flat:
-            raise FormatError("decoding a key", found="a part that has to be there is null")
+            raise FormatError("decoding a key", found="a required part is null")
         return [sign + number for sign, number in zip(flat[::2], flat[1::2], strict=True)]
 
     def _record(self, columns: Struct, ordinals: Sequence[int]) -> AvroRecord:
@@ -176,7 +176,7 @@ def row_bytes(schema: str, decoding: Decoding = AS_WRITTEN) -> UnsafeRows | Avro
         return UnsafeRows(parse_schema(schema, decoding))
     written = found.get("written")
     if not isinstance(written, list) or not all(map(_is_entry, written)):
-        raise FormatError("reading a Spark schema", found="it has no schemas that were written")
+        raise FormatError("reading a Spark schema", found="it has no written schemas")
     return AvroRows(
         parse_schema(_mapping(found.get("schema")), decoding),
         {id_: parse_schema(columns, decoding) for id_, columns in written},

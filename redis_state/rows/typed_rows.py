@@ -103,7 +103,7 @@ class TypedRowCodec:
             found.append(Row(one.columns.names, values))
         if at != len(stored):
             raise FormatError(
-                f"reading family '{self.family.name}'", found="bytes follow behind a key"
+                f"reading family '{self.family.name}'", found="bytes follow after a key"
             )
         return found[0] if len(found) == 1 else found
 

@@ -195,7 +195,7 @@ def _all_null(element: Atomic, view: memoryview, count: int) -> list[None]:
 
 def opaque(type_: Atomic) -> UnreadableError:
     """Returns the error for a value whose type this release cannot represent outside Spark."""
-    return UnreadableError.of(type_.name, "this release cannot hand out values of this type")
+    return UnreadableError.of(type_.name, "this release cannot return values of this type")
 
 
 def _decode_map(type_: Map, view: memoryview) -> dict[Any, Any]:

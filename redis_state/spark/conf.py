@@ -101,7 +101,7 @@ def conf_settings(
         raise ConfigError(
             "option 'url'",
             found="unix:// is not supported by the JVM adapter",
-            advice="Let the server listen on a loopback port too, and use a redis:// URL.",
+            advice="Configure a loopback port of the server as well, and use a redis:// URL.",
         )
     jar = str(jar_path(spark_version))
     settings = {

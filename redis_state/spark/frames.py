@@ -163,7 +163,8 @@ def check_names(df: DataFrame, keys: Sequence[str], store: str) -> None:
     twice = {name for name in df.columns if df.columns.count(name) > 1}
     if twice:
         raise _wrong(
-            f"two columns are named {min(twice)!r}", "Rename one of them: rows go by their names."
+            f"two columns are named {min(twice)!r}",
+            "Rename one of them: columns are matched by name.",
         )
     check_key_types(df, keys)
 

@@ -70,7 +70,7 @@ class StatefulDataFrame(Frame):
             UsageError: The session is one of Spark Connect, which has no accumulators.
         """
         if self._counted is None:
-            raise without_figures("Look at `BatchStore.metrics` in the function.")
+            raise without_figures("Use `BatchStore.metrics` in the function.")
         return dict(self._counted.value)
 
 
@@ -131,7 +131,7 @@ def map_partitions_with_state_store(
     config = config_of(spark, url, options)
     keys = named_columns(df, key, "key")
     if not keys:
-        raise _wrong("there is no key column", "Give the column that tells the groups apart.")
+        raise _wrong("there is no key column", "Give the column that identifies the groups.")
     sorting = named_columns(df, order_by, "order_by")
     _check(df, keys, store, rows)
     # Imported here: these modules import pyspark, which workers without Spark lack.
@@ -279,7 +279,7 @@ def _check(df: DataFrame, keys: Sequence[str], store: str, rows: str) -> None:
     if df.isStreaming:
         raise _wrong(
             "the DataFrame is a stream",
-            "Call it in foreachBatch; foreach_batch_with_state_store makes the function for that.",
+            "Call it in foreachBatch; foreach_batch_with_state_store makes such a function.",
         )
     if rows not in KINDS:
         raise _wrong(f"rows is {rows!r}", f"Give one of {', '.join(KINDS)}.")

@@ -168,6 +168,8 @@ def _check_provider(grouped: GroupedData) -> None:
         raise ConfigError(
             "calling apply_in_pandas_with_state",
             found=f"the session keeps its state with {provider or 'the default provider of Spark'}",
-            advice="Call redis_state.configure(builder, url=…) before the session is made. A "
-            "checkpoint that began with another provider keeps it: use a new one.",
+            advice=(
+                "Call redis_state.configure(builder, url=…) before the session is made. A "
+                "checkpoint that began with another provider keeps it: use a new checkpoint."
+            ),
         )

@@ -166,7 +166,7 @@ class PartitionTask:
     def _unread(self, store: StateStore) -> UsageError:
         return UsageError(
             f"evaluating batch {self.batch.number} of store '{self.batch.name}'",
-            found="the function returned before it had read all its rows",
+            found="the function returned before it had read all of its rows",
             advice="Read all rows, even those that you do not need: a partition that was read "
             "only in part is not committed. Nothing was changed.",
             where=str(store.id),

@@ -227,8 +227,10 @@ def _check_names(table: str, columns: Sequence[str]) -> None:
         if other != one:
             raise UsageError(
                 WHAT,
-                found=f"table '{table}' has the columns '{other}' and '{one}', and to SQL both are "
-                "one",
+                found=(
+                    f"table '{table}' has the columns '{other}' and '{one}', which SQL does not "
+                    "distinguish"
+                ),
                 advice="Read it by scan or to_arrow, or as a DataFrame with "
                 "spark.sql.caseSensitive=true.",
             )
@@ -313,12 +315,12 @@ def _refused(error: Exception) -> UsageError:
     if kind == "OutOfMemoryException":
         return UsageError(
             WHAT,
-            found="it takes more memory than it may",
-            advice="Choose fewer columns or keys, or give more: memory='4GB', --memory 4GB.",
+            found="it needs more memory than allowed",
+            advice="Choose fewer columns or keys, or allow more: memory='4GB', --memory 4GB.",
         )
     if kind == "PermissionException":
         return UsageError(
-            WHAT, found="it asks for a file or an address", advice="SQL reads state only."
+            WHAT, found="it reads a file or an address", advice="SQL reads state only."
         )
     return UsageError(
         WHAT,

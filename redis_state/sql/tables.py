@@ -118,7 +118,7 @@ def find_tables(
             raise UsageError(
                 f"looking for table '{name}'",
                 found="the state of two operators has this name",
-                advice="Write the id of the query or of its checkpoint instead of its name.",
+                advice="Use the id of the query or of its checkpoint instead of its name.",
             )
         if not fitting and name in own:
             continue

@@ -39,8 +39,8 @@ _BLOCKS_MIN = 10
 _HOUR_MS = 3_600_000
 
 _SPARK_WATERMARK = (
-    "Spark's watermark cannot be seen from here: look at eventTime.watermark in "
-    "query.lastProgress, or in the Spark UI."
+    "Redis does not have Spark's watermark: see eventTime.watermark in query.lastProgress, or in "
+    "the Spark UI."
 )
 
 
@@ -110,8 +110,8 @@ def _near_limit(query: QueryStatus) -> Iterator[Cause]:
             yield Cause(
                 CauseKind.NEAR_LIMIT,
                 f"{whose} has {size:,} of the {limit:,} bytes that the option {option} allows.",
-                "At the limit the query stops with QUOTA. Raise it, keep fewer versions, or remove "
-                "state; what follows says where it comes from.",
+                "At the limit the query stops with QUOTA. Raise it, keep fewer versions, or "
+                "remove state; the causes below show where it comes from.",
             )
 
 
@@ -137,9 +137,9 @@ def _growth(of: StoreHistory) -> Iterator[Cause]:
             yield _cause(
                 of,
                 CauseKind.REMOVALS_STOPPED,
-                f"Keys were removed up to version {start}, and no longer: {seen}.",
-                "The watermark is stuck, or the job no longer removes keys: does the event time of "
-                f"the input still go on? {_watermark_advice(of)}",
+                f"Keys were removed up to version {start}, but not since: {seen}.",
+                "The watermark is stuck, or the job no longer removes keys: does the event time "
+                f"of the input still advance? {_watermark_advice(of)}",
             )
         return
     if falls:
@@ -149,7 +149,7 @@ def _growth(of: StoreHistory) -> Iterator[Cause]:
         yield _cause(
             of,
             CauseKind.NO_WATERMARK,
-            f"No batch has a watermark, and keys never became fewer: {seen}.",
+            f"No batch has a watermark, and the number of keys never fell: {seen}.",
             "Give the input withWatermark, or have the processor clear its state, by a time to "
             "live or a timer.",
         )
@@ -158,15 +158,15 @@ def _growth(of: StoreHistory) -> Iterator[Cause]:
             of,
             CauseKind.WATERMARK_BEHIND,
             f"The watermark is {(of.status.began_ms - watermark_ms) // _HOUR_MS:,} hours behind "
-            f"the clock, and keys never became fewer: {seen}.",
-            "Is the input old, or does its event time not go on? A shorter delay in withWatermark "
-            "lets keys go earlier.",
+            f"the clock, and the number of keys never fell: {seen}.",
+            "Is the input old, or does its event time not advance? A shorter delay in "
+            "withWatermark removes keys earlier.",
         )
     else:
         yield _cause(
             of,
             CauseKind.NOTHING_REMOVED,
-            f"Keys never became fewer: {seen}.",
+            f"The number of keys never fell: {seen}.",
             "The query has no watermark, or it is stuck, or its keys never expire. "
             f"{_watermark_advice(of)}",
         )
@@ -188,8 +188,8 @@ def _old_keys(of: StoreHistory) -> Iterator[Cause]:
                     of,
                     CauseKind.OLD_KEYS,
                     found,
-                    "Such keys should have gone: timers and windows go once the watermark has "
-                    f"passed them. {_watermark_advice(of)}",
+                    "Such keys should have been removed: timers and windows expire once the "
+                    f"watermark has passed them. {_watermark_advice(of)}",
                     one.status.partition,
                 )
                 return
@@ -230,7 +230,7 @@ def _fat_key(of: StoreHistory) -> Iterator[Cause]:
     """Checks for a bucket with many parts, and for batches with few rows of many bytes."""
     advice = (
         "Find it by the size of its value, or of a join by the number of its rows: `redis-state "
-        "scan --columns …`. Null, empty and default keys are the usual ones: filter them out."
+        "scan --columns …`. Usual causes are null, empty and default keys: filter them out."
     )
     for one in of.partitions:
         parts = max(one.header.parts.values(), default=1) if one.header is not None else 1
@@ -281,8 +281,8 @@ def _uneven(of: StoreHistory) -> Iterator[Cause]:
             CauseKind.UNEVEN_PARTITIONS,
             f"Partition {largest.partition} has {largest.rows:,} keys, the others {others:,.0f} on "
             "average.",
-            "Few values of the grouping columns have most keys: see `redis-state skew`. Group by "
-            "more columns, or split the large value.",
+            "A few values of the grouping columns have most keys: see `redis-state skew`. Group "
+            "by more columns, or split the large value.",
             largest.partition,
         )
 
@@ -292,10 +292,10 @@ def _internal(of: StoreHistory) -> Iterator[Cause]:
         yield _cause(
             of,
             CauseKind.INTERNAL_KEYS,
-            f"There are {of.status.internal_rows:,} internal keys (timers, expiry indexes, counts) "
-            f"beside {of.status.rows:,} keys.",
-            "Timers are registered and never deleted, or lie far in the future: does the processor "
-            "register one a row? Delete the old one first.",
+            f"There are {of.status.internal_rows:,} internal keys (timers, expiry indexes, "
+            f"counts) for {of.status.rows:,} keys.",
+            "Timers are registered and never deleted, or lie far in the future: does the "
+            "processor register one for each row? Delete the old timer first.",
         )
 
 
@@ -309,10 +309,10 @@ def _versions(of: StoreHistory) -> Iterator[Cause]:
         yield _cause(
             of,
             CauseKind.NO_SNAPSHOT,
-            f"Partition {worst.partition} keeps {worst.kept:,} versions where {worst.wanted:,} are "
-            "wanted: it has no newer snapshot for them to stand on.",
-            "Snapshots fail or nobody makes them: look for 'snapshot' in the executors' log, or "
-            "run `redis-state maintain --once`.",
+            f"Partition {worst.partition} keeps {worst.kept:,} versions instead of "
+            f"{worst.wanted:,}: it has no newer snapshot that they could build on.",
+            "Snapshots fail, or are not made: look for 'snapshot' in the executors' log, or run "
+            "`redis-state maintain --once`.",
             *(one.partition for one in stuck),
         )
     if late:
@@ -320,8 +320,8 @@ def _versions(of: StoreHistory) -> Iterator[Cause]:
         yield _cause(
             of,
             CauseKind.LATE_MAINTENANCE,
-            f"Partition {worst.partition} keeps {worst.kept:,} versions where {worst.wanted:,} are "
-            "wanted, and nothing needs the others.",
+            f"Partition {worst.partition} keeps {worst.kept:,} versions instead of "
+            f"{worst.wanted:,}, and nothing needs the others.",
             "Maintenance does not keep up: is the query stopped? Run `redis-state maintain "
             "--once`, and see spark.sql.streaming.stateStore.maintenanceInterval.",
             *(one.partition for one in late),
@@ -371,7 +371,7 @@ def _untouched(of: StoreHistory) -> Iterator[Cause]:
             of,
             CauseKind.UNTOUCHED_ROWS,
             f"At least {left:,} of {rows:,} keys were not touched in the last {batches} batches.",
-            "If they are not needed, let them go: by a watermark, a time to live, or a timer.",
+            "If they are not needed, remove them by a watermark, a time to live, or a timer.",
         )
 
 
@@ -379,8 +379,8 @@ def _older(query: QueryStatus, older: Sequence[QueryStatus]) -> Iterator[Cause]:
     if query.replaced_by:
         yield Cause(
             CauseKind.OLDER_CHECKPOINT,
-            "The folder of this checkpoint was deleted and created again; its state stays.",
-            f"If nobody needs it: `redis-state purge --gen {query.gen}`.",
+            "The folder of this checkpoint was deleted and created again, but its state remains.",
+            f"If it is no longer needed: `redis-state purge --gen {query.gen}`.",
         )
     left = sorted((one for one in older if one.bytes), key=lambda one: -one.bytes)
     if left:
@@ -389,7 +389,7 @@ def _older(query: QueryStatus, older: Sequence[QueryStatus]) -> Iterator[Cause]:
         yield Cause(
             CauseKind.OLDER_CHECKPOINT,
             f"{which} of the same folder still hold{'' if len(left) > 1 else 's'} {total:,} bytes.",
-            f"If nobody needs them: `redis-state purge --gen {left[0].gen}`"
+            f"If they are no longer needed: `redis-state purge --gen {left[0].gen}`"
             + (", and so on." if len(left) > 1 else "."),
         )
 

@@ -19,7 +19,7 @@ from redis_state.status.query_status import PartitionStatus, QueryStatus, StoreS
 
 _COMMANDS_AT_ONCE = 256
 _HEADERS_MAX = 16
-_WHAT = "looking why a query grows"
+_WHAT = "looking for causes of growth"
 
 
 @dataclass(frozen=True, slots=True)

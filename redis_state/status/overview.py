@@ -41,8 +41,8 @@ _NUMBERS = (
     "snapshot_bytes", "delta_bytes", "bytes", "written_ms",
 )  # fmt: skip
 _OTHER_TYPE = "its {} is a key of another type"
-_GONE = "its manifest is gone, while those of other partitions are there"
-_WHAT = "looking how queries stand"
+_GONE = "its manifest is missing, while other partitions have theirs"
+_WHAT = "reading the status of queries"
 _Reply = Any
 
 
@@ -140,7 +140,7 @@ class _PolledQuery:
         if raw is OTHER_TYPE:
             self._problems.append(_OTHER_TYPE.format("hash of operators and runs"))
         elif not raw and info.is_checkpoint:
-            self._problems.append("its hash of operators and runs is not there")
+            self._problems.append("its hash of operators and runs is missing")
         try:
             described = parse_operators(self._raw)
         except FormatError as error:
@@ -158,7 +158,7 @@ class _PolledQuery:
         # An executor that describes a store outside of a task does not know the number.
         count = one.partitions or self.info.partitions.get((one.operator, one.store), 0)
         if not count:
-            self._problems.append(f"nobody has counted the partitions of operator {one.operator}")
+            self._problems.append(f"the number of partitions of operator {one.operator} is unknown")
         return count
 
     def commands(self) -> Iterator[Command]:
@@ -325,7 +325,7 @@ def _counted(empty: PartitionStatus, raw: Mapping[bytes, bytes]) -> PartitionSta
         written_ms=int(raw.get(b"t", b"0")),
         run=raw.get(b"r", b"").decode("ascii", "replace"),
         problem=empty.problem
-        or ("" if confirmed or not opened else f"version {opened} is not there"),
+        or ("" if confirmed or not opened else f"version {opened} is missing"),
     )
 
 

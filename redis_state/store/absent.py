@@ -25,9 +25,11 @@ def check_gen(id_: StateStoreProviderId, wanted: str | None, found: str) -> None
     if wanted not in (None, found):
         raise ConflictError(
             "looking for a checkpoint by its name",
-            found="it has another one than when the batch began: the store was given another "
-            "number of partitions, or was removed and begun again",
-            advice="Stop the query and start it again. Nothing was changed here.",
+            found=(
+                "the name has another checkpoint than when the batch began: the number of "
+                "partitions was changed, or the store was removed and created again"
+            ),
+            advice="Stop the query and start it again. Nothing was changed.",
             where=str(id_.store_id),
         )
 

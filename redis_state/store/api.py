@@ -86,9 +86,9 @@ def following(state: State, operation: Operation, *, id_: StateStoreId, version:
     if found is None:
         raise UsageError(
             f"cannot {operation.value} the store opened at version {version}",
-            found=f"it is {state.value} already"
+            found=f"it is already {state.value}"
             if state.value[-2:] == "ed"
-            else "its commit is under way",
+            else "its commit is in progress",
             advice="Open the store again for further updates. Nothing was changed by this call.",
             where=str(id_),
             version=version,

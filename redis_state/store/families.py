@@ -66,7 +66,7 @@ def family_of(codec_name: str, *, lists: bool = False) -> Family:
 def described(families: Families) -> str:
     """Describes the rows of unexpected families for an error message."""
     if [family.id for family in families.table] != [ordered.FAMILY_ID]:
-        return "it has families, as FamilyStore writes them"
+        return "it has column families, which FamilyStore writes"
     (family,) = families.table
     try:
         codec = json.loads(family.key_schema)["codec"]

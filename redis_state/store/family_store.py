@@ -82,7 +82,7 @@ class FamilyStore(WriteSession):
             raise UsageError(
                 f"declaring family '{name}'",
                 found=f"it has {_sort(known)} in version {self._version}",
-                advice="Declare it as it was, take another name, or drop it first.",
+                advice="Declare it as before, choose another name, or drop the family first.",
                 where=str(self.id),
                 version=self._version,
             )
@@ -172,7 +172,7 @@ class FamilyStore(WriteSession):
         below = None if stored in self._changed else self._below(stored)
         size = len(data) + self._changes.size(stored, below)
         if size > VALUE_BYTES_MAX:
-            raise LimitError("appending to a list", found=f"it would have {size} bytes")
+            raise LimitError("appending to a list", found=f"the list would have {size} bytes")
         self._appended_to = True
         self._changes.append(stored, data, below)
 
@@ -214,12 +214,12 @@ class FamilyStore(WriteSession):
         if not name or name == _ONLY_NAME:
             raise UsageError(
                 what,
-                found="the name is that of the one family of other stores, or empty",
-                advice="Take another name.",
+                found="the name is empty, or reserved for stores with a single family",
+                advice="Choose another name.",
             )
         id_ = self._families.highest_id + 1
         if id_ > FAMILY_ID_MAX:
-            raise LimitError(what, found=f"the partition had {FAMILY_ID_MAX} families")
+            raise LimitError(what, found=f"the partition has already had {FAMILY_ID_MAX} families")
         return Family(id_, name, _KIND, _PARAMS, "", "", multi_value, internal)
 
     def _check_open(self) -> None:
@@ -257,6 +257,6 @@ def _check_json(name: str, schema: str) -> None:
     except ValueError as error:
         raise UsageError(
             f"declaring family '{name}'",
-            found="a schema is no JSON",
-            advice="Say in JSON how keys and values are written.",
+            found="a schema is not valid JSON",
+            advice="Describe in JSON how keys and values are written.",
         ) from error

@@ -98,8 +98,8 @@ class Loader:
         opened, found = self.open("", pin.version, {})
         if opened.pin != pin:
             raise ConflictError(
-                f"reading version {pin.version} on",
-                found="another attempt took its place",
+                f"continuing to read version {pin.version}",
+                found="another attempt replaced it",
                 advice="Open the version again.",
                 where=self._where,
                 version=pin.version,
@@ -226,7 +226,7 @@ def _index(segment: Segment, fields: Mapping[str, bytes]) -> Index:
 def _families(segment: Segment, index: Index, below: Families) -> Families:
     families = below.after(index.head)
     if not families.ids.issuperset(index.ids):
-        raise FormatError(f"applying {segment.ident}", found="a row is of no family")
+        raise FormatError(f"applying {segment.ident}", found="a row belongs to no family")
     return families
 
 

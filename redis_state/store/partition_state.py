@@ -84,14 +84,14 @@ class PartitionState:
         """
         if other._client is not self._client:
             raise UsageError(
-                "going on with cached versions",
+                "reusing cached versions",
                 found="they still read through another client, which may be closed at any time",
                 advice="Give both providers the same client.",
                 where=self._spec.where,
             )
         if (other.id.store_id, other._own) != (self.id.store_id, self._own):
             raise UsageError(
-                "going on with cached versions",
+                "reusing cached versions",
                 found="they are of another partition, or were written with another codec",
                 advice="Give a provider of the same store and codec.",
                 where=self._spec.where,
@@ -143,7 +143,7 @@ class PartitionState:
         with self._telling():
             self._run = link.client.acquire(run, pin)
         self.cache.opened = pin
-        log.info("%s: run %s took version %d", self.id.store_id, self._run_id, pin.version)
+        log.info("%s: run %s acquired version %d", self.id.store_id, self._run_id, pin.version)
 
     def commit(
         self, local: LocalVersion, changes: WriteSet, families: Families, uid: str

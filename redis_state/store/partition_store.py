@@ -213,7 +213,7 @@ class PartitionListStore(PartitionStore, ListStateStore):
         below = None if stored in self._changed else self._local.get(stored)
         size = len(element) + self._changes.size(stored, below)
         if size > VALUE_BYTES_MAX:
-            raise LimitError("appending to a list", found=f"it would have {size} bytes")
+            raise LimitError("appending to a list", found=f"the list would have {size} bytes")
         self._changes.append(stored, element, below)
 
     def remove(self, key: Any) -> None:

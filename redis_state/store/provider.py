@@ -236,7 +236,7 @@ class StateStoreProvider:
         if codec is not None and codec.name != self._codec.name:
             raise UsageError(
                 "opening a version",
-                found=f"the codec is {codec.name}, that of the provider {self._codec.name}",
+                found=f"the codec is {codec.name}, and the provider's codec is {self._codec.name}",
                 advice="Give the codec that the rows were written with.",
                 where=str(self.id.store_id),
             )

@@ -11,13 +11,13 @@ from redis_state.types.ddl import ddl_of, struct_of
 from redis_state.types.schema import Array, Map, Struct, Type, parse_schema
 
 _TEXT = (
-    "Take a text whose bytes are alike where the values are equal: collate(lower(…), 'UTF8_BINARY')"
+    "Group by a text whose bytes are the same for equal values: collate(lower(…), 'UTF8_BINARY')"
 )
 _ADVICE = {
-    "map": "Take values of the map, or to_json(map_from_entries(array_sort(map_entries(…)))).",
-    "variant": "Take a part of the value: variant_get(…, '$.path', 'string').",
-    "geometry": "Take its bytes: st_asbinary(…).",
-    "geography": "Take its bytes: st_asbinary(…).",
+    "map": "Group by values of the map, or to_json(map_from_entries(array_sort(map_entries(…)))).",
+    "variant": "Group by a part of the value: variant_get(…, '$.path', 'string').",
+    "geometry": "Group by its bytes: st_asbinary(…).",
+    "geography": "Group by its bytes: st_asbinary(…).",
 }
 
 _UnfitPart = tuple[str, str, str]

@@ -70,7 +70,7 @@ def decoding_of(
     ):
         raise ConfigError(
             "choosing columns",
-            found="they are no list of names",
+            found="they are not a list of names",
             advice="Give a list, such as columns=['user', 'count'].",
         )
     return Decoding(text, variant, None if columns is None else tuple(columns))

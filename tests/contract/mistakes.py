@@ -26,7 +26,7 @@ from tests.support.redis_server import free_port
 
 
 def no_server(scene: Scene) -> str:
-    """Nobody listens there: the server is down, or the port is wrong"""
+    """Nothing listens there: the server is down, or the port is wrong"""
     port = free_port()
     scene.call(f"127.0.0.1:{port}", "localhost:6379")
     return read(f"redis://127.0.0.1:{port}/0")

@@ -287,14 +287,14 @@ def rewind(planted: Planted, version: int, *, partitions: Sequence[int]) -> None
 
 
 @pytest.mark.parametrize("partitions", [[0], [3], [0, 1, 2, 3]])
-def test_rewind_behind_the_token_raises_state_lost(
+def test_rewind_below_the_token_raises_state_lost(
     planted: Planted, state: OperatorState, partitions: list[int]
 ) -> None:
     for version in (1, 2, 3):
         planted.commit(version, [(UA, {"count": version, "total": 0.0})])
     tokens = [batch.token for batch in state.changes(since=-1)]
     rewind(planted, 1, partitions=partitions)
-    with pytest.raises(StateError, match=r'behind batch 2; .* is 0\..*"start"') as e:
+    with pytest.raises(StateError, match=r'below batch 2; .* is 0\..*"start"') as e:
         list(state.changes(since=tokens[2]))
     assert (e.value.kind, e.value.version) == (Kind.STATE_LOST, 1)
     assert list(state.changes(since=tokens[0])) == []
@@ -315,9 +315,9 @@ def test_rewound_query_yields_the_living_attempts(planted: Planted, state: Opera
         )
         head = {"e": "2", "c": "2", "o": "2", "ou": other, f"d:2:{other}": entry}
         planted.client.hset(meta, mapping=dict(head))  # type: ignore[arg-type]  # its stub
-    with pytest.raises(StateError, match="batch 1 is not the one that was read"):
+    with pytest.raises(StateError, match="batch 1 is no longer the batch that was read"):
         list(state.changes(since=tokens[1]))
-    with pytest.raises(StateError, match="went back behind batch 2"):
+    with pytest.raises(StateError, match="went back below batch 2"):
         list(state.changes(since=tokens[2]))
     (batch,) = state.changes(since=tokens[0])
     assert batch.token != tokens[1]
@@ -348,7 +348,7 @@ def test_rewind_between_two_polls_mixes_no_timelines(
         return replies
 
     client.call = late  # type: ignore[method-assign]
-    with pytest.raises(StateError, match="went back behind batch 1"):
+    with pytest.raises(StateError, match="went back below batch 1"):
         list(state.changes(since=first.token))
     assert len(looks) == 4
 
@@ -445,7 +445,7 @@ def test_partitions_of_different_batches_raise(planted: Planted, state: Operator
             if number or version == 1:
                 planted.delta(number, version, {})
     planted.snapshot(1, 3, {})
-    with pytest.raises(StateError, match="partition 0 stands at batch 0, and of partition 1"):
+    with pytest.raises(StateError, match="partition 0 is at batch 0, and of partition 1"):
         list(state.changes(since="start"))
 
 

@@ -70,7 +70,7 @@ def test_batches_are_numbered_as_in_the_query(
             list(read)
         assert refused.value.version == 3
     rewind(planted, 3, partitions=range(4))
-    with pytest.raises(StateError, match=f"behind batch {4 - ahead}; .* batch is {3 - ahead}"):
+    with pytest.raises(StateError, match=f"below batch {4 - ahead}; .* batch is {3 - ahead}"):
         list(state.changes(since=whole.token))
 
 
@@ -83,7 +83,9 @@ def test_dropped_deltas_after_an_initial_state_name_the_next_step(
         planted.commit(version, [(UA, ONE)])
     for number in range(planted.partitions):
         planted.snapshot(number, 1, {})
-    with pytest.raises(StateError, match=r"items\(version=2\) and go on with since=0") as refused:
+    with pytest.raises(
+        StateError, match=r"items\(version=2\) and continue with since=0"
+    ) as refused:
         list(state.changes(since=-1))
     assert refused.value.version == 2
     assert [one.number for one in state.changes(since=0)] == [1]

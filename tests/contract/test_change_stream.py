@@ -270,7 +270,7 @@ def test_stream_that_cannot_continue_raises_with_the_restart_steps(
     client = redis_server.client()
     for number in range(planted.partitions):
         client.hset(keys.meta(planted.id(number)), mapping={"e": "2", "o": "1", "ou": uid(1)})
-    with pytest.raises(StateError, match=r"went back behind batch 1.*do not count") as caught:
+    with pytest.raises(StateError, match=r"went back below batch 1.*abandoned batches") as caught:
         stream.latest()
     assert caught.value.kind is Kind.STATE_LOST
 
@@ -353,7 +353,7 @@ def test_python_store_is_streamed(redis_server: RedisServer) -> None:
     [
         ({}, 'since", "start"'),
         ({"since": "start", "at": "1"}, "'at' is for spark.read"),
-        ({"since": "start", "maxBatchesPerTrigger": "0"}, "no whole number above 0"),
+        ({"since": "start", "maxBatchesPerTrigger": "0"}, "not a whole number above 0"),
         ({"since": "rs1-x"}, "not a token"),
     ],
 )

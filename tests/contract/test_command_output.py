@@ -175,7 +175,7 @@ def test_options_may_stand_between_the_words(run: Run) -> None:
     assert found.key == ["-k=a", "--d=1"]
 
 
-def test_what_is_no_version_is_refused_by_name(redis_server: RedisServer, planted: Planted) -> None:
+def test_invalid_version_is_refused_by_name(redis_server: RedisServer, planted: Planted) -> None:
     assert "'version' is not the number of a version" in failed(
         redis_server, "get", "flights", "--version", "-1", "carrier=C1"
     )

@@ -66,7 +66,7 @@ def test_an_absent_key_is_null_and_has_a_status_of_its_own(
         ([], "'carrier' is missing"),
     ],
 )
-def test_what_is_wrong_is_said(
+def test_wrong_argument_is_named_on_standard_error(
     redis_server: RedisServer,
     capsys: pytest.CaptureFixture[str],
     arguments: list[str],

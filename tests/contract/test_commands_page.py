@@ -143,7 +143,7 @@ def test_the_page_names_every_command_and_every_cause() -> None:
     ]
 
 
-def test_the_readme_shows_what_the_page_shows() -> None:
+def test_readme_example_equals_the_page() -> None:
     shown = re.search(
         r"^```console\n(\$ redis-state history .*?)^```",
         README.read_text("utf-8"),

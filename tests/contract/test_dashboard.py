@@ -171,7 +171,7 @@ def test_python_key_is_looked_up(scene: Scene) -> None:
     assert malformed.status == 400
     assert "it is not JSON" in malformed.text
     long = scene.look_up(scene.orders, column0="long")
-    assert "more characters are left out" in long.text
+    assert "more characters are omitted" in long.text
     assert len(long.body) < 80_000
 
 
@@ -309,7 +309,7 @@ def test_dashboard_recovers_after_a_server_restart(start_redis: StartRedis, tmp_
         wait_until(lambda: "cannot be reached" in board.get("/").text, "the loss to be seen")
         lost = board.get(page)
         assert lost.status == 200
-        assert re.search(r"Since 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC. What stands below", lost.text)
+        assert re.search(r"Since 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC. The data below", lost.text)
         assert board.post(key, {"column.0": "ann"}).status == 503
         server.start()
         wait_until(lambda: "cannot be reached" not in board.get("/").text, "the server")
@@ -419,12 +419,12 @@ def test_empty_dashboard_runs_until_an_interrupt(
         (("--listen", "0.0.0.0"), "can be reached from other machines, and there is no token"),
         (("--token-file", "{folder}/none"), "No such file or directory"),
         (("--token-file", "{folder}/short"), "fewer than 20 characters"),
-        (("--serve-cert-file", "{folder}/short"), "only one is given"),
+        (("--serve-cert-file", "{folder}/short"), "only one of a certificate and its key is given"),
         (
             ("--serve-cert-file", "{folder}/short", "--serve-key-file", "{folder}/short"),
-            "they do not fit together, or are no PEM files",
+            "they do not belong together, or are not PEM files",
         ),
-        (("--port", "70000"), "70000 is no port"),
+        (("--port", "70000"), "70000 is not a port number"),
         (("--port", "{port}"), "Address already in use"),
     ],
 )

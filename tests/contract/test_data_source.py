@@ -230,7 +230,7 @@ def test_passwords_come_from_a_file_or_the_environment(
     [
         ({"query": ""}, ConfigError, "no query is named"),
         ({"query": "flight"}, NotFoundError, "Did you mean 'flights'"),
-        ({"operator": "first"}, ConfigError, "operator.*no whole number"),
+        ({"operator": "first"}, ConfigError, "operator.*not a whole number"),
         ({"operator": "7"}, NotFoundError, "operator 7"),
         ({"at": "now"}, ConfigError, "'confirmed' or 'latest'"),
         ({"at": "99"}, StateError, "version 100"),

@@ -54,7 +54,7 @@ def test_healthy_checkpoint_passes(
     assert run("doctor", redis_server, checkpoint) == 0
     told = capsys.readouterr().out
     assert told.startswith("operator 0, store default\n  partition 0: versions 1 to 5; newest 5")
-    assert "Batch 4 is the newest of the commit log, and all partitions serve it." in told
+    assert "Batch 4 is the newest in the commit log, and all partitions can serve it." in told
 
 
 def test_lost_version_advises_a_rewind(
@@ -67,7 +67,7 @@ def test_lost_version_advises_a_rewind(
     assert run("doctor", redis_server, checkpoint) == PROBLEMS_STATUS
     told = capsys.readouterr().out
     assert f"versions 1 to 3; newest 5, opened 5; not whole: d:4:{uid(4)}" in told
-    assert "batch 2 is the newest that all partitions serve" in told
+    assert "batch 2 is the newest that all partitions can serve" in told
     assert f"redis-state rewind --checkpoint {checkpoint} --to-batch 2" in told
 
 
@@ -93,7 +93,7 @@ def test_rewind_prints_its_plan_and_moves_newer_files(
 
 @pytest.mark.parametrize(
     ("batch", "said"),
-    [("4", "The newest that all of them serve is batch 2"), ("9", "they have 0 to 4")],
+    [("4", "The newest batch that all partitions can serve is 2"), ("9", "they have 0 to 4")],
 )
 def test_rewind_to_a_missing_batch_is_refused(
     redis_server: RedisServer,
@@ -121,13 +121,13 @@ def test_lost_state_reports_that_no_batch_is_served(
     assert run("doctor", redis_server, checkpoint) == PROBLEMS_STATUS
     told = capsys.readouterr().out
     assert "it has no manifest" in told
-    assert "No batch is served by all partitions" in told
+    assert "No batch can be served by all partitions" in told
     planted.client.flushdb()
     assert run("doctor", redis_server, checkpoint) == PROBLEMS_STATUS
     told = capsys.readouterr().out
     assert told.startswith(f"Redis has nothing of this checkpoint ({GEN}).")
     assert "The commit log ends with batch 4, so the state was there." in told
-    assert "1. Is it the right server, database and key prefix? What this one holds:\n" in told
+    assert "1. Check server, database and key prefix. The checkpoints of this server:\n" in told
     assert f"redis-state queries --url {redis_server.url}\n" in told
     assert "2. If Redis has a backup of its own" in told
     assert "3. Otherwise the state is gone: start the query with a new checkpoint." in told
@@ -178,11 +178,11 @@ def test_advised_gen_option_works(
     assert run("rewind", redis_server, checkpoint, "--gen", GEN, "--to-batch", "2", "--yes") == 0
     assert "10 files were moved" in capsys.readouterr().out
     assert main(["doctor", "--url", redis_server.url, "--gen", GEN]) == 0
-    assert "Batch 4 is the newest that all partitions serve." in capsys.readouterr().out
+    assert "Batch 4 is the newest that all partitions can serve." in capsys.readouterr().out
     assert main(["doctor", "--url", redis_server.url, "--gen", "no id"]) == 1
     assert "32 lower-case hexadecimal digits" in capsys.readouterr().err
     assert main(["doctor", "--url", redis_server.url]) == 1
-    assert "Give its folder with --checkpoint, or its id with --gen" in capsys.readouterr().err
+    assert "Give its folder with --checkpoint, its id with --gen" in capsys.readouterr().err
 
 
 def test_an_older_checkpoint_of_the_same_folder_is_named(
@@ -219,7 +219,7 @@ def test_replaced_checkpoint_names_its_successor(
     raw.hset(keys.checkpoints(), newer, json.dumps({**own, "seen": own["seen"] + 1}))
     assert main(["doctor", "--url", redis_server.url, "--gen", GEN]) == 0
     told = capsys.readouterr().out
-    assert f"has another one since, {newer}" in told
+    assert f"now has checkpoint {newer}" in told
     assert f"redis-state purge --gen {GEN}" in told
     assert f"--gen {newer}" not in told
 
@@ -234,7 +234,7 @@ def test_partitions_are_found_without_the_query_hash(
     """In a cluster it lies elsewhere, and may be lost alone; the next start writes it."""
     raw.delete(keys.query(GEN))
     assert run("doctor", redis_server, checkpoint) == 0
-    assert "all partitions serve it" in capsys.readouterr().out
+    assert "all partitions can serve it" in capsys.readouterr().out
     assert run("rewind", redis_server, checkpoint, "--to-batch", "2") == 0
 
 

@@ -348,5 +348,5 @@ def test_risky_settings_are_warned_about_at_startup(
     with caplog.at_level(logging.WARNING, "redis_state"):
         commit_one(patient(master.url, "none"), 0, 0)
         commit_one(patient(master.url, "none"), 1, 1)
-    for words in ("has replicas and durability waits for none", "keeps no append-only file"):
+    for words in ("has replicas, but commits do not wait", "keeps no append-only file"):
         assert caplog.text.count(words) == 1

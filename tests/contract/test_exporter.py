@@ -189,7 +189,7 @@ def test_malformed_entry_is_a_problem_and_fails_no_scrape(
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        (["--port", "70000"], "--port is no port"),
+        (["--port", "70000"], "--port is not a port number"),
         (["--serve-cert-file", "cert.pem"], "one of --serve-cert-file and --serve-key-file"),
         (["--listen", "203.0.113.1"], "Give another --port or --listen"),
     ],

@@ -333,7 +333,7 @@ def test_conflicting_declarations_are_refused(new_provider: NewProvider) -> None
         store.commit,
     ]
     for call in calls:
-        with pytest.raises(UsageError, match="committed already"):
+        with pytest.raises(UsageError, match="already committed"):
             call()
     assert store.has_committed
     assert declare(store, "a") == b"\0\1"

@@ -123,7 +123,7 @@ def test_doctor_steps_for_lost_versions_restore_the_query(
 
 
 @pytest.mark.parametrize("to_batch", [1, 4])
-def test_logs_that_were_set_back_by_hand_are_followed(
+def test_doctor_advice_follows_logs_set_back_by_hand(
     query: Query, to_batch: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Also what a rewind of an earlier release left."""
@@ -196,15 +196,15 @@ def test_doctor_asks_for_the_store_of_an_unknown_query(
     one.start(BATCHES)
     capsys.readouterr()
     assert one.doctor() == 1
-    assert "--store" in capsys.readouterr().err
-    assert rewind(one, 1, "--store", store.name) == 0
+    assert "the names of these stores" in capsys.readouterr().err
+    assert rewind(one, 1, store.name) == 0
     one.start(ENDS)
     one.check(ENDS)
     assert rewind(one, 2, "--gen", store.gen) == 0
     one.start(ENDS)
     one.check(ENDS)
-    assert one.doctor("--store", store.name) == 0
-    assert one.doctor("--store", "no such store") == 1
+    assert one.doctor(store.name) == 0
+    assert one.doctor("no such store") == 1
 
 
 def test_a_store_of_another_query_is_refused(
@@ -229,14 +229,14 @@ def test_batches_without_a_spark_query_are_rewound_without_a_folder(
     one.id = ""
     store = one.add(Batches)
     one.start(BATCHES)
-    place = ["--url", one.server.url, "--store", store.name]
+    place = [store.name, "--url", one.server.url]
     assert main(["doctor", *place]) == 0
     lose(raw, store, 0, versions=3)
     capsys.readouterr()
     assert main(["doctor", *place]) == PROBLEMS_STATUS
     said = capsys.readouterr().out
-    assert "Batch 2 is the newest that all partitions serve. Redis counts later ones." in said
-    assert f"redis-state rewind --store {store.name} --to-batch 2 --yes" in said
+    assert "Batch 2 is the newest that all partitions can serve. Redis has later ones." in said
+    assert f"redis-state rewind {store.name} --to-batch 2 --yes" in said
     assert main(["rewind", *place, "--to-batch", "2", "--force", "--yes"]) == 0
     for batch in range(3, ENDS):
         store.run(batch, "", lambda number: f"b{number}")

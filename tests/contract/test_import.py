@@ -110,7 +110,7 @@ def test_wrong_digest_raises_and_publishes_nothing(
     content = read_sealed(ExportFolder(folder), "manifest.json")
     content["stores"][0]["partitions"][2]["digest"] = "0" * 32
     (folder / "manifest.json").write_bytes(sealed(content))
-    with pytest.raises(FormatError, match="are not those that the manifest counts"):
+    with pytest.raises(FormatError, match="do not match the counts of the manifest"):
         imported(redis_server, folder)
     assert {key.decode()[-2:] for key in raw.keys("*:m")} == {":m"}
     assert len(raw.keys("*:m")) == 2
@@ -345,9 +345,9 @@ def test_name_in_use_again_is_refused(
             reader.export("cart", folder)
             raw.flushdb()
     before = {key: raw.dump(key) for key in raw.keys("*")}
-    with pytest.raises(StateError, match="begun anew, under another id"):
+    with pytest.raises(StateError, match="created anew with another id"):
         imported(redis_server, folder)
-    with pytest.raises(UsageError, match="no batches of Spark"):
+    with pytest.raises(UsageError, match="not batches of Spark"):
         imported(redis_server, folder, name="other", checkpoint=folder_at(str(folder)))
     assert {key: raw.dump(key) for key in raw.keys("*")} == before
     imported(redis_server, folder, name="other")
@@ -365,6 +365,6 @@ def test_copy_with_the_name_of_another_store_is_refused(
                 provider.get_store(store.commit()).abort()
     reader.export("other", folder)
     before = {key: raw.dump(key) for key in raw.keys("*")}
-    with pytest.raises(StateError, match="there is another store of the name 'cart'"):
+    with pytest.raises(StateError, match="another store has the name 'cart'"):
         imported(redis_server, folder, name="cart")
     assert {key: raw.dump(key) for key in raw.keys("*")} == before

@@ -154,7 +154,7 @@ def test_moved_query_raises_and_advises_to_reopen(
     assert state.get(UA) == ONE
     planted.client.hset(keys.query(GEN), "moved:0:default", "f" * 32)
     clock.now_s += 0.5
-    with pytest.raises(StateError, match="Open it again by its name"):
+    with pytest.raises(StateError, match="Open the store again by its name"):
         state.get(UA)
 
 

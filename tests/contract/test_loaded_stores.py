@@ -199,7 +199,7 @@ def test_server_is_accepted_in_each_documented_form(
         ({"url": "redis://a", "dedline": 3}, "Did you mean 'deadline'?"),
         (
             {"config": config.parse({"url": "redis://a"}), "deadline": 3},
-            "'deadline' is given beside",
+            "'deadline' is given together",
         ),
     ],
 )

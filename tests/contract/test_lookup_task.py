@@ -164,7 +164,7 @@ def _consumed(task: LookUp, given: list[pa.RecordBatch]) -> Iterator[list[pa.Rec
 
 
 @pytest.mark.parametrize("kind", ["none", "range"])
-def test_the_size_of_rows_is_about_what_they_take(redis_server: RedisServer, kind: str) -> None:
+def test_measured_row_size_is_close_to_the_real_one(redis_server: RedisServer, kind: str) -> None:
     layout = family(schema(k="long"), schema(text="string"), kind=kind, params=(0,))
     planted = Planted(redis_server.client(), layout, partitions=2)
     planted.register()
@@ -278,7 +278,9 @@ def test_two_attempts_that_choose_at_once_read_one_version(
     assert counts(state, chosen[1]) == {3}
 
 
-def test_a_version_that_is_gone_is_chosen_anew(redis_server: RedisServer, planted: Planted) -> None:
+def test_vanished_version_is_replaced_by_a_new_choice(
+    redis_server: RedisServer, planted: Planted
+) -> None:
     state = state_of(redis_server)
     choice = VersionChoice(state, "x")
     first = choice.run(LookupBatch(QUERY, 7))
@@ -339,9 +341,7 @@ def test_a_table_goes_with_the_connections_of_its_worker(redis_server: RedisServ
     assert found.client is not before
 
 
-def test_a_version_that_was_written_anew_is_another_one(
-    redis_server: RedisServer, planted: Planted
-) -> None:
+def test_rewritten_version_counts_as_another(redis_server: RedisServer, planted: Planted) -> None:
     state = state_of(redis_server)
     gen, version, digest = VersionChoice(state, "x").run(None).split(" ")
     assert (gen, version) == (GEN, "2")

@@ -37,7 +37,7 @@ def run(server: RedisServer, *arguments: str) -> int:
     return main(["maintain", "--url", server.url, *arguments])
 
 
-def test_once_says_what_was_done(
+def test_once_reports_its_work(
     redis_server: RedisServer, raw: redis.Redis, capsys: pytest.CaptureFixture[str]
 ) -> None:
     grown(raw)
@@ -66,12 +66,12 @@ def test_problems_have_a_status_of_their_own(
     ("arguments", "said"),
     [
         (["nobody", "--once"], "there is no such query"),
-        (["--once", "--yes"], "removes nothing without an age"),
+        (["--once", "--yes"], "has no effect without an age"),
         (["--once", "--vanished-after", "59m", "--yes"], "below one hour"),
         (["--once", "--vanished-after", "59m"], "below one hour"),
     ],
 )
-def test_what_is_wrong_is_said(
+def test_wrong_argument_is_named_on_standard_error(
     redis_server: RedisServer,
     capsys: pytest.CaptureFixture[str],
     arguments: list[str],
@@ -89,13 +89,13 @@ def test_a_wrong_duration_is_wrong_usage(capsys: pytest.CaptureFixture[str], dur
     assert "is not a duration" in capsys.readouterr().err
 
 
-def test_an_age_without_yes_changes_nothing_and_two_looks_with_it_purge(
+def test_age_without_yes_changes_nothing_and_two_passes_with_it_purge(
     redis_server: RedisServer, raw: redis.Redis, capsys: pytest.CaptureFixture[str]
 ) -> None:
     written_long_ago(raw, grown(raw, versions=2))
     before = raw.keys("*")
     assert run(redis_server, "--once", "--vanished-after", "30d") == 0
-    said = f"flights (gen {GEN}): no process serves it, and nobody wrote it or began a run of it"
+    said = f"flights (gen {GEN}): no process serves it, and it was not written, and no run began"
     assert said in capsys.readouterr().err
     assert sorted(raw.keys("*")) == sorted(before)
     arguments = ["--once", "--vanished-after", "30d", "--yes"]
@@ -133,7 +133,7 @@ def started(server: RedisServer, *arguments: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_the_service_runs_until_it_is_told_to_stop(
+def test_service_runs_until_it_is_stopped(
     redis_server: RedisServer, raw: redis.Redis, number: signal.Signals
 ) -> None:
     planted = grown(raw)

@@ -124,11 +124,11 @@ def test_damaged_query_hides_no_other(planted: Planted, reader: Reader) -> None:
     assert found == {
         "whole": [],
         "damaged": [f"{of}an entry of its manifest is damaged"],
-        "without a hash": ["its hash of operators and runs is not there"],
+        "without a hash": ["its hash of operators and runs is missing"],
         "foreign": [f"{of}it is of a format that this release does not know"],
         "odd owner": [f"{of}an instance has no host, executor and run"],
-        "uncounted": ["nobody has counted the partitions of operator 0"],
-        "lost": [f"{of}version 1 is not there"],
+        "uncounted": ["the number of partitions of operator 0 is unknown"],
+        "lost": [f"{of}version 1 is missing"],
     }
 
 
@@ -142,8 +142,8 @@ def test_missing_manifest_of_a_partition_is_a_problem(planted: Planted, reader: 
     planted.client.delete(keys.meta(planted.id(1)))
     (status,) = reader.status()
     assert status.problems == [
-        "operator 0 partition 1 store default: its manifest is gone, while those of other "
-        "partitions are there"
+        "operator 0 partition 1 store default: its manifest is missing, while other partitions "
+        "have theirs"
     ]
     # More tasks than partitions: nothing is known of those at the end.
     planted.client.delete(keys.meta(planted.id(3)))

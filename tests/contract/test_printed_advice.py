@@ -68,7 +68,7 @@ def export(query: Query, store: Store) -> Path:
 
 @pytest.mark.parametrize("kind", [Processors, Batches])
 @pytest.mark.parametrize("way", ["--recall", "--now"])
-def test_a_purged_store_is_called_back_or_begun_afresh(
+def test_purged_store_is_recalled_or_starts_empty(
     query: Query, kind: type[Store], way: str
 ) -> None:
     store = query.add(kind)
@@ -86,7 +86,7 @@ def test_a_purged_store_is_called_back_or_begun_afresh(
     query.check(ENDS)
 
 
-def test_what_a_purge_prints_calls_it_back(
+def test_printed_recall_restores_a_purged_checkpoint(
     query: Query, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = query.add(Processors)
@@ -98,7 +98,7 @@ def test_what_a_purge_prints_calls_it_back(
     query.check(ENDS)
 
 
-def test_what_is_not_whole_after_a_recall_is_named(
+def test_incomplete_segments_after_a_recall_are_named(
     query: Query, raw: redis.Redis, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = query.add(Processors)
@@ -115,7 +115,9 @@ def test_what_is_not_whole_after_a_recall_is_named(
 
 
 @pytest.mark.parametrize("partitions", [2, 3])
-def test_a_batch_that_ended_early_is_run_again(query: Query, partitions: int) -> None:
+def test_batch_that_ended_early_reruns_after_the_advised_rewind(
+    query: Query, partitions: int
+) -> None:
     """As a limit behind the operator does: Spark logs the batch all the same."""
     store = query.add(Processors, partitions=partitions)
     query.start(BATCHES - 1)
@@ -129,14 +131,14 @@ def test_a_batch_that_ended_early_is_run_again(query: Query, partitions: int) ->
         task.run()
     for log in ("offsets", "commits"):
         (query.folder / log / str(BATCHES - 1)).write_text("5000")
-    with pytest.raises(StateError, match="A limit behind transform_with_state") as told:
+    with pytest.raises(StateError, match="A limit after transform_with_state") as told:
         query.start(ENDS)
     followed(str(told.value), query.folder)
     query.start(ENDS)
     query.check(ENDS)
 
 
-def test_a_rewind_that_cannot_be_names_the_doctor(
+def test_impossible_rewind_advises_doctor(
     query: Query, raw: redis.Redis, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = query.add(Processors)
@@ -151,10 +153,10 @@ def test_a_rewind_that_cannot_be_names_the_doctor(
     assert [command[0] for command in told] == ["doctor"]
     # It has something to say, which is not an error.
     assert main(told[0]) == 4
-    assert "No batch is served by all partitions" in capsys.readouterr().out
+    assert "No batch can be served by all partitions" in capsys.readouterr().out
 
 
-def test_a_partition_in_the_way_of_an_import_is_removed(
+def test_advised_purge_removes_a_partition_that_blocks_an_import(
     query: Query, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = query.add(Processors)
@@ -173,7 +175,7 @@ def test_a_partition_in_the_way_of_an_import_is_removed(
     query.check(ENDS)
 
 
-def test_a_store_that_took_the_name_makes_room_for_an_import(
+def test_advised_purge_frees_a_store_name_for_an_import(
     query: Query, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = query.add(Processors)
@@ -193,7 +195,7 @@ def test_a_store_that_took_the_name_makes_room_for_an_import(
     query.check(ENDS)
 
 
-def test_partitions_that_an_import_left_are_verified(
+def test_partitions_kept_by_an_import_are_verified(
     query: Query, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = query.add(Batches)
@@ -206,7 +208,7 @@ def test_partitions_that_an_import_left_are_verified(
     query.check(ENDS)
 
 
-def test_an_export_of_a_left_timeline_leads_to_the_copy(
+def test_export_of_an_abandoned_timeline_advises_restore(
     redis_server: RedisServer,
     raw: redis.Redis,
     tmp_path: Path,
@@ -224,7 +226,7 @@ def test_an_export_of_a_left_timeline_leads_to_the_copy(
     command = ["import", str(folder), "--checkpoint", str(checkpoint), "--yes", "--force"]
     assert main(command) == 1
     said = capsys.readouterr().err
-    assert "a timeline that a rewind of the query has left" in said
+    assert "a timeline that a rewind of the query abandoned" in said
     (printed,) = commands_in(said)
     assert printed[:2] == ["restore", "--checkpoint"]
     # The copy is of the same timeline here, and the command says that.
@@ -232,7 +234,7 @@ def test_an_export_of_a_left_timeline_leads_to_the_copy(
     assert "in Spark's logs" in capsys.readouterr().err
 
 
-def test_the_old_partitions_of_a_rescale_are_removed(
+def test_advised_purge_removes_old_partitions_of_a_rescale(
     query: Query, raw: redis.Redis, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Whoever prints `purge --gen` means a checkpoint that nobody needs, and only that one."""
@@ -250,7 +252,7 @@ def test_the_old_partitions_of_a_rescale_are_removed(
     capsys.readouterr()
 
 
-def test_commands_that_only_look_run(
+def test_advised_read_only_commands_run(
     redis_server: RedisServer, raw: redis.Redis, tmp_path: Path
 ) -> None:
     planted = _planted(raw)

@@ -91,10 +91,10 @@ def test_schemas_evolve_and_old_rows_stay_readable(new_families: NewProvider) ->
     ("again", "found"),
     [
         (lambda h: h.getValueState("v", "n string"), "column 'n' was long and is string now"),
-        (lambda h: h.getListState("v", "n long"), "it was a value and is a list now"),
-        (lambda h: h.getMapState("v", "k int", "n long"), "it was a value and is a map now"),
-        (lambda h: h.getValueState("l", "n long"), "it was a list and is a value now"),
-        (lambda h: h.getMapState("m", "k string", "n long"), "its key columns are not those"),
+        (lambda h: h.getListState("v", "n long"), "it was a value and is now a list"),
+        (lambda h: h.getMapState("v", "k int", "n long"), "it was a value and is now a map"),
+        (lambda h: h.getValueState("l", "n long"), "it was a list and is now a value"),
+        (lambda h: h.getMapState("m", "k string", "n long"), "its key columns differ from those"),
         (lambda h: h.getValueState("$timers", "n long"), "begins with '\\$'"),
         (lambda h: h.getValueState("", "n long"), "the name is empty"),
         (lambda h: h.getValueState("x", "n"), "not a list of columns"),
@@ -253,7 +253,7 @@ def test_declarations_and_timers_are_refused_where_spark_refuses_them(
                  lambda: list(handle.listTimers())):  # fmt: skip
         with pytest.raises(UsageError, match="no time mode"):
             call()
-    with pytest.raises(UsageError, match="a time to live goes by the processing time"):
+    with pytest.raises(UsageError, match="a time to live uses processing time"):
         handle.getValueState("v", "n int", 5)
     handle.getValueState("w", "n int")
     with pytest.raises(UsageError, match="declared it twice"):

@@ -131,7 +131,7 @@ WAYS: dict[str, Way] = {
 
 @pytest.mark.parametrize("cut", [False, True], ids=["purged", "purged in part"])
 @pytest.mark.parametrize("way", WAYS)
-def test_who_starts_is_refused_by_name_and_renews_nothing(
+def test_start_on_a_purged_checkpoint_is_refused_and_renews_nothing(
     driver: Driver, raw: redis.Redis, way: str, cut: bool
 ) -> None:
     plan = driver.plan()

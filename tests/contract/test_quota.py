@@ -272,7 +272,7 @@ def test_refused_list_of_checkpoints_fails_no_batch(
     clock.sleep_s(60)
     with caplog.at_level(logging.WARNING, logger="redis_state.quota"):
         assert commit(provider, version) == version + 1
-    assert "could not be seen how large" in caplog.text
+    assert "could not be measured" in caplog.text
 
 
 def test_quota_needs_only_the_rights_of_a_job(redis_server: RedisServer, new: NewProvider) -> None:

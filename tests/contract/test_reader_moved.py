@@ -20,7 +20,7 @@ from tests.support.redis_server import RedisServer
 
 UA = {"carrier": "UA"}
 ONE, TWO = {"count": 1, "total": 0.5}, {"count": 2, "total": 1.5}
-MOVED = r"given another number .* Open it again by its name"
+MOVED = r"number of partitions of the store was changed.* Open the store again by its name"
 
 
 @pytest.fixture

@@ -152,7 +152,7 @@ def test_query_without_a_sign_of_life_is_stale(planted: Planted, reader: Reader)
     planted.register()
     planted.commit(1, [(UA, ONE)])
     state = reader.query("flights").operator()
-    with pytest.raises(StateError, match="no note") as error:
+    with pytest.raises(StateError, match="is unknown") as error:
         state.get(UA, max_age=300)
     assert error.value.kind == Kind.STALE
     written(planted, 2, 1_000)

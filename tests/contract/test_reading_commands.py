@@ -166,7 +166,7 @@ def test_rows_go_into_files(run: Run, tmp_path: Path) -> None:
     assert len(objects(plain.read_text("utf-8"))) == 12
 
 
-def test_a_table_of_rows_is_cut_and_says_so(redis_server: RedisServer, run: Run) -> None:
+def test_table_is_cut_with_a_note(redis_server: RedisServer, run: Run) -> None:
     many = Planted(redis_server.client(), gen="e" * 32, name="many")
     many.register()
     many.commit(1, [({"carrier": f"{n}"}, {"count": n, "total": 0.0}) for n in range(300)])
@@ -195,7 +195,7 @@ def test_a_key_of_several_columns_has_a_beginning(redis_server: RedisServer, run
     assert "Key columns: user, day." in failed(redis_server, "scan", "days", "week=2")
 
 
-def test_what_changed_between_batches(run: Run) -> None:
+def test_diff_prints_changes_between_batches(run: Run) -> None:
     one = {"key": {"carrier": "C11"}, "before": None, "after": {"count": 3, "total": 1.5}}
     found = objects(run("diff", "flights", "1", "2"))
     assert {"change": "inserted", **one} in found
@@ -206,14 +206,14 @@ def test_what_changed_between_batches(run: Run) -> None:
     assert "change,key,before,after" in run("diff", "flights", "1", "--format", "csv")
 
 
-def test_what_a_key_was(run: Run) -> None:
+def test_history_prints_the_values_of_a_key(run: Run) -> None:
     found = objects(run("history", "flights", "carrier=C1"))
     assert [(row["batch"], row["value"]["count"]) for row in found] == [(2, 3), (1, 2), (0, 1)]
     assert len(objects(run("history", "flights", "carrier=C1", "--limit", "1"))) == 1
     assert run("history", "flights", "carrier=none", status=3) == ""
 
 
-def test_a_feed_goes_on_behind_its_token(run: Run) -> None:
+def test_feed_continues_after_its_token(run: Run) -> None:
     whole = objects(run("changes", "flights", "--since", "start"))
     last = whole.pop()
     assert (last["batch"], last["rows"], last["whole"]) == (2, 12, True)
@@ -283,7 +283,7 @@ def failed(server: RedisServer, *words: str) -> str:
     ],
 )
 @pytest.mark.usefixtures("planted")
-def test_what_is_wrong_is_said(
+def test_wrong_argument_is_named_on_standard_error(
     redis_server: RedisServer, capsys: pytest.CaptureFixture[str], words: str, said: str
 ) -> None:
     assert main([*words.split(), "--url", redis_server.url]) == 1
@@ -292,7 +292,7 @@ def test_what_is_wrong_is_said(
     assert not caught.out
 
 
-def test_damage_is_told_beside_what_is_whole(
+def test_damaged_partition_is_named_and_others_are_shown(
     run: Run, redis_server: RedisServer, planted: Planted
 ) -> None:
     client = redis_server.client()
@@ -300,13 +300,13 @@ def test_damage_is_told_beside_what_is_whole(
     text = run("show", "flights", "--format", "table")
     assert "partition 1 store default: an entry of its manifest is damaged" in text
     assert "worker-1/3" in text
-    assert "Families are those that the query listed: [REDIS_" in text
+    assert "The list of families is that of the query's registration: [REDIS_" in text
     assert "problem" in run("queries", "--format", "table")
     assert len(objects(run("show", "flights"))) == 4
     assert objects(run("size", "flights", "--by", "family"))
 
 
-def test_what_could_change_the_terminal_is_spelled(redis_server: RedisServer, run: Run) -> None:
+def test_control_characters_are_escaped_in_output(redis_server: RedisServer, run: Run) -> None:
     evil = "\x1b[2J[red]x\r\n\x9b1m"
     planted = Planted(redis_server.client(), gen="c" * 32, name=evil, partitions=1)
     planted.register()
@@ -412,7 +412,7 @@ def test_names_in_messages_do_not_change_the_terminal(
 
 @pytest.mark.usefixtures("planted")
 @pytest.mark.parametrize("words", ["show flights", "show flights --format table"])
-def test_a_reader_who_has_enough_is_no_error(redis_server: RedisServer, words: str) -> None:
+def test_closed_output_pipe_is_not_an_error(redis_server: RedisServer, words: str) -> None:
     command = f"{sys.executable} -m redis_state {words} --url {redis_server.url}"
     done = subprocess.run(
         ["bash", "-c", f"{command} | head -n 1; exit ${{PIPESTATUS[0]}}"],

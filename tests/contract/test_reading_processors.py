@@ -107,7 +107,7 @@ def test_values_lists_and_maps(
             count.get(7)
         with pytest.raises(ConfigError, match="get_list"):
             seen.get("ann")
-        with pytest.raises(ConfigError, match="Leave the codec out"):
+        with pytest.raises(ConfigError, match="Omit the codec"):
             reader.query(test.store).operator(0, family="count", codec=MSGPACK).get("ann")
 
         def printed(family: str, *words: str) -> Any:

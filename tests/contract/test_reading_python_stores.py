@@ -194,7 +194,7 @@ def test_tables(redis_server: RedisServer, write: Write) -> None:
         assert state.to_polars().height == state.count() == len(rows) == 4
 
 
-def test_what_has_no_type_in_common_has_no_table(redis_server: RedisServer, write: Write) -> None:
+def test_values_without_a_common_type_raise_config(redis_server: RedisServer, write: Write) -> None:
     write({"o-1": 1, "o-2": "text"})
     with connect(redis_server.url) as reader:
         state = reader.query("orders").operator(0)

@@ -66,7 +66,7 @@ def purge(server: RedisServer, *arguments: str) -> int:
     return main(["purge", "--url", server.url, "--gen", GEN, *arguments])
 
 
-def test_what_was_purged_expires_and_comes_back_as_it_was(
+def test_purged_keys_expire_and_a_recall_restores_them(
     redis_server: RedisServer,
     raw: redis.Redis,
     planted: Planted,
@@ -85,7 +85,7 @@ def test_what_was_purged_expires_and_comes_back_as_it_was(
     # What every release refuses: a format number that it does not know, and no run that holds it.
     assert raw.hmget(meta, "f", "r") == [f"purged:{GEN}".encode(), b""]
     assert purge(redis_server, "--recall") == 0
-    assert "called 4 partitions with 12 segments back" in capsys.readouterr().out
+    assert "brought back 4 partitions with 12 segments" in capsys.readouterr().out
     assert state(raw) == before
     assert purge(redis_server, "--recall") == 1
     assert "[REDIS_NOT_FOUND]" in capsys.readouterr().err
@@ -372,7 +372,7 @@ SIGNS: dict[str, tuple[Callable[[Any, Planted], object], str]] = {
     ),
     "nobody can tell": (
         lambda raw, planted: raw.set(keys.instance(planted.id(0)), "junk"),
-        "it cannot be told who uses it",
+        "its users are unknown",
     ),
 }
 
@@ -419,7 +419,7 @@ def test_old_checkpoint_is_purged_without_force(
     assert purge(redis_server, "--yes") == 0
 
 
-def test_a_full_server_refuses_a_purge_that_can_be_called_back(
+def test_full_server_refuses_a_recallable_purge(
     redis_server: RedisServer,
     raw: redis.Redis,
     planted: Planted,
@@ -429,7 +429,7 @@ def test_a_full_server_refuses_a_purge_that_can_be_called_back(
     raw.config_set("maxmemory", 1)
     assert purge(redis_server, "--yes") == 1
     said = capsys.readouterr().err
-    assert f"`redis-state purge --gen {GEN} --now --url {redis_server.url}` needs none" in said
+    assert f"`redis-state purge --gen {GEN} --now --url {redis_server.url}` writes none" in said
     assert state(raw) == before
     assert purge(redis_server, "--yes", "--now") == 0
     assert raw.keys(f"*{planted.gen}*") == []

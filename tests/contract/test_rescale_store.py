@@ -117,7 +117,7 @@ AFTER = ROWS | {"k7": 70}
 
 
 @pytest.mark.parametrize("partitions", [1, 2, 8])
-def test_the_newest_batch_may_run_again_and_the_next_one_goes_on(
+def test_newest_batch_may_run_again_and_the_next_one_continues(
     query: Query, partitions: int
 ) -> None:
     query.rescale(partitions)
@@ -149,7 +149,7 @@ def test_a_batch_that_did_not_end_everywhere_is_named(query: Query) -> None:
     assert query.rescale(2).batch == 2
 
 
-def test_who_still_runs_is_fenced(query: Query) -> None:
+def test_running_query_is_fenced_by_a_rescale(query: Query) -> None:
     batch = query.begin(2)
     query.commit(batch, {})
     late = query.store(batch, 0)
@@ -177,7 +177,7 @@ def test_a_query_that_starts_meanwhile_wins(query: Query) -> None:
     expire_by_themselves(query)
 
 
-def test_what_a_killed_call_wrote_expires(query: Query) -> None:
+def test_rows_of_a_killed_call_expire(query: Query) -> None:
     passes = []
 
     def killed(key: str) -> str:
@@ -209,7 +209,7 @@ def _gen(query: Query) -> str:
     return str(found.decode())
 
 
-def test_a_call_that_was_killed_at_its_last_step_is_finished_by_the_next(
+def test_next_rescale_finishes_a_call_killed_at_its_last_step(
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def killed(*_: Any) -> Any:
@@ -221,17 +221,17 @@ def test_a_call_that_was_killed_at_its_last_step_is_finished_by_the_next(
         patched.setattr(under_test, "finish", killed)
         with pytest.raises(KeyboardInterrupt):
             query.rescale(2)
-    with pytest.raises(ConflictError, match=r"run `redis-state rescale NAME"):
+    with pytest.raises(ConflictError, match=r"run the same `redis-state rescale NAME"):
         query.begin(3)
     assert query.rescale(2).partitions == 2
     assert query.read(query.begin(3)) == AFTER
-    with pytest.raises(UsageError, match="it has 2 partitions already"):
+    with pytest.raises(UsageError, match="it already has 2 partitions"):
         query.rescale(2)
 
 
 REFUSED: list[tuple[str, type[RedisStateError], Callable[[Query], Any], str]] = [
-    ("same", UsageError, lambda q: q.rescale(3), "it has 3 partitions already"),
-    ("none", UsageError, lambda q: q.rescale(0), "0 partitions were asked for"),
+    ("same", UsageError, lambda q: q.rescale(3), "it already has 3 partitions"),
+    ("none", UsageError, lambda q: q.rescale(0), "0 partitions were requested"),
     ("in use", UsageError, lambda q: q.rescale(2, force=False), "may be in use"),
     ("unknown", NotFoundError, lambda q: rescale_store("?", 2, url=q.url), "no store of this name"),
     ("misplaced", UsageError, lambda q: q.rescale(2, group_of=lambda key: key + "?"), "lies in"),
@@ -242,7 +242,7 @@ REFUSED: list[tuple[str, type[RedisStateError], Callable[[Query], Any], str]] = 
 
 @pytest.mark.parametrize(("kind", "found", "text"), [one[1:] for one in REFUSED],
                          ids=[one[0] for one in REFUSED])  # fmt: skip
-def test_what_is_refused_changes_nothing(
+def test_refused_rescale_changes_nothing(
     query: Query, kind: type[RedisStateError], found: Callable[[Query], Any], text: str
 ) -> None:
     with pytest.raises(kind, match=text):
@@ -250,13 +250,13 @@ def test_what_is_refused_changes_nothing(
     assert query.read(query.begin(2)) == AFTER
 
 
-def test_a_store_alone_is_refused_by_name(redis_server: RedisServer) -> None:
+def test_single_store_is_refused_by_name(redis_server: RedisServer) -> None:
     id_ = StateStoreProviderId(StateStoreId("alone", 0, 0), "r")
     with closing(StateStoreProvider(id_, url=redis_server.url)) as provider:
         store = provider.get_store(0)
         store.put("a", 1)
         store.commit()
-    with pytest.raises(UsageError, match="it is a store alone, whose program itself says"):
+    with pytest.raises(UsageError, match="it is a single store, whose program itself assigns"):
         rescale_store("alone", 2, url=redis_server.url)
 
 
@@ -285,7 +285,7 @@ def test_the_command_looks_first(query: Query, capsys: pytest.CaptureFixture[str
     assert query.read(query.begin(2)) == AFTER
 
 
-def test_what_is_evaluated_once_more_afterwards_changes_nothing(query: Query) -> None:
+def test_evaluation_of_an_old_frame_after_a_rescale_is_fenced(query: Query) -> None:
     old = query.begin(2)
     query.commit(old, {"k1": 1})
     done = query.rescale(2)
@@ -296,7 +296,10 @@ def test_what_is_evaluated_once_more_afterwards_changes_nothing(query: Query) ->
         query.commit(old, {"k1": 2, "k9": 9}, only=0)
     # A worker knows for which checkpoint the batch began.
     worker = Worker()
-    with closing(worker), pytest.raises(ConflictError, match="it has another one than when"):
+    with (
+        closing(worker),
+        pytest.raises(ConflictError, match="the name has another checkpoint than when"),
+    ):
         worker.serve(
             (query.config, old.partition(0)),
             StateStoreProviderId(old.store_id(0), old.run.run_id),
@@ -315,7 +318,7 @@ def test_as_many_versions_stay_as_before(query: Query) -> None:
     assert set(found) == {b"100"}
 
 
-def test_what_was_lost_before_the_last_step_is_found(
+def test_rows_lost_before_the_last_step_raise_unavailable(
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leave = switch.leave
@@ -330,7 +333,7 @@ def test_what_was_lost_before_the_last_step_is_found(
 
     with monkeypatch.context() as patched:
         patched.setattr(under_test, "leave", late)
-        with pytest.raises(UnavailableError, match=r"expired or was lost .* Do it again"):
+        with pytest.raises(UnavailableError, match=r"expired or was lost .* Try again"):
             query.rescale(2)
     assert query.read(query.begin(2)) == AFTER
 
@@ -365,7 +368,9 @@ def test_an_interrupted_call_is_finished_and_the_other_number_asked_for_again(
         patched.setattr(switch, "confirm_checkpoint", _killed)
         with pytest.raises(KeyboardInterrupt):
             query.rescale(2)
-    with pytest.raises(UsageError, match=r"for 2 partitions was finished first.*if 5 are still"):
+    with pytest.raises(
+        UsageError, match=r"for 2 partitions was finished first.*if 5 partitions are still"
+    ):
         query.rescale(5)
     assert query.rescale(5).partitions == 5
     assert query.read(query.begin(2)) == AFTER
@@ -384,7 +389,7 @@ def test_the_copy_is_not_counted_as_changes_of_keys(query: Query) -> None:
     assert found.updates == 0
 
 
-def test_who_reads_the_old_checkpoint_is_told(query: Query) -> None:
+def test_reader_of_the_old_checkpoint_raises_state_lost(query: Query) -> None:
     clock = ManualClock()
     config = options.parse({"url": query.url})
     batch = query.begin(2)
@@ -397,10 +402,13 @@ def test_who_reads_the_old_checkpoint_is_told(query: Query) -> None:
         feed = state.changes(since=1, follow=True)
         assert next(feed).number == 2
         clock.sleeps_are = lambda: query.rescale(2) if len(clock.slept_s) == 1 else None
-        with pytest.raises(StateError, match=r"given another number .* Open it again by its name"):
+        with pytest.raises(
+            StateError,
+            match=r"the store was changed.* Open the store again by its name",
+        ):
             next(feed)
         clock.now_s += 10
-        with pytest.raises(StateError, match="Open it again by its name"):
+        with pytest.raises(StateError, match="Open the store again by its name"):
             state.get("k7")
         # What is named is there as long as the old checkpoint is.
         assert state.get("k7", at=1) == 70

@@ -164,7 +164,7 @@ def test_lost_partitions_alone_are_restored(case: Case, planted: Planted, raw: A
             raw.delete(key)
     assert case.run("restore", "--yes") == 0
     told = case.told()
-    assert "3 partitions serve it already" in told
+    assert "3 partitions already have this version" in told
     assert "1 partitions were restored" in told
     gone = f"{lost}:d:{VERSIONS}:{uid(VERSIONS)}"
     assert dump(raw) == {key: value for key, value in kept.items() if key != gone}
@@ -187,7 +187,7 @@ def test_restore_never_replaces_existing_state(case: Case, planted: Planted, raw
     plant_copy(planted, case.checkpoint, COPIED)
     id_ = planted.id(planted.partition(UA))
     raw.unlink(keys.segment(id_, f"d:{COPIED}:{uid(COPIED)}"))
-    case.refused("[REDIS_STATE_LOST]", "Redis has this partition, but in other versions", "purge")
+    case.refused("[REDIS_STATE_LOST]", "Redis has other versions of this partition", "purge")
 
 
 def test_copy_of_another_timeline_is_skipped(case: Case, planted: Planted, raw: Any) -> None:
@@ -196,7 +196,7 @@ def test_copy_of_another_timeline_is_skipped(case: Case, planted: Planted, raw: 
     raw.flushdb()
     (case.checkpoint / "offsets" / "3").write_text("v1\nthe same batch, run again")
     assert case.run("restore", "--to-batch", "3", "--yes") == 1
-    assert "belongs to a timeline that a rewind of the query has left" in case.told()
+    assert "belongs to a timeline that a rewind of the query abandoned" in case.told()
     assert case.run("restore", "--yes") == 0
     assert "batch 1 is the newest now" in case.told()
 
@@ -206,7 +206,7 @@ def test_unlogged_copy_is_skipped(case: Case, planted: Planted, raw: Any) -> Non
     raw.flushdb()
     for batch in (3, 4):
         (case.checkpoint / "commits" / str(batch)).unlink()
-    case.refused("[REDIS_NOT_FOUND]", "none of a batch that is still in Spark's logs")
+    case.refused("[REDIS_NOT_FOUND]", "no copy belongs to a batch that is still in Spark's logs")
 
 
 @pytest.mark.usefixtures("raw")

@@ -80,7 +80,7 @@ def test_no_more_connections_raises_unavailable_at_the_deadline(
     with full_of_clients(server):
         error = error_of(client_of(server, clock=clock, **login), ("PING",))
     assert isinstance(error, UnavailableError)
-    assert "Raise maxclients there" in str(error)
+    assert "Raise maxclients on the server" in str(error)
     assert "Check that the server runs" not in str(error)
     assert sum(clock.slept_s) >= 1
 
@@ -195,13 +195,13 @@ def test_large_request_without_a_password_raises_permission(start_redis: Start) 
     for command in (("EVALSHA", *["x"] * 20), ("EVAL", "x" * 20_000, "0")):
         error = error_of(client_of(server), command)
         assert error.kind is Kind.PERMISSION
-        assert "wants a password" in str(error)
+        assert "requires a password" in str(error)
 
 
 def test_password_for_a_server_without_one_raises_permission(redis_server: RedisServer) -> None:
     error = error_of(client_of(redis_server, password="geheim"), ("PING",))
     assert error.kind is Kind.PERMISSION
-    assert "it has no password, and one was given" in str(error)
+    assert "the server has no password, and one was given" in str(error)
     assert "geheim" not in str(error)
 
 

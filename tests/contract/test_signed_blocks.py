@@ -138,7 +138,7 @@ def test_changed_block_is_refused(
         value[:1] + bytes(16) + value[_HEAD_BYTES:],
     ):
         client.hset(key, field, bad)
-        with pytest.raises(FormatError, match="no signature by this key"):
+        with pytest.raises(FormatError, match="not signed with this key"):
             read(open_provider(secret))
     client.hset(key, field, value)
     assert read(open_provider(secret))
@@ -152,10 +152,10 @@ def test_state_signed_with_another_key_is_refused(
         read(open_provider(None))
     other = tmp_path / "other"
     other.write_bytes(bytes(32))
-    with pytest.raises(FormatError, match="no signature by this key"):
+    with pytest.raises(FormatError, match="not signed with this key"):
         read(open_provider(other))
     fill(open_provider(None, partition=2))
-    with pytest.raises(FormatError, match="no signature by this key"):
+    with pytest.raises(FormatError, match="not signed with this key"):
         read(open_provider(secret, partition=2))
 
 

@@ -298,7 +298,7 @@ def test_tables_of_one_query_are_of_one_version(reader: Reader) -> None:
         ),
     ],
 )
-def test_what_is_refused_says_why(
+def test_refused_statement_names_the_reason(
     reader: Reader, statement: str, kind: type[Exception], words: str
 ) -> None:
     with pytest.raises(kind, match=f"(?s){words}") as caught:
@@ -340,7 +340,7 @@ def test_columns_whose_names_differ_in_case(redis_server: RedisServer) -> None:
     planted.commit(1, [({"k": 1}, {"n": 1, "K": 2, "N": 3})])
     with redis_state.connect(redis_server.url, deadline="5s") as reader:
         for names in ("*", "n", '"N"', '"K"', "k"):
-            with pytest.raises(UsageError, match="to SQL both are one"):
+            with pytest.raises(UsageError, match="which SQL does not distinguish"):
                 reader.sql(f"select {names} from flights")
         assert reader.sql("show tables").column("name").to_pylist() == ["flights"]
 

@@ -100,7 +100,7 @@ def test_table_outside_the_catalogue_is_matched_in_capitals(
         planted.commit(1, [({"k": 1}, {"n": 1, "N": 2})])
     with redis_state.connect(redis_server.url, deadline="5s") as reader:
         assert reader.sql("show tables").column("name").to_pylist() == ["Odd"]
-        with pytest.raises(UsageError, match="to SQL both are one"):
+        with pytest.raises(UsageError, match="which SQL does not distinguish"):
             reader.sql('select o.n from information_schema.tables t, "Odd" o')
 
 

@@ -44,7 +44,7 @@ def test_batches_follow_one_another_and_the_newest_may_be_run_again(driver: Driv
     plan = driver.plan()
     driver.task(plan, "r1", 0).run()
     driver.task(plan, "r1", 1).run()
-    for batch, found in ((0, "newest batch is 1, and only that one can be run again"),
+    for batch, found in ((0, "newest batch is 1, and only that batch can be run again"),
                          (3, "newest batch is 1, so the next one is 2")):  # fmt: skip
         with pytest.raises(UsageError, match=found):
             driver.task(plan, "r1", batch).join()
@@ -263,8 +263,8 @@ class Script:
             return ["QUERY", error.split("belongs to the query ")[1].split(",")[0]]
         if "two calls" in error:
             return ["TWICE", ""]
-        if "the DataFrame is the one of" in error:
-            named = re.search(r"the one of (?:batch (\d+)|(this batch)|another)", error)
+        if "the DataFrame belongs to" in error:
+            named = re.search(r"belongs to (?:batch (\d+)|(this batch)|another)", error)
             assert named is not None
             return ["STALE", named[1] or (str(batch) if named[2] else "-")]
         if "Redis knows no store" in error:

@@ -45,12 +45,14 @@ def test_stale_frame_is_refused_in_every_partition(client: Client, config: Confi
         for partition in (0, 1):
             for old in (0, 1):
                 stale = driver.task(plan, run, 2, partition=partition, frame=frame_of("r1", old))
-                with pytest.raises(UsageError, match=f"the DataFrame is the one of batch {old}"):
+                with pytest.raises(UsageError, match=f"the DataFrame belongs to batch {old}"):
                     stale.join()
             # Evaluated twice, and run again by another run: each with its own frame.
             driver.task(plan, run, 2, partition=partition).run()
     kept = driver.task(plan, "r2", 2, frame=frame_of("r1", 2))
-    with pytest.raises(UsageError, match="of this batch, but of an earlier start of the query"):
+    with pytest.raises(
+        UsageError, match="belongs to this batch, but of an earlier start of the query"
+    ):
         kept.join()
     assert driver.task(plan, "r2", 3).run().read == b"r1:0 r1:1 r2:2 "
 
@@ -60,7 +62,7 @@ def test_stale_frame_that_begins_a_batch_begins_nothing(driver: Driver) -> None:
     for batch in (0, 1):
         driver.task(plan, "r1", batch).run()
     for _ in range(2):
-        with pytest.raises(UsageError, match="the DataFrame is the one of batch 0"):
+        with pytest.raises(UsageError, match="the DataFrame belongs to batch 0"):
             driver.task(plan, "r1", 2, frame=frame_of("r1", 0)).join()
     assert driver.task(plan, "r1", 2).run().read == b"r1:0 r1:1 "
 
@@ -72,9 +74,9 @@ def test_stale_frame_of_a_batch_long_gone_is_refused(driver: Driver) -> None:
         driver.task(plan, "r1", batch).run()
     for kept in (1, 20):
         for batch in (39, 40):
-            with pytest.raises(UsageError, match=f"the DataFrame is the one of batch {kept}"):
+            with pytest.raises(UsageError, match=f"the DataFrame belongs to batch {kept}"):
                 driver.task(plan, "r1", batch, frame=frame_of("r1", kept)).join()
-    with pytest.raises(UsageError, match="the DataFrame is the one of another batch"):
+    with pytest.raises(UsageError, match="the DataFrame belongs to another batch"):
         driver.task(plan, "r1", 39, frame=frame_of("r1", 99)).join()
 
 
@@ -105,7 +107,7 @@ def test_task_without_a_frame_commits_nothing(driver: Driver) -> None:
     plan = driver.plan()
     nothing: tuple[dict[str, Any], ...] = ({"frame": ""}, {"planned": ""})
     for given in nothing:
-        with pytest.raises(UsageError, match="the DataFrame is the one of another batch"):
+        with pytest.raises(UsageError, match="the DataFrame belongs to another batch"):
             driver.task(plan, "r1", 0, **given).join()
 
 

@@ -112,11 +112,11 @@ def test_each_attempt_reads_as_it_was_committed(planted: Planted, reader: Reader
 def test_ids_have_to_fit(planted: Planted, reader: Reader) -> None:
     attempt(planted, 1, "a1", "-", 1)
     state = reader.query(GEN).operator()
-    with pytest.raises(ConfigError, match="there is no version with them"):
+    with pytest.raises(ConfigError, match="no version has these ids"):
         state.get(UA, uids=["a1"])
     with pytest.raises(ConfigError, match="2 ids were given for 1 partitions"):
         state.get(UA, version=1, uids=["a1", "b1"])
-    with pytest.raises(ConfigError, match="one is malformed"):
+    with pytest.raises(ConfigError, match="an id is malformed"):
         list(state.items(version=1, uids=["a:1"]))
     with pytest.raises(StateError) as lost:
         state.get(UA, version=1, uids=["c1"])

@@ -161,7 +161,7 @@ def test_age_without_a_date_counts_from_the_first_poll(client: Client, raw: redi
     looked_earlier(raw, minutes=60)
     assert purged(client, raw, looks=1) == 0
     looked_earlier(raw, minutes=24 * 60)
-    assert "it is as it was for 1.0 days" in vanished_checkpoints(client, age_ms=DAY_MS)[0].why
+    assert "it is unchanged for 1.0 days" in vanished_checkpoints(client, age_ms=DAY_MS)[0].why
     assert purged(client, raw, looks=1) == 1
 
 
@@ -283,4 +283,4 @@ def test_purge_frees_a_full_server_before_writing_notes(client: Client, raw: red
     service.run(1.0, reports.append)
     (report,) = reports
     assert report.dropped > 0
-    assert any("nobody uses: [REDIS_FULL]" in problem for problem in report.problems)
+    assert any("unused checkpoints: [REDIS_FULL]" in problem for problem in report.problems)

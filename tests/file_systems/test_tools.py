@@ -126,7 +126,7 @@ def rewound(to_batch: int) -> set[str]:
 
 def test_checkpoint_is_inspected_and_rewound(case: Case) -> None:
     assert case.run("doctor") == 0
-    assert "Batch 4 is the newest of the commit log" in case.told()
+    assert "Batch 4 is the newest in the commit log" in case.told()
     # As a query that is writing leaves it.
     case.put("offsets/.6.8a0f.tmp", b"half")
     before = case.files()
@@ -230,7 +230,7 @@ def test_missing_bucket_is_named(s3_store: Store) -> None:
 
 def test_missing_rights_are_named(s3_store: Store, hdfs_store: Store, tmp_path: Path) -> None:
     wrong = {**s3_store.options, "secret": "not-the-secret"}
-    with pytest.raises(RedisStateError, match="the file system refuses it") as told:
+    with pytest.raises(RedisStateError, match="the file system refuses access") as told:
         folder_at(f"{s3_store.url}/flights", storage_options=wrong).items()
     assert "not-the-secret" not in str(told.value)
     place = f"/{tmp_path.name}"

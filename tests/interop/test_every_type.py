@@ -191,7 +191,7 @@ def assert_tables_agree(state: OperatorState, reader: Reader, query: Query) -> N
 
 
 @pytest.mark.parametrize("shape", ["plain", "array", "map_struct"])
-def test_what_has_no_form_is_named_and_spoils_nothing_else(
+def test_unreadable_column_is_named_and_others_are_readable(
     streams: Streams,
     reader: Reader,
     shared_redis_server: RedisServer,

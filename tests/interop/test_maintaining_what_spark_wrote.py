@@ -74,7 +74,7 @@ def only_snapshots(reader: Reader, server: RedisServer, ids: list[PartitionId]) 
 @pytest.mark.parametrize(
     ("build", "mode"), [(aggregation, "update"), (session_windows, "append"), (join, "append")]
 )
-def test_a_query_goes_on_from_the_workers_snapshots(
+def test_query_continues_from_the_workers_snapshots(
     streams: Streams,
     reader: Reader,
     shared_redis_server: RedisServer,

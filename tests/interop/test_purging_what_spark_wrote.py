@@ -81,7 +81,7 @@ def test_all_keys_expire_or_are_removed_and_the_neighbour_stays(
     assert state.get({"k": "k7"}, version=1) == {"sum": 7}
 
 
-def test_a_purged_query_is_refused_by_name_and_goes_on_when_it_was_called_back(
+def test_purged_query_is_refused_by_name_and_continues_after_a_recall(
     streams: Streams, reader: Reader, shared_redis_server: RedisServer
 ) -> None:
     gen = _run(streams, "again")

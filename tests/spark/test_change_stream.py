@@ -178,5 +178,5 @@ def test_stream_without_since_is_refused(
     counts.run(1)
     options = {"url": shared_redis_server.url, "query": counts.id}
     frame = spark.readStream.format("redis_state").options(**options).load()
-    with pytest.raises(StreamingQueryException, match="nothing says where the stream begins"):
+    with pytest.raises(StreamingQueryException, match="the start of the stream is not set"):
         start(streams, frame, Replica()).awaitTermination()

@@ -166,7 +166,7 @@ def test_keys_are_read_by_the_columns_that_a_running_query_has_now(
         assert state.get({"a": 7, "b": 14}, at=0) == {"max": 1}
 
 
-def test_rows_that_fit_go_on_under_the_new_columns(
+def test_fitting_rows_continue_under_the_new_columns(
     streams: Streams, shared_redis_server: RedisServer
 ) -> None:
     source = streams.input("rows", ROWS)

@@ -124,7 +124,7 @@ def test_script_verifies_its_claim_and_leaves_nothing(name: str, tmp_path: Path)
     if name == "recovery":
         ends = [line for line in printed if line.startswith("a driver ended")]
         assert [line.split()[5] for line in ends] == ["-9;", "0;"]
-        assert sum(line.endswith("and all partitions serve it.") for line in printed) == 2
+        assert sum(line.endswith("and all partitions can serve it.") for line in printed) == 2
     check_nothing_is_left(tmp_path)
 
 

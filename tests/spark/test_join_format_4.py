@@ -49,7 +49,7 @@ def begin_as(begun: Path, checkpoint: Path, state_format: str = "4") -> None:
 
 @pytest.mark.parametrize("how", ["inner", pytest.param("full_outer", marks=pytest.mark.long)])
 @pytest.mark.usefixtures("format_4")
-def test_a_join_goes_on_over_restarts(
+def test_join_continues_over_restarts(
     streams: Streams, shared_redis_server: RedisServer, how: str
 ) -> None:
     inputs = [streams.input(name, EVENTS) for name in ("left", "right")]

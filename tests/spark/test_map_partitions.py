@@ -185,7 +185,7 @@ def test_gap_or_older_batch_is_refused_naming_the_newest(store: Store) -> None:
     with pytest.raises(UsageError, match="the newest batch is 2, so the next one is 3"):
         store.map([("a", 1)], 4)
     with pytest.raises(
-        UsageError, match="the newest batch is 2, and only that one can be run again"
+        UsageError, match="the newest batch is 2, and only that batch can be run again"
     ):
         store.map([("a", 1)], 1)
     assert store.run([("a", 1)], 3) == {"a": 4}

@@ -70,12 +70,12 @@ def test_function_that_returns_early_is_refused(store: Store) -> None:
         state.put(row["k"], -1)
         yield {"k": row["k"], "total": -1}
 
-    refused(store, early, r"REDIS_USAGE.*the function returned before it had read all its rows")
+    refused(store, early, r"REDIS_USAGE.*the function returned before it had read all of its rows")
 
     def none(_: BatchStore, frames: Iterator[pd.DataFrame]) -> None:
         del frames
 
-    refused(store, none, "the function returned before it had read all its rows", rows="pandas")
+    refused(store, none, "the function returned before it had read all of its rows", rows="pandas")
     unchanged(store)
 
 
@@ -183,8 +183,8 @@ def test_unencodable_value_is_refused(store: Store) -> None:
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"partitions": 3}, r"the store has 2 partitions, not 3\. Leave `partitions` out"),
-        ({"partitions": 0}, "0 partitions were asked for"),
+        ({"partitions": 3}, r"the store has 2 partitions, not 3\. Omit `partitions`"),
+        ({"partitions": 0}, "0 partitions were requested"),
         (
             {"key": "kk"},
             "key names the column 'kk', which the DataFrame does not have. Did you mean 'k'",

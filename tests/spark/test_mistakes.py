@@ -129,7 +129,7 @@ def _(place: Place) -> str:
     return said
 
 
-@mistake("Something else than Redis listens there")
+@mistake("Another program than Redis listens there")
 def _(place: Place) -> str:
     def speak(connection: socket.socket) -> None:
         connection.recv(1024)
@@ -147,20 +147,20 @@ def _(place: Place) -> str:
     return place.said()
 
 
-@mistake("A `redis://` URL, and the server wants TLS")
+@mistake("A `redis://` URL, and the server requires TLS")
 def _(place: Place) -> str:
     server = place.start(tls=True)
     place.use(server.url.replace("rediss://", "redis://"), deadline="1s")
     return place.said()
 
 
-@mistake("A certificate that nobody vouches for")
+@mistake("A certificate of an unknown authority")
 def _(place: Place) -> str:
     place.use(place.start(tls=True).url)
     return place.said()
 
 
-@mistake("No password, and the server wants one")
+@mistake("No password, and the server requires one")
 def _(place: Place) -> str:
     place.use(place.start(password="right").url)
     return place.said()

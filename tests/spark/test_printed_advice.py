@@ -45,7 +45,7 @@ def carried_out(text: str) -> list[str]:
     return [command[0] for command in found]
 
 
-def test_a_purged_query_is_called_back(
+def test_purged_query_runs_after_the_printed_recall(
     job: Job, use_server: Callable[..., RedisServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = use_server()
@@ -73,7 +73,7 @@ def test_a_purged_query_is_called_back(
 
 
 @pytest.mark.usefixtures("copying")
-def test_lost_state_comes_back_by_what_the_error_prints(
+def test_printed_commands_restore_lost_state(
     job: Job, use_server: Callable[..., RedisServer]
 ) -> None:
     server = use_server()

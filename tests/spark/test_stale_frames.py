@@ -102,7 +102,7 @@ def test_frame_of_an_earlier_batch_changes_nothing(
             return
         assert given == {k: batch_id + (k < rows_before) for k in KEYS}
         for stale in kept[:-1]:
-            with pytest.raises(Exception, match="the DataFrame is the one of batch") as told:
+            with pytest.raises(Exception, match="the DataFrame belongs to batch") as told:
                 stale.collect()
             found.append(str(told.value))
 
@@ -125,7 +125,7 @@ def test_frame_of_an_earlier_batch_evaluated_first_changes_nothing(
     def evaluate(batch: DataFrame, batch_id: int) -> None:
         kept.append(batch)
         if batch_id == 2:
-            with pytest.raises(Exception, match="the DataFrame is the one of batch 1"):
+            with pytest.raises(Exception, match="the DataFrame belongs to batch 1"):
                 kept[1].collect()
         batch.collect()
 
@@ -149,7 +149,7 @@ def test_frame_of_an_earlier_start_changes_nothing(
         if batch_id == 1 and len(kept) == 2:
             raise ValueError("no luck with this batch")
         if batch_id == 1:
-            with pytest.raises(Exception, match="of this batch, but of an earlier start"):
+            with pytest.raises(Exception, match="belongs to this batch, but of an earlier start"):
                 kept[1].collect()
 
     stream = by_group(source.stream(queries.spark).where("use"), store)
@@ -176,7 +176,7 @@ def test_recomputed_cached_frame_changes_nothing(
         if batch_id == 1:
             assert kept[0].count() == 0
             kept[0].unpersist(blocking=True)
-            with pytest.raises(Exception, match="the DataFrame is the one of batch 0"):
+            with pytest.raises(Exception, match="the DataFrame belongs to batch 0"):
                 kept[0].collect()
 
     queries.run(by_group(source.stream(queries.spark).where("use"), store), "q", evaluate)
@@ -195,12 +195,12 @@ def test_two_calls_with_one_store_in_a_query_are_refused(streams: Streams) -> No
         queries.start(united, "q", [])
 
 
-def test_coalesce_behind_the_operator_is_refused_in_the_first_batch(queries: Queries) -> None:
+def test_coalesce_after_the_operator_is_refused_in_the_first_batch(queries: Queries) -> None:
     source = queries.streams.input("in", INPUT)
     source.add([{"k": k, "use": True} for k in KEYS])
     store = f"{queries.folder} merged"
     merged = by_group(source.stream(queries.spark), store).coalesce(1)
-    with pytest.raises(StreamingQueryException, match="union or coalesce behind"):
+    with pytest.raises(StreamingQueryException, match="union or coalesce after"):
         queries.start(merged, "q", [])
 
 

@@ -422,9 +422,9 @@ def test_unsupported_use_is_refused_at_run_time(
     # Over one and the same DataFrame Spark 4.3 unites partition by partition, and all is well.
     other = queries.frame(source)
     union = queries.ours(frame, Machine(), "s1").union(queries.ours(other, Machine(), "s2"))
-    refused(queries, union, "union", "union or coalesce behind transform_with_state")
+    refused(queries, union, "union", "union or coalesce after transform_with_state")
     merged = queries.ours(frame, Machine(), "s3", partitions=3).coalesce(1)
-    refused(queries, merged, "merged", "union or coalesce behind transform_with_state")
+    refused(queries, merged, "merged", "union or coalesce after transform_with_state")
     source.add(batches(57, count=1)[0])
     refused(queries, queries.ours(frame, Machine(), "s", partitions=3), "first",
             "the store has 2 partitions, not 3")  # fmt: skip
@@ -444,7 +444,7 @@ def test_unsupported_use_is_refused_at_run_time(
         frames.append(batch)
         frames[-2:][0].collect()
 
-    with pytest.raises(StreamingQueryException, match="the DataFrame is the one of batch 0"):
+    with pytest.raises(StreamingQueryException, match="the DataFrame belongs to batch 0"):
         queries.run(queries.ours(frame, Machine(), "s6"), "kept", with_the_one_before)
 
     def in_a_group(batch: DataFrame, _batch_id: int) -> None:
@@ -458,14 +458,14 @@ def test_unsupported_use_is_refused_at_run_time(
         batch.limit(1).collect()
 
     limited = queries.ours(frame, Machine(), "s4", partitions=3)
-    with pytest.raises(StreamingQueryException, match="A limit behind transform_with_state"):
+    with pytest.raises(StreamingQueryException, match="A limit after transform_with_state"):
         queries.run(limited, "limited", first_row)
 
     def first_row_of_batch_1(batch: DataFrame, batch_id: int) -> None:
         (batch.limit(1) if batch_id == 1 else batch).collect()
 
     limited = queries.ours(frame, Machine(), "s7", partitions=3)
-    with pytest.raises(StreamingQueryException, match="A limit behind") as told:
+    with pytest.raises(StreamingQueryException, match="A limit after") as told:
         queries.run(limited, "limited later", first_row_of_batch_1)
     way = re.search(r"`redis-state (rewind --gen \w+ --checkpoint FOLDER [^`]+)`", str(told.value))
     assert way is not None
@@ -488,7 +488,7 @@ def test_unsupported_arguments_are_refused_at_the_call(queries: Queries) -> None
         (nested, {}, "the key column 'k' is of type array<string>"),
         (timed, {"time_mode": "Sometime"}, "time_mode is 'Sometime'"),
         (timed, {"rows": "dicts"}, "rows is 'dicts'"),
-        (timed, {"partitions": 0}, "0 partitions were asked for"),
+        (timed, {"partitions": 0}, "0 partitions were requested"),
         (timed, {"first_batch_id": -1}, "first_batch_id is not a whole number"),
     ):
         with pytest.raises(UsageError, match=found):

@@ -64,7 +64,10 @@ def test_plain_url_to_a_sentinel_advises_a_sentinel_url(sentinels: SentinelSet) 
 
 def test_sentinel_url_to_a_server_raises_config(redis_server: RedisServer) -> None:
     url = f"redis+sentinel://127.0.0.1:{redis_server.port}/main/0"
-    with closing(client_of(url)) as client, pytest.raises(ConfigError, match="it is no Sentinel"):
+    with (
+        closing(client_of(url)) as client,
+        pytest.raises(ConfigError, match="it is not a Sentinel"),
+    ):
         client.call("reading", [("PING",)])
 
 

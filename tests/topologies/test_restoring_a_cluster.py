@@ -57,7 +57,7 @@ def test_state_lost_by_shards_is_restored(
     assert f"{len(missing)} partitions were restored" in told
     assert f"batch {COPIED - 1} is the newest now" in told
     there = PARTITIONS - len(missing)
-    assert (f"{there} partitions serve it already" in told) == bool(there)
+    assert (f"{there} partitions already have this version" in told) == bool(there)
     for number, wanted in enumerate(before):
         if number in missing:
             wanted = {key: rows for key, rows in wanted.items() if f"}}:d:{VERSIONS}:" not in key}

@@ -52,6 +52,6 @@ def test_password_is_sent_to_the_servers(connect: Connect) -> None:
         client = connect(url=sentinels.url, password="right-secret")
         assert client.call("writing", [("SET", "k", "1")]) == [True]
         wrong = connect(url=sentinels.url, password="wrong-secret")
-        with pytest.raises(ConfigError, match="does not let this user in") as caught:
+        with pytest.raises(ConfigError, match="refuses the login") as caught:
             wrong.call("reading", [("GET", "k")])
         assert "secret" not in str(caught.value)

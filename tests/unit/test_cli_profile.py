@@ -78,7 +78,9 @@ def test_server_comes_from_a_single_source(monkeypatch: pytest.MonkeyPatch) -> N
     assert (config.url.url, config.username) == ("redis://given:2/0", None)
     # What was typed wins over what the shell happens to have.
     assert found("--profile", "production").url.url == "redis://redis.example:6379/3"
-    assert "--url and --profile both name one" in refused("--url", "redis://a", "--profile", "b")
+    assert "--url and --profile both name a server" in refused(
+        "--url", "redis://a", "--profile", "b"
+    )
 
 
 def test_missing_server_lists_the_ways_to_name_one() -> None:

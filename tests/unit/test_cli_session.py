@@ -57,7 +57,7 @@ def test_source_server_is_not_taken_from_the_target_url(
     (state / "_redis_state").write_text(json.dumps({"format": 1, "gen": "0" * 32, "path": ""}))
     where = ["--checkpoint", str(tmp_path / "old"), "--to-checkpoint", str(tmp_path / "new")]
     assert main(["migrate", *where, "--to", "redis://localhost:1/0"]) != 0
-    assert "choosing a server; none is named" in capsys.readouterr().err
+    assert "choosing a server; no server is named" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -93,8 +93,18 @@ def test_a_store_and_a_version_are_named_in_one_way() -> None:
     assert len({repr(shape(options(name)["--at"])) for name in versions}) == 1
 
 
+@pytest.mark.parametrize("name", ["doctor", "rewind"])
+def test_doctor_and_rewind_take_store_names_anywhere(name: str) -> None:
+    (stores,) = positionals(name)
+    assert (stores.dest, stores.metavar, stores.nargs) == ("stores", "STORE", "*")
+    options = ["--to-batch", "2"] if name == "rewind" else []
+    for words in (("a", "b", "--gen", "1"), ("--gen", "1", "a", "b"), ("a", "--gen", "1", "b")):
+        assert parsed(name, *words, *options).stores == ["a", "b"]
+    assert parsed(name, "--gen", "1", *options).stores == []
+
+
 @pytest.mark.parametrize("name", sorted(TAKE_A_KEY))
-def test_options_stand_anywhere(name: str) -> None:
+def test_options_are_accepted_anywhere(name: str) -> None:
     for words in (
         ("flights", "a=1", "b=2", "--operator", "3"),
         ("flights", "--operator", "3", "a=1", "b=2"),
@@ -107,7 +117,7 @@ def test_options_stand_anywhere(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(TAKE_A_KEY))
-def test_words_behind_two_hyphens_are_no_options(name: str) -> None:
+def test_words_after_two_hyphens_are_not_options(name: str) -> None:
     for words in (
         ("flights", "--operator", "3", "--", "-k=a", "--d=1"),
         ("--operator", "3", "flights", "--", "-k=a", "--d=1"),
@@ -117,7 +127,7 @@ def test_words_behind_two_hyphens_are_no_options(name: str) -> None:
         assert (found.query, found.key, found.operator) == ("flights", ["-k=a", "--d=1"], 3)
 
 
-def test_a_batch_below_zero_is_no_option() -> None:
+def test_negative_batch_is_not_an_option() -> None:
     for words in (("flights", "-1"), ("flights", "--", "-1")):
         found = parsed("diff", "--operator", "1", *words)
         assert (found.query, found.a, found.b) == ("flights", -1, None)
@@ -130,6 +140,8 @@ def test_a_batch_below_zero_is_no_option() -> None:
         ("maintain", "--query", "flights"),
         ("scan", "flights", "--prefix", "carrier=UA"),
         ("rescale", "--store", "visits", "--partitions", "2"),
+        ("doctor", "--store", "visits"),
+        ("rewind", "--store", "visits", "--to-batch", "2"),
         ("get",),
     ],
 )

@@ -154,7 +154,7 @@ def test_valid_urls_are_parsed(text: str, expected: Endpoint) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("redis://joe:geheim@h", "Take the part before '@' out"),
+        ("redis://joe:geheim@h", "Remove the part before '@'"),
         ("redis://:geheim@h", "passwordFile"),
         ("http://geheim", "begin with redis://"),
         ("localhost:6379", "begin with redis://"),

@@ -200,11 +200,11 @@ def test_second_rewind_to_a_batch_gets_its_own_folder(checkpoint: Folder) -> Non
 def test_concurrent_rewinds_do_not_overwrite_files(checkpoint: Folder) -> None:
     first, second = (plan_rewind(checkpoint, TO_BATCH) for _ in range(2))
     first.carry_out()
-    with pytest.raises(UsageError, match="Another command, or the query, is at work"):
+    with pytest.raises(UsageError, match="Another command or the query uses this folder"):
         second.carry_out()
     checkpoint.files.create((checkpoint / "offsets/9").path, b"one")
     checkpoint.files.create((checkpoint / "aside/9").path, b"another")
-    with pytest.raises(UsageError, match="is there with other bytes"):
+    with pytest.raises(UsageError, match="exists with other bytes"):
         checkpoint.move("offsets/9", "aside/9")
     assert checkpoint.read("offsets/9") == b"one"
 
@@ -252,7 +252,7 @@ def failing(memory: Any) -> Iterator[type[Failing]]:
 
 def test_error_page_is_not_read_as_a_file(failing: type[Failing]) -> None:
     failing.cut = b"<html>502 Bad Gateway</html>"
-    with pytest.raises(ConfigError, match="it has 2 bytes, and 28 were given out"):
+    with pytest.raises(ConfigError, match="it has 2 bytes, but 28 were read"):
         folder_at("failing://flights").read("offsets/0")
 
 
@@ -262,10 +262,10 @@ def test_error_page_is_not_read_as_a_file(failing: type[Failing]) -> None:
         (
             PermissionError("Access Denied"),
             ConfigError,
-            "the file system refuses it: Access Denied",
+            "the file system refuses access: Access Denied",
         ),
-        (ConnectionResetError(), UnavailableError, "gives no answer: ConnectionResetError"),
-        (TimeoutError(), UnavailableError, "gives no answer: TimeoutError"),
+        (ConnectionResetError(), UnavailableError, "does not answer: ConnectionResetError"),
+        (TimeoutError(), UnavailableError, "does not answer: TimeoutError"),
         (ValueError("token=hunter2"), ConfigError, "listing failing://flights; ValueError"),
     ],
 )

@@ -92,7 +92,7 @@ def test_marker_of_another_checkpoint_is_refused(checkpoint: Path) -> None:
     with pytest.raises(FormatError, match=f"gen {OTHER}, which no marker file names"):
         found(checkpoint)
     plan(checkpoint, 5, NEW).write_text("v1")
-    with pytest.raises(FormatError, match="no entry of an offset log"):
+    with pytest.raises(FormatError, match="not an entry of an offset log"):
         found(checkpoint)
     other = write(checkpoint, OTHER)
     with pytest.raises(FormatError, match=f"two checkpoints, {OLD} and {OTHER}"):

@@ -285,7 +285,7 @@ def test_fitting_value_round_trips(hint: Any, value: Any) -> None:
         (dict, {"a": pd.Series([1])}, r"\[\] is a pandas\.Series"),
         (object, (1, 2), r"object is a tuple where no type is declared\. Declare its type"),
         (object, 1j, "object is a complex"),
-        (Literal["red", 1], 2, "is none of 'red', 1"),
+        (Literal["red", 1], 2, "is not one of 'red', 1"),
         (list[Color], ["red"], r"\[\] is a str, not Color"),
     ],
     ids=str,

@@ -84,7 +84,7 @@ def test_a_malformed_answer_is_refused(reply: list[str]) -> None:
 
 
 def test_refusal_raises_a_named_error() -> None:
-    with pytest.raises(ConflictError, match="version 4 is open already"):
+    with pytest.raises(ConflictError, match="version 4 is already open"):
         read_opened(ID, ["FENCED", "opened", "4"], version=3)
     with pytest.raises(StateError, match="retention keeps version 2") as expired:
         read_opened(ID, ["VERSION_EXPIRED", "2", "9"], version=1)
@@ -94,7 +94,9 @@ def test_refusal_raises_a_named_error() -> None:
 
 
 def test_missing_version_raises_by_store_or_reader() -> None:
-    with pytest.raises(StateError, match=r"^\[REDIS_STATE_LOST\] orders: .* up to version 2\."):
+    with pytest.raises(
+        StateError, match=r"^\[REDIS_STATE_LOST\] orders: .* newer than version 2\."
+    ):
         read_opened(ID, ["STATE_LOST", "2", "0"], version=3, where="orders")
     with pytest.raises(StateError, match=r"operator 0 partition 3 .* no such version") as error:
         read_replies([ID], [[b"STATE_LOST", b"2", b"0"]], version=3)

@@ -48,7 +48,7 @@ def calls(text: str) -> Iterator[tuple[str, list[str]]]:
 
 
 @pytest.mark.parametrize("page", PLATFORMS, ids=lambda page: page.stem)
-def test_a_page_begins_with_what_does_not_work_and_ends_with_its_sources(page: Path) -> None:
+def test_page_begins_with_limits_and_ends_with_sources(page: Path) -> None:
     headings = re.findall(r"^## (.+)$", page.read_text("utf-8"), re.MULTILINE)
     assert headings[0] == "What does not work"
     assert headings[-2:] == ["What to watch for", "Sources"]

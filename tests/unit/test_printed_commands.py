@@ -58,92 +58,94 @@ MENTIONS = {
 # Which test takes a command as it is printed, and follows it until the state is as it has to be.
 SCENES = {
     ("redis_state/backend/replies.py", "purge --gen 1 --recall"): (
-        f"{ADVICE}::test_a_purged_store_is_called_back_or_begun_afresh"
+        f"{ADVICE}::test_purged_store_is_recalled_or_starts_empty"
     ),
     ("redis_state/backend/replies.py", "purge --gen 1 --now"): (
-        f"{ADVICE}::test_a_purged_store_is_called_back_or_begun_afresh"
+        f"{ADVICE}::test_purged_store_is_recalled_or_starts_empty"
     ),
-    ("redis_state/cli/operate/doctor.py", "queries"): f"{ADVICE}::test_commands_that_only_look_run",
+    ("redis_state/cli/operate/doctor.py", "queries"): (
+        f"{ADVICE}::test_advised_read_only_commands_run"
+    ),
     ("redis_state/cli/move/import_.py", "maintain --once"): (
-        f"{ADVICE}::test_partitions_that_an_import_left_are_verified"
+        f"{ADVICE}::test_partitions_kept_by_an_import_are_verified"
     ),
     ("redis_state/cli/operate/purge.py", "purge --gen 1 --recall"): (
-        f"{ADVICE}::test_what_a_purge_prints_calls_it_back"
+        f"{ADVICE}::test_printed_recall_restores_a_purged_checkpoint"
     ),
     ("redis_state/cli/operate/purge.py", "doctor --gen 1"): (
-        f"{ADVICE}::test_what_is_not_whole_after_a_recall_is_named"
+        f"{ADVICE}::test_incomplete_segments_after_a_recall_are_named"
     ),
     ("redis_state/cli/operate/rewind.py", "doctor --checkpoint 1"): (
-        f"{ADVICE}::test_a_rewind_that_cannot_be_names_the_doctor"
+        f"{ADVICE}::test_impossible_rewind_advises_doctor"
     ),
     ("redis_state/cli/move/rescale.py", "purge --gen 1"): (
-        f"{ADVICE}::test_the_old_partitions_of_a_rescale_are_removed"
+        f"{ADVICE}::test_advised_purge_removes_old_partitions_of_a_rescale"
     ),
-    ("redis_state/errors.py", "size 1"): f"{ADVICE}::test_commands_that_only_look_run",
+    ("redis_state/errors.py", "size 1"): f"{ADVICE}::test_advised_read_only_commands_run",
     ("redis_state/maintain/recall.py", "purge --gen 1 --now"): (
         "tests/contract/test_recall.py::"
-        "test_a_full_server_refuses_a_purge_that_can_be_called_back"
+        "test_full_server_refuses_a_recallable_purge"
     ),
     ("redis_state/maintain/vanished.py", "purge --gen 1 --recall"): (
         "tests/contract/test_recall.py::"
-        "test_what_was_purged_expires_and_comes_back_as_it_was"
+        "test_purged_keys_expire_and_a_recall_restores_them"
     ),
     ("redis_state/status/growth_causes.py", "maintain --once"): (
-        f"{ADVICE}::test_commands_that_only_look_run"
+        f"{ADVICE}::test_advised_read_only_commands_run"
     ),
     ("redis_state/status/slow_causes.py", "maintain --once"): (
         f"{ADVICE}::test_commands_that_only_look_run"
     ),
     ("redis_state/status/growth_causes.py", "purge --gen 1"): (
-        f"{ADVICE}::test_the_old_partitions_of_a_rescale_are_removed"
+        f"{ADVICE}::test_advised_purge_removes_old_partitions_of_a_rescale"
     ),
     ("redis_state/recovery/bringing_back.py", "doctor --gen 1"): (
-        f"{ADVICE}::test_a_partition_in_the_way_of_an_import_is_removed"
+        f"{ADVICE}::test_advised_purge_removes_a_partition_that_blocks_an_import"
     ),
     ("redis_state/recovery/bringing_back.py", "purge --gen 1 --now"): (
-        f"{ADVICE}::test_a_partition_in_the_way_of_an_import_is_removed"
+        f"{ADVICE}::test_advised_purge_removes_a_partition_that_blocks_an_import"
     ),
     ("redis_state/exports/import_plan.py", "purge --gen 1 --now"): (
-        f"{ADVICE}::test_a_store_that_took_the_name_makes_room_for_an_import"
+        f"{ADVICE}::test_advised_purge_frees_a_store_name_for_an_import"
     ),
     ("redis_state/exports/import_plan.py", "restore --checkpoint 1"): (
-        f"{ADVICE}::test_an_export_of_a_left_timeline_leads_to_the_copy"
+        f"{ADVICE}::test_export_of_an_abandoned_timeline_advises_restore"
     ),
     ("redis_state/recovery/rewind.py", "doctor --checkpoint 1"): (
-        f"{ADVICE}::test_a_rewind_that_cannot_be_names_the_doctor"
+        f"{ADVICE}::test_impossible_rewind_advises_doctor"
     ),
     ("redis_state/batches/driver.py", "doctor --gen 1 --checkpoint /checkpoint"): (
-        f"{BACK}::test_logs_that_were_set_back_by_hand_are_followed"
+        f"{BACK}::test_doctor_advice_follows_logs_set_back_by_hand"
     ),
     ("redis_state/batches/driver.py", "rescale 1 --partitions 1"): (
         "tests/contract/test_rescale_store.py::"
-        "test_a_call_that_was_killed_at_its_last_step_is_finished_by_the_next"
+        "test_next_rescale_finishes_a_call_killed_at_its_last_step"
     ),
     ("redis_state/batches/streams.py",
      "rewind --gen 1 --checkpoint /checkpoint --to-batch 1 --yes"): (
-        f"{ADVICE}::test_a_batch_that_ended_early_is_run_again"
+        f"{ADVICE}::test_batch_that_ended_early_reruns_after_the_advised_rewind"
     ),
     ("Refusal.scala", "purge --gen 1 --recall"): (
-        "tests/spark/test_printed_advice.py::test_a_purged_query_is_called_back"
+        "tests/spark/test_printed_advice.py::test_purged_query_runs_after_the_printed_recall"
     ),
     ("RedisStateQueryListener.scala", "purge --gen 1"): (
-        f"{ADVICE}::test_the_old_partitions_of_a_rescale_are_removed"
+        f"{ADVICE}::test_advised_purge_removes_old_partitions_of_a_rescale"
     ),
     ("WaysOn.scala", "doctor --checkpoint 1 --url 1"): (
-        "tests/spark/test_printed_advice.py::test_lost_state_comes_back_by_what_the_error_prints"
+        "tests/spark/test_printed_advice.py::test_printed_commands_restore_lost_state"
     ),
     ("WaysOn.scala", "restore --checkpoint 1 --yes --url 1"): (
-        "tests/spark/test_printed_advice.py::test_lost_state_comes_back_by_what_the_error_prints"
+        "tests/spark/test_printed_advice.py::test_printed_commands_restore_lost_state"
     ),
-    ("StateQuota.scala", "size 1"): f"{ADVICE}::test_commands_that_only_look_run",
+    ("StateQuota.scala", "size 1"): f"{ADVICE}::test_advised_read_only_commands_run",
     ("RescaleAtStart.scala", "doctor --checkpoint 1"): (
-        f"{ADVICE}::test_commands_that_only_look_run"
+        f"{ADVICE}::test_advised_read_only_commands_run"
     ),
     ("RescaleAtStart.scala", "purge --gen 1"): (
-        f"{ADVICE}::test_the_old_partitions_of_a_rescale_are_removed"
+        f"{ADVICE}::test_advised_purge_removes_old_partitions_of_a_rescale"
     ),
 }  # fmt: skip
-LISTS_QUERIES = f"{ADVICE}::test_commands_that_only_look_run"
+LISTS_QUERIES = f"{ADVICE}::test_advised_read_only_commands_run"
 
 
 def messages() -> list[Printed]:
@@ -168,7 +170,7 @@ def wrong(printed: Printed) -> str:
     return ""
 
 
-def test_each_printed_command_can_be_given() -> None:
+def test_every_printed_command_is_accepted() -> None:
     found = messages()
     assert len(found) > 40
     for printed in chain(found, of_pages(blocks=True)):
@@ -177,14 +179,14 @@ def test_each_printed_command_can_be_given() -> None:
             assert wrong(printed) == "", printed
 
 
-def test_pages_talk_of_commands_that_there_are() -> None:
+def test_pages_name_only_existing_commands() -> None:
     names = subcommands()
     for printed in of_pages(blocks=False):
         if key_of(printed) not in MENTIONS and printed.text not in names:
             assert wrong(printed) == "", printed
 
 
-def test_each_message_with_a_command_has_a_scene_that_follows_it() -> None:
+def test_every_message_with_a_command_has_a_scene() -> None:
     found = {key_of(printed) for printed in messages()} - set(MENTIONS)
     unfollowed = {key for key in found if key[1] != "queries" and key[0] != OPTIONS_PAGE}
     assert unfollowed == set(SCENES) - {("redis_state/cli/operate/doctor.py", "queries")}
@@ -195,7 +197,7 @@ OPTIONS_PAGE = "redis_state/cli/other/options_doc.py"
 
 
 @pytest.mark.parametrize("scene", sorted({*SCENES.values(), LISTS_QUERIES}))
-def test_the_scene_is_there(scene: str) -> None:
+def test_every_listed_scene_exists(scene: str) -> None:
     path, _, name = scene.partition("::")
     text = (ROOT / Path(path)).read_text("utf-8")
     assert re.search(rf"^def {name}\(", text, re.MULTILINE)

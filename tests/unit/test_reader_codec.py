@@ -163,7 +163,7 @@ def test_bytes_that_are_no_key_are_refused(kind: str, encoding: str) -> None:
             one.decode_key(bad)
 
 
-def test_what_no_family_can_be_is_refused() -> None:
+def test_impossible_family_is_refused() -> None:
     for kind, params, types in (
         ("prefix", (3,), ["string", "long"]),
         ("range", (0,), ["string", "long"]),
@@ -189,7 +189,7 @@ def test_a_description_without_the_event_time_is_refused(kind: str, encoding: st
         codec_of(Family(7, "left-keyWithTsToValues", kind, (), text, text))
 
 
-def test_a_key_without_a_timestamp_is_told() -> None:
+def test_key_without_a_timestamp_raises_config() -> None:
     one = codec("ts-postfix", (), ["string", "long"], "unsafe")
     with pytest.raises(ConfigError, match="column '__event_time'"):
         one.encode_key(["key", datetime(2024, 1, 1)])

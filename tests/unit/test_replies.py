@@ -47,7 +47,7 @@ def test_a_reply_becomes_an_error_with_its_advice(vector: dict[str, Any]) -> Non
     assert "args beginning" not in text
 
 
-def test_the_page_says_the_same() -> None:
+def test_page_lists_the_same_reply_classes() -> None:
     page = (ROOT / "docs" / "errors.md").read_text("utf-8").partition("## Replies of the server")[2]
     rows = [row.split("|")[1:3] for row in page.splitlines() if row.startswith("| ")][1:]
     assert {cell.strip() for cell, _ in rows} == {one.value for one in ReplyClass}

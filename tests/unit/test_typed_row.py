@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import struct
 from datetime import date, datetime, timedelta, timezone
@@ -17,23 +16,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from pyspark.sql import Row
-from pyspark.sql.types import (
-    ArrayType,
-    DataType,
-    DoubleType,
-    IntegerType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    UserDefinedType,
-)
 
 from redis_state.codec.ordered_key import encode_key
 from redis_state.codec.typed_row import TypedKey, TypedRow
 from redis_state.errors import FormatError, UsageError
-from redis_state.format.header import Family
-from redis_state.rows.typed_rows import typed_row_codec
 from redis_state.types.declared import schema_json
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -254,7 +240,7 @@ def test_a_value_that_does_not_fit_is_named_with_its_column(kind: str, value: An
 
 @pytest.mark.parametrize("schema", ["a int, b int", "a string, b string", "a int, b date"])
 @pytest.mark.parametrize("value", ["ab", b"ab", {"a": 1, "b": 2}, 1, None, object()])
-def test_what_is_no_row_is_refused(schema: str, value: Any) -> None:
+def test_value_that_is_not_a_row_is_refused(schema: str, value: Any) -> None:
     row = TypedRow(schema_json(schema), what="state variable 'x'")
     with pytest.raises(UsageError, match=f"of type {type(value).__name__}, not a tuple"):
         row.encode(value)
@@ -422,7 +408,7 @@ def test_bytes_that_are_no_key_are_refused() -> None:
 
 
 @pytest.mark.parametrize("bad", [(), (1,), (1, 2, 3), "ab", b"ab", {1: 2, 3: 4}, 7, None])
-def test_what_is_no_key_is_refused(bad: Any) -> None:
+def test_value_that_is_not_a_key_is_refused(bad: Any) -> None:
     with pytest.raises(UsageError, match="not a tuple of 2 values"):
         TypedKey(schema_json("a int, b int")).encode(bad)
 
@@ -431,86 +417,3 @@ def test_a_key_that_does_not_fit_names_its_column() -> None:
     key = TypedKey(schema_json("a int, d date"), what="a key of state variable 'm'")
     with pytest.raises(UsageError, match=r"a key of state variable 'm'.*column 'd' is date"):
         key.encode((1, "2024-01-01"))
-
-
-@pytest.mark.parametrize("kind", ["interval", "variant", "interval day"])
-def test_a_type_that_cannot_be_stored_is_refused(kind: str) -> None:
-    schema = json.dumps(
-        {"type": "struct", "fields": [{"name": "c", "type": kind, "nullable": True}]}
-    )
-    for make in (TypedRow, TypedKey):
-        with pytest.raises(UsageError, match=f"column 'c'.*its type is {kind}"):
-            make(schema)
-
-
-def test_schemas_are_given_as_text_or_as_types() -> None:
-    wanted = '{"type":"struct","fields":[{"name":"a","type":"integer","nullable":true}]}'
-    assert schema_json("a int") == wanted
-    assert schema_json("a: int comment 'of it'") == wanted
-    assert schema_json(StructType([StructField("a", IntegerType())])) == wanted
-    for bad, found in (
-        (7, "of type int"),
-        (IntegerType(), "of type IntegerType"),
-        ("a int, a string", "the same name"),
-        (StructType([]), "no column"),
-    ):
-        with pytest.raises(UsageError, match=found):
-            schema_json(bad)
-
-
-class Point(UserDefinedType):
-    """A type of a program, kept as a struct."""
-
-    @classmethod
-    def sqlType(cls) -> DataType:  # noqa: N802  # PySpark's name
-        return StructType([StructField("x", DoubleType())])
-
-    @classmethod
-    def module(cls) -> str:
-        return "shapes"
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [
-        Point(),
-        ArrayType(Point()),
-        MapType(StringType(), Point()),
-        MapType(Point(), StringType()),
-        StructType([StructField("at", ArrayType(Point()))]),
-    ],
-    ids=lambda kind: kind.simpleString(),
-)
-def test_user_defined_type_raises_usage_error_with_its_name(kind: DataType) -> None:
-    text = schema_json(StructType([StructField("n", IntegerType()), StructField("p", kind)]))
-    for declare in (TypedRow, TypedKey):
-        with pytest.raises(UsageError) as caught:
-            declare(text, what="state variable 'v'")
-        message = str(caught.value)
-        assert "declaring state variable 'v', column 'p'" in message
-        assert "the user-defined type shapes.Point, which cannot be stored" in message
-        assert "sqlType()" in message
-
-
-def test_live_read_names_structs_inside_map_keys() -> None:
-    schema = schema_json("m map<array<struct<a: int>>, struct<b: array<int>>>")
-    described = json.dumps({"key": json.loads(schema_json("k string"))})
-    values = json.dumps({"now": 0, "written": [schema]})
-    codec = typed_row_codec(Family(1, "v", "none", (), described, values))
-    (found,) = codec.value_row(TypedRow(schema).encode(({((1,), (2,)): ([3],)},)))
-    ((key, value),) = found.items()
-    assert [one["a"] for one in key] == [1, 2]
-    assert value["b"] == [3]
-
-
-def test_comment_of_a_nested_column_may_change() -> None:
-    def schema(inner: StructField) -> str:
-        return schema_json(StructType([StructField("s", StructType([inner]))]))
-
-    older = schema(StructField("a", IntegerType(), metadata={"comment": "old"}))
-    now = schema(StructField("a", IntegerType()))
-    assert older != now
-    data = TypedRow(older).encode(((1,),))
-    assert TypedRow(now, [older]).decode(data) == ((1,),)
-    with pytest.raises(UsageError, match="was struct and is struct now"):
-        TypedRow(schema(StructField("a", IntegerType(), nullable=False)), [older])

@@ -35,12 +35,14 @@ def add_storage_options(parser: Adds) -> None:
 def add_stores(parser: Adds) -> None:
     """Adds the names of Python stores that cannot be found from the query."""
     parser.add_argument(
-        "--store",
-        metavar="NAME",
-        action="append",
-        default=[],
-        help="a Python store that the query writes in foreachBatch over Spark Connect, or since an "
-        "older release; all others are found. May be repeated",
+        "stores",
+        nargs="*",
+        metavar="STORE",
+        help=(
+            "names of Python stores that no query of Spark writes, or that a query writes in "
+            "foreachBatch over Spark Connect, or since an older release; all other stores of a "
+            "query are found without their names"
+        ),
     )
 
 
@@ -63,6 +65,5 @@ def words_of(arguments: argparse.Namespace, *, gen: str | None = None) -> list[s
         ("--checkpoint", arguments.checkpoint),
         ("--storage-options", arguments.storage_options),
         ("--gen", gen),
-        *(("--store", name) for name in getattr(arguments, "store", ())),
     )
     return [word for name, value in given if value is not None for word in (name, value)]

@@ -36,7 +36,7 @@ def beginning_of(family: Family, words: Sequence[str]) -> Callable[[Any], bool]:
     if set(given) != set(first):
         raise ConfigError(
             "choosing rows by their keys",
-            found="the columns are not the first ones of the key",
+            found="the columns are not the first columns of the key",
             advice=f"Key columns, in their order: {', '.join(columns.names)}.",
         )
     return lambda key: all(is_same(key[name], value) for name, value in given.items())

@@ -82,7 +82,7 @@ def add_columns(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--columns",
         metavar="NAMES",
-        help="only these value columns, separated by commas; others are not parsed",
+        help="only these value columns, separated by commas",
     )
 
 
@@ -94,7 +94,7 @@ def add_place(parser: argparse.ArgumentParser) -> None:
     which.add_argument(
         "--version",
         type=int,
-        help="a state version instead; of Spark's own operators the number of the batch plus one",
+        help="a state version instead; for Spark's own operators, the number of the batch plus one",
     )
 
 

@@ -45,7 +45,7 @@ def server_options(url: str | None, profile: str | None) -> dict[str, Any]:
     if url is not None and profile is not None:
         raise ConfigError(
             "choosing a server",
-            found="--url and --profile both name one",
+            found="--url and --profile both name a server",
             advice="Give one of them.",
         )
     if url is not None:
@@ -57,7 +57,7 @@ def server_options(url: str | None, profile: str | None) -> dict[str, Any]:
             return {"url": found}
         raise ConfigError(
             "choosing a server",
-            found="none is named",
+            found="no server is named",
             advice=f"Give --url, such as redis://localhost:6379/0, or --profile; or set "
             f"{URL_VARIABLE} or {PROFILE_VARIABLE}.",
         )
@@ -140,8 +140,8 @@ def _checked(what: str, key: str, value: object) -> str:
     if option.secret:
         raise ConfigError(
             what,
-            found=f"it holds '{key}', a secret, in a file that others may see",
-            advice="Take it out, put it into a file that only you can read, and write "
+            found=f"it holds the secret '{key}', but other users may read the file",
+            advice="Remove it, put it into a file that only you can read, and write "
             'password_file = "…" with its path.',
         )
     if not isinstance(value, (str, int, float, bool)):

@@ -96,7 +96,7 @@ def heap_of(confs: Mapping[str, str]) -> int:
 
 def say_that_it_cannot_be_seen() -> None:
     """Prints that nothing shows whether the query of another provider's checkpoint runs."""
-    print("whether the query runs cannot be seen from here: make sure that it is stopped")
+    print("it is unknown whether the query runs: make sure that it is stopped")
 
 
 def refuse_running_query(arguments: argparse.Namespace, *, attempted: str) -> None:

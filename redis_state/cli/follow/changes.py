@@ -28,11 +28,13 @@ def add_to(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "changes",
         help="print what each batch changes",
-        description="Print the changes of one store as JSON lines, batch by batch, once every "
-        "partition has confirmed the batch: a line with 'batch', 'key' and 'value' for each key, "
-        "null for a removed one, and a last line of the batch with 'batch', 'rows' and 'token'. "
-        "After that line is processed, --since TOKEN continues behind it; a batch without its last "
-        "line comes again.",
+        description=(
+            "Print the changes of one store as JSON lines, batch by batch, once every partition "
+            "has confirmed the batch: a line with 'batch', 'key' and 'value' for each key, null "
+            "for a removed one, and a last line of the batch with 'batch', 'rows' and 'token'. "
+            "After that line is processed, --since TOKEN continues after it; a batch without its "
+            "last line is printed again."
+        ),
         epilog=example(
             "redis-state changes flights --since start --url redis://localhost:6379/0",
             "redis-state changes flights --since 41 --follow",
@@ -44,8 +46,10 @@ def add_to(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--since",
         metavar="TOKEN",
-        help="begin behind this token, or behind the batch of this number; 'start': print the "
-        "whole state first, as a batch whose last line has 'whole' set (default: from now on)",
+        help=(
+            "begin after this token, or after the batch of this number; 'start': print the whole "
+            "state first, as a batch whose last line has 'whole' set (default: from now on)"
+        ),
     )
     parser.add_argument(
         "--follow", action="store_true", help="wait for further batches, until Ctrl-C"

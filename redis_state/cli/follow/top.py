@@ -86,7 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.once:
         raise ConfigError(
             "watching the queries",
-            found="standard output is no terminal, or JSON was asked for",
+            found="standard output is not a terminal, or JSON was requested",
             advice="Give --once.",
         )
     with Reader(config_of(arguments)) as reader:

@@ -45,7 +45,7 @@ def add_to(subparsers: Subparsers) -> None:
     add_query(parser)
     add_store(parser)
     add_columns(parser)
-    parser.add_argument("--limit", type=int, metavar="VALUES", help="print at most so many")
+    parser.add_argument("--limit", type=int, metavar="VALUES", help="print at most this many")
     printing.add_arguments(parser, files=True)
     add_arguments(parser)
     add_key(parser)

@@ -49,7 +49,7 @@ def add_to(subparsers: Subparsers) -> None:
         type=int,
         default=LIMIT,
         metavar="KEYS",
-        help=f"print at most so many (default: {LIMIT})",
+        help=f"print at most this many (default: {LIMIT})",
     )
     parser.add_argument(
         "--by", choices=_BY, default=_BY[0], help=f"the order of the keys (default: {_BY[0]})"

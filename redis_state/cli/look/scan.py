@@ -54,14 +54,16 @@ def add_to(subparsers: Subparsers) -> None:
         "--limit",
         type=int,
         metavar="ROWS",
-        help=f"print at most so many; 0 means all (default: {_SHOWN} in a table, otherwise all)",
+        help=f"print at most this many; 0 means all (default: {_SHOWN} in a table, otherwise all)",
     )
     printing.add_arguments(parser, files=True)
     add_arguments(parser)
     add_key(
         parser,
-        beginning="Only rows whose keys begin so: give the first key columns, all or some; of a "
-        "store that Python keeps the beginning of a text, or the first parts of a tuple",
+        beginning=(
+            "Only rows whose keys begin with these columns: all key columns, or the first ones. "
+            "For a store that Python keeps: the beginning of a text, or the first parts of a tuple"
+        ),
     )
     parser.set_defaults(run=run)
 

@@ -81,7 +81,7 @@ def families_of(query: Query, store: StoreStatus, notes: list[str]) -> list[Fami
             found = query.operator(store.operator, store.store).families()
             return found or list(store.families)
         except (StateError, FormatError) as error:
-            notes.append(f"Families are those that the query listed: {error}")
+            notes.append(f"The list of families is that of the query's registration: {error}")
     return list(store.families)
 
 

@@ -47,7 +47,7 @@ def add_to(subparsers: Subparsers) -> None:
         "--memory",
         default=SQL_MEMORY,
         metavar="SIZE",
-        help=f"the most memory that DuckDB takes, without the answer (default: {SQL_MEMORY})",
+        help=f"the most memory that DuckDB uses, without the answer (default: {SQL_MEMORY})",
     )
     printing.add_arguments(parser, files=True)
     add_arguments(parser)

@@ -33,9 +33,11 @@ def add_to(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "why-growing",
         help="print why the state of a query grows",
-        description="Name the causes that metadata shows: keys that nobody removes, a watermark "
-        "that is missing or stuck, old keys, fat keys, uneven partitions, too many kept versions, "
-        "late maintenance. No row is read.",
+        description=(
+            "Name the causes that metadata shows: keys that are never removed, a watermark that "
+            "is missing or stuck, old keys, fat keys, uneven partitions, too many kept versions, "
+            "late maintenance. No row is read."
+        ),
         epilog=example(
             "redis-state why-growing flights --url redis://localhost:6379/0",
             before=f"Exit status: 0 no cause was seen, 1 an error, {PROBLEMS_STATUS} one or more.",

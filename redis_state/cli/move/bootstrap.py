@@ -25,11 +25,13 @@ def add_to(subparsers: Subparsers) -> None:
     """Adds the command."""
     parser = subparsers.add_parser(
         "bootstrap",
-        help="make rows of Parquet files the state of a stopped query",
-        description="Make rows of Parquet files the state of an operator of a stopped query, in a "
-        "new checkpoint folder, by a Spark session of this process. Without rows the command "
-        "prints the columns that each operator takes. Without --yes it reads and checks all rows, "
-        "and only prints what it would do.",
+        help="write rows of Parquet files as the state of a stopped query",
+        description=(
+            "Write rows of Parquet files as the state of an operator of a stopped query, into a "
+            "new checkpoint folder. A Spark session of this process does the work. Without rows "
+            "the command prints the columns that each operator takes. Without --yes it reads and "
+            "checks all rows, and only prints what it would do."
+        ),
         epilog=example(
             "redis-state bootstrap --url redis://localhost:6379/0 --checkpoint /data/totals",
             "redis-state bootstrap --url redis://localhost:6379/0 --checkpoint /data/totals "
@@ -58,8 +60,10 @@ def add_to(subparsers: Subparsers) -> None:
         default="replace",
         help="remove the rows of other keys, or keep them (default: %(default)s)",
     )
-    parser.add_argument("--yes", action="store_true", help="do it")
-    parser.add_argument("--force", action="store_true", help="even if the query seems to run")
+    parser.add_argument("--yes", action="store_true", help="make the changes")
+    parser.add_argument(
+        "--force", action="store_true", help="proceed even if the query seems to run"
+    )
     add_session_arguments(parser)
     add_arguments(parser)
     parser.set_defaults(run=run)
@@ -72,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError(
             "giving rows to an operator",
             found="--to-checkpoint goes together with --rows or --variable",
-            advice="Name the rows and a new folder; or neither, to see which columns are wanted.",
+            advice="Name the rows and a new folder; or neither, to see which columns are required.",
         )
     paths = _paths(arguments.variable)
     if arguments.yes:
@@ -95,7 +99,7 @@ def _paths(variables: list[str]) -> dict[str, str]:
         if not is_there or name in found:
             raise ConfigError(
                 f"reading --variable {one}",
-                found="it has no path" if not is_there else "the variable is named twice",
+                found="it has no path" if not is_there else "the variable is given twice",
                 advice="Write NAME=PATH, once for each variable.",
             )
         found[name] = path
@@ -129,7 +133,7 @@ def _write(
 def _list(session: SparkSession, checkpoint: str) -> None:
     for one in bootstrap_columns(session, checkpoint):
         variable = "" if one.variable is None else f" variable {one.variable}"
-        what = f"takes no rows: {one.refused}" if one.columns is None else one.columns
+        what = f"accepts no rows: {one.refused}" if one.columns is None else one.columns
         print(f"operator {one.operator} ({one.name}){variable}: {what}")
 
 

@@ -24,12 +24,14 @@ def add_to(subparsers: Subparsers) -> None:
     """Adds the command."""
     parser = subparsers.add_parser(
         "import",
-        help="bring the state of an export into a Redis that lacks it",
-        description="Bring the state that `redis-state export` wrote into a Redis that lacks it. "
-        "Without --yes the command reads and checks all files, and only prints what it would do. "
-        "Partitions that Redis still has are never replaced. An interrupted import can be run "
-        "again. A query of Spark continues after the exported batch, so its logs must end with "
-        "that batch: with --checkpoint newer entries are moved into a folder beside them.",
+        help="load an exported state into a Redis that lacks it",
+        description=(
+            "Load the state that `redis-state export` wrote into a Redis that lacks it. Without "
+            "--yes the command reads and checks all files, and only prints what it would do. "
+            "Partitions that Redis still has are never replaced. An interrupted import can be run "
+            "again. A query of Spark continues after the exported batch, so its logs must end "
+            "with that batch: with --checkpoint newer entries are moved into a folder beside them."
+        ),
         epilog=example(
             "redis-state import /backup/flights --checkpoint /data/flights "
             "--url redis://localhost:6379/0",
@@ -48,10 +50,12 @@ def add_to(subparsers: Subparsers) -> None:
         "--as",
         dest="as_name",
         metavar="NAME",
-        help="new name of a store that Python keeps, for a copy beside the store",
+        help="new name of a store that Python keeps, for an additional copy",
     )
-    parser.add_argument("--yes", action="store_true", help="do it")
-    parser.add_argument("--force", action="store_true", help="even if the query seems to run")
+    parser.add_argument("--yes", action="store_true", help="make the changes")
+    parser.add_argument(
+        "--force", action="store_true", help="proceed even if the query seems to run"
+    )
     add_arguments(parser)
     parser.set_defaults(run=run)
 
@@ -91,8 +95,8 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"{partitions} partitions were imported, and read again: the digests are the same")
     if plan.there:
         print(
-            f"{plan.there} partitions were there, serve that version, and were not read again: "
-            "`redis-state maintain --once` verifies them"
+            f"{plan.there} partitions were already there with that version, and were not read "
+            "again: `redis-state maintain --once` verifies them"
         )
     return 0
 
@@ -101,7 +105,7 @@ def _tell(plan: Import) -> None:
     for text in told(plan.export):
         print(text)
     if plan.there:
-        print(f"{plan.there} partitions serve it already")
+        print(f"{plan.there} partitions already have this version")
     if plan.missing:
         print(f"about {plan.stored:,} bytes go to Redis")
     for store in plan.set_back:

@@ -29,10 +29,12 @@ def add_to(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "migrate",
         help="move the state of a stopped query to Redis, or back to Spark's own provider",
-        description="Make a new checkpoint folder with the state of a stopped query in another "
-        "provider. The old folder does not change. The new one becomes a checkpoint in the last "
-        "step; until then Spark refuses it, and the same command continues an interrupted move. "
-        "The state is moved by a Spark session of this process, with the installed pyspark.",
+        description=(
+            "Make a new checkpoint folder with the state of a stopped query in another provider. "
+            "The old folder does not change. The new one becomes a checkpoint in the last step; "
+            "until then Spark refuses it, and the same command continues an interrupted move. A "
+            "Spark session of this process moves the state, with the installed pyspark."
+        ),
         epilog=example(
             "redis-state migrate --checkpoint /data/flights --to-checkpoint /data/flights-redis "
             "--to redis://localhost:6379/0 --dry-run"
@@ -57,7 +59,9 @@ def add_to(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--dry-run", action="store_true", help="only read, count and check; change nothing"
     )
-    parser.add_argument("--force", action="store_true", help="even if the query seems to run")
+    parser.add_argument(
+        "--force", action="store_true", help="proceed even if the query seems to run"
+    )
     add_session_arguments(parser)
     add_arguments(parser)
     parser.set_defaults(run=run)

@@ -26,10 +26,12 @@ def add_to(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "rescale",
         help="give the state of a stopped query another number of partitions",
-        description="Give the state of a stopped query another number of partitions: that of a "
-        "checkpoint folder in a new folder, by a Spark session of this process; that of a Python "
-        "store in place. Without --yes the command reads and checks all rows, and only prints what "
-        "it would do.",
+        description=(
+            "Give the state of a stopped query another number of partitions. For a checkpoint "
+            "folder, a Spark session of this process writes a new folder. A Python store changes "
+            "in place. Without --yes the command reads and checks all rows, and only prints what "
+            "it would do."
+        ),
         epilog=example(
             "redis-state rescale --url redis://localhost:6379/0 --checkpoint /data/flights "
             "--to-checkpoint /data/flights-8 --partitions 8",
@@ -46,8 +48,10 @@ def add_to(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--partitions", required=True, type=int, metavar="N", help="new number of partitions"
     )
-    parser.add_argument("--yes", action="store_true", help="do it")
-    parser.add_argument("--force", action="store_true", help="even if the query seems to run")
+    parser.add_argument("--yes", action="store_true", help="make the changes")
+    parser.add_argument(
+        "--force", action="store_true", help="proceed even if the query seems to run"
+    )
     add_session_arguments(parser)
     add_arguments(parser)
     parser.set_defaults(run=run)
@@ -122,4 +126,4 @@ def _tell_store(found: StoreRescale) -> None:
         f"{rows:,} rows after batch {found.batch} are in {found.partitions} partitions now, "
         f"{fewest:,} to {most:,} in each"
     )
-    print(f"the old ones stay until: redis-state purge --gen {found.gen}")
+    print(f"the old ones stay until you run: redis-state purge --gen {found.gen}")

@@ -79,7 +79,7 @@ def _checked_user(user: str) -> str:
         raise ConfigError(
             "writing ACL rules",
             found="a user's name is empty or has blanks",
-            advice="Give a name without them.",
+            advice="Give a name without blanks.",
         )
     return user
 

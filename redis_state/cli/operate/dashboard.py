@@ -96,7 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     if not settings.loopback and not settings.tls:
         print(
-            "warning: the token and the state cross the network unencrypted; give "
+            "warning: the token and the state are sent over the network unencrypted; give "
             "--serve-cert-file and --serve-key-file",
             file=sys.stderr,
         )

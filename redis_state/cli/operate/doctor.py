@@ -47,11 +47,14 @@ def add_to(subparsers: Subparsers) -> None:
     """Adds the command."""
     parser = subparsers.add_parser(
         "doctor",
-        help="print what Redis holds of a checkpoint and how to continue",
-        description="Check every partition of a checkpoint, change nothing, and print the newest "
-        "batch that all partitions can serve, and the steps to continue from there.",
+        help="check the state of a checkpoint and print how to continue",
+        description=(
+            "Check every partition of a checkpoint without changing anything. Print the newest "
+            "batch that all partitions can serve, and the steps to continue from it."
+        ),
         epilog=example(
             "redis-state doctor --url redis://localhost:6379/0 --checkpoint /data/flights",
+            "redis-state doctor visits --url redis://localhost:6379/0",
             before=f"Exit status: 0 the query can continue, 1 an error, {PROBLEMS_STATUS} "
             "something has to be done first.",
         ),
@@ -75,12 +78,14 @@ class CheckpointArguments:
     Attributes:
         folder: ``None`` if only the id is known.
         which: Arguments that name the checkpoint.
+        stores: Names of Python stores, which only `rewind` takes.
         server: Arguments that name the server.
         state: Location of the state in Redis.
     """
 
     folder: Folder | None
     which: str
+    stores: str
     server: str
     state: QueryState
 
@@ -91,7 +96,9 @@ class CheckpointArguments:
 
     def command(self, name: str, *more: str) -> str:
         """Returns a command that can be pasted."""
-        return " ".join(["redis-state", name, self.which, *more, self.server])
+        stores = self.stores if name == "rewind" else ""
+        words = ["redis-state", name, stores, self.which, *more, self.server]
+        return " ".join(word for word in words if word)
 
     def purge(self, gen: str, *more: str) -> str:
         """Returns a command that purges a checkpoint, or brings it back."""
@@ -126,19 +133,22 @@ def place_of(arguments: argparse.Namespace, client: Client, tenant: str) -> Chec
         StateError: The folder has no marker file, or was moved or copied.
     """
     checkpoint, gen = arguments.checkpoint, arguments.gen
-    if checkpoint is None and gen is None and not arguments.store:
+    if checkpoint is None and gen is None and not arguments.stores:
         raise ConfigError(
-            "looking at a checkpoint",
-            found="none is named",
-            advice="Give its folder with --checkpoint, or its id with --gen; `redis-state queries` "
-            "lists the ids.",
+            "examining a checkpoint",
+            found="no checkpoint is named",
+            advice=(
+                "Give its folder with --checkpoint, its id with --gen, or the names of Python "
+                "stores; `redis-state queries` lists ids and names."
+            ),
         )
     if gen is not None:
-        check_gen(gen, attempted="looking at a checkpoint")
+        check_gen(gen, attempted="examining a checkpoint")
     words = words_of(arguments, gen=gen)
     folder = None if checkpoint is None else folder_of(arguments)
-    state = state_of(client, folder, gen=gen, names=arguments.store, tenant=tenant)
-    return CheckpointArguments(folder, shlex.join(words), command_of(arguments), state)
+    state = state_of(client, folder, gen=gen, names=arguments.stores, tenant=tenant)
+    stores = shlex.join(arguments.stores)
+    return CheckpointArguments(folder, shlex.join(words), stores, command_of(arguments), state)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -159,7 +169,7 @@ def run(arguments: argparse.Namespace) -> int:
     steps, status = advice(found, logs, place)
     print(steps)
     if problem:
-        print(f"In the way of tools alone: {problem}. The next start of the query writes it anew.")
+        print(f"Only tools are affected: {problem}. The next start of the query writes it again.")
     if newer is not None:
         print(_told_newer(newer, place))
     for info in older:
@@ -169,18 +179,17 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _told_newer(info: QueryInfo, place: CheckpointArguments) -> str:
     return (
-        f"The folder of this checkpoint has another one since, {info.gen}: it was deleted and "
-        f"created again, or got another number of partitions. If nobody needs this one:\n"
-        f"  {place.purge(place.gen)}"
+        f"The folder of this checkpoint now has checkpoint {info.gen}: the folder was deleted and "
+        "created again, or its number of partitions was changed. If the old checkpoint is no "
+        f"longer needed:\n  {place.purge(place.gen)}"
     )
 
 
 def _told_older(info: QueryInfo, place: CheckpointArguments) -> str:
     return (
         f"Redis also holds an older checkpoint of this folder, {info.gen}, last started "
-        f"{figures.moment(info.seen_ms)} UTC: the folder was deleted and created again. If nobody "
-        "needs it:\n"
-        f"  {place.purge(info.gen)}"
+        f"{figures.moment(info.seen_ms)} UTC: the folder was deleted and created again. If the "
+        f"older checkpoint is no longer needed:\n  {place.purge(info.gen)}"
     )
 
 
@@ -222,7 +231,7 @@ def advice(found: Diagnosis, logs: Logs | None, place: CheckpointArguments) -> t
     """Returns the steps to take, and the exit status."""
     if found.purged:
         commands = "".join(f"\n  {place.purge(gen, '--recall')}" for gen in found.purged)
-        return f"It was purged within the last day. Call it back:{commands}", PROBLEMS_STATUS
+        return f"It was purged within the last day. Bring it back:{commands}", PROBLEMS_STATUS
     if logs is None:
         return _without_logs(found, place)
     committed = logs.committed
@@ -233,23 +242,26 @@ def advice(found: Diagnosis, logs: Logs | None, place: CheckpointArguments) -> t
     if newest is None:
         return _without_a_batch(found, committed, place), PROBLEMS_STATUS
     if newest == committed and not behind:
-        return f"Batch {committed} is the newest of the commit log, and all partitions serve it.", 0
+        return (
+            f"Batch {committed} is the newest in the commit log, and all partitions can serve it.",
+            0,
+        )
     text = (
         f"The commit log ends with batch {committed}; batch {newest} is the newest that all "
-        "partitions serve. Restore the Redis that held the others, or go back"
+        "partitions can serve. Restore the Redis data that held the later batches, or go back"
     )
     if newest == committed:
         names = ", ".join(f"{one.name[:80]!r} (batch {one.newest})" for one in behind)
         text = (
-            f"The commit log ends with batch {committed}, which all partitions serve, but Redis "
-            f"counts another one as the newest of {names}: the logs were moved without the stores. "
-            "Set the stores to it"
+            f"The commit log ends with batch {committed}, which all partitions can serve, but in "
+            f"Redis another batch is the newest of {names}: the logs were moved without the "
+            "stores. Set the stores to this batch"
         )
     return f"{text}:\n{_steps(newest, place)}", PROBLEMS_STATUS
 
 
 def _steps(batch: int, place: CheckpointArguments) -> str:
-    again = "it runs the later batches again, and the sink gets them twice"
+    again = "it runs the later batches again, so the sink gets them twice"
     return (
         f"  1. stop the query, and wait {LATELY_MS // 60_000} minutes, or add --force below;\n"
         f"  2. {place.command('rewind', f'--to-batch {batch}', '--yes')}\n"
@@ -262,17 +274,17 @@ def _without_logs(found: Diagnosis, place: CheckpointArguments) -> tuple[str, in
     newest = found.newest_batch()
     if newest is None:
         return _without_a_batch(found, None, place), PROBLEMS_STATUS
-    text = f"Batch {newest} is the newest that all partitions serve."
+    text = f"Batch {newest} is the newest that all partitions can serve."
     stores = place.state.stores
     if not stores or any(one.query_id for one in stores):
         return f"{text} Give --checkpoint to compare it with Spark's commit log.", 0
     if not place.state.behind(newest):
         return f"{text} If a query of Spark writes it, give its folder with --checkpoint.", 0
     return (
-        f"{text} Redis counts later ones. If a query of Spark writes it, give its folder with "
-        "--checkpoint. Otherwise go back:\n"
-        f"  {place.command('rewind', f'--to-batch {newest}', '--yes')}\n"
-        f"and run the batches from {newest + 1} on again.",
+        f"{text} Redis has later ones. If a query of Spark writes it, give its folder with "
+        "--checkpoint. Otherwise go back:\n  "
+        f"{place.command('rewind', f'--to-batch {newest}', '--yes')}\nand run the batches from "
+        f"{newest + 1} on again.",
         PROBLEMS_STATUS,
     )
 
@@ -297,15 +309,15 @@ def _goes_back_with(found: Diagnosis, gen: str, batch: int) -> bool:
 
 def _without_a_batch(found: Diagnosis, committed: int | None, place: CheckpointArguments) -> str:
     """Returns the ways to recover, the best one first."""
-    text = "No batch is served by all partitions."
+    text = "No batch can be served by all partitions."
     if not found.partitions:
         text = f"Redis has nothing of this checkpoint ({place.gen})."
     if committed is not None:
         text += f" The commit log ends with batch {committed}, so the state was there."
     copy = None if place.folder is None else newest_fitting(place.folder, place.gen)
     ways = [
-        "Is it the right server, database and key prefix? What this one holds:\n"
-        f"       redis-state queries {place.server}",
+        "Check server, database and key prefix. The checkpoints of this server:\n       "
+        f"redis-state queries {place.server}",
         "If Redis has a backup of its own (an RDB or AOF file), restart Redis from it.",
     ]
     if copy is not None and _goes_back_with(found, copy.gen, copy.batch):
@@ -315,13 +327,14 @@ def _without_a_batch(found: Diagnosis, committed: int | None, place: CheckpointA
         away = f"       {place.purge(copy.gen, '--now')}\n" if in_the_way else ""
         ways.append(
             f"The checkpoint has a copy of the state after batch {copy.batch}. Stop the query, "
-            f"wait {LATELY_MS // 60_000} minutes, or add --force below, then\n"
-            f"{away}       {place.command('restore', '--yes')}\n"
-            "     and start it: it runs the later batches again, and the sink gets them twice."
+            f"wait {LATELY_MS // 60_000} minutes, or add --force below, then\n{away}       "
+            f"{place.command('restore', '--yes')}\n     and start it: it runs the later batches "
+            "again, so the sink gets them twice."
         )
     ways.append(
         "Otherwise the state is gone: start the query with a new checkpoint. It begins with empty "
-        "state; do not delete this folder before you know where its source will be read from again."
+        "state; do not delete this folder before you know from which position the source will be "
+        "read."
     )
-    head = "Stop the query, and take the first of these that fits:"
+    head = "Stop the query, and choose the first of these steps that applies:"
     return "\n".join([text, head, *(f"  {at}. {way}" for at, way in enumerate(ways, 1))])

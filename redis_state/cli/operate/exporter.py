@@ -25,10 +25,12 @@ def add_to(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "exporter",
         help="serve metrics of all queries to Prometheus",
-        description="Serve metrics of a server's queries at /metrics, until Ctrl-C or SIGTERM. "
-        "Each scrape reads Redis once, and only metadata: no key or value of a state. The exporter "
-        "listens on loopback; at another address of --listen everybody who can reach it sees names "
-        "and sizes of queries.",
+        description=(
+            "Serve metrics of a server's queries at /metrics, until Ctrl-C or SIGTERM. Each "
+            "scrape reads Redis once, and only metadata: no key or value of a state. The exporter "
+            "listens on loopback; with another address in --listen, everybody who can reach it "
+            "sees names and sizes of queries."
+        ),
         epilog=example(
             "redis-state exporter --url redis://localhost:6379/0",
             "redis-state exporter --profile production --listen 0.0.0.0 "
@@ -87,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise ConfigError(
                 f"serving metrics on {arguments.listen} port {arguments.port}",
                 found=str(error),
-                advice="Give another --port or --listen, and files that can be read.",
+                advice="Give another --port or --listen, and files that this user can read.",
             ) from error
         scheme = "https" if arguments.serve_cert_file else "http"
         host = f"[{arguments.listen}]" if ":" in arguments.listen else arguments.listen
@@ -104,12 +106,12 @@ def _check(arguments: argparse.Namespace) -> None:
     if not 0 <= arguments.port <= _PORT_MAX:
         raise ConfigError(
             "serving metrics",
-            found="--port is no port",
+            found="--port is not a port number",
             advice=f"Give one of 0 to {_PORT_MAX}.",
         )
     if bool(arguments.serve_cert_file) != bool(arguments.serve_key_file):
         raise ConfigError(
             "serving metrics by TLS",
             found="one of --serve-cert-file and --serve-key-file is missing",
-            advice="Give both, or none.",
+            advice="Give both or neither.",
         )

@@ -62,24 +62,26 @@ def add_to(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--orphans",
         action="store_true",
-        help="let segments expire that no manifest names; scans the database, once an hour",
+        help="expire segments that no manifest names; scans the database, once an hour",
     )
     parser.add_argument(
         "--vanished-after",
         type=_duration_ms,
         metavar="AGE",
-        help="report checkpoints that nobody has used for this long, such as 30d",
+        help="report checkpoints that were not used for this long, such as 30d",
     )
     parser.add_argument(
         "--yes",
         action="store_true",
-        help="let the checkpoints that --vanished-after reports expire in a day, if an earlier "
-        "pass saw the same",
+        help=(
+            "expire the checkpoints that --vanished-after reports within a day, if an earlier "
+            "pass reported them too"
+        ),
     )
     parser.add_argument(
         "--unsigned-too",
         action="store_true",
-        help="with --signing-key-file: also maintain state whose blocks nobody signs",
+        help="with --signing-key-file: also maintain state whose blocks are not signed",
     )
     add_arguments(parser)
     parser.set_defaults(run=run)
@@ -110,8 +112,8 @@ def _check(arguments: argparse.Namespace) -> None:
     if arguments.yes and arguments.vanished_after is None:
         raise ConfigError(
             "maintaining",
-            found="--yes removes nothing without an age",
-            advice="Give --vanished-after AGE, too, or leave --yes out.",
+            found="--yes has no effect without an age",
+            advice="Give --vanished-after AGE, or omit --yes.",
         )
 
 

@@ -213,7 +213,7 @@ def _environ_of(head: bytes) -> Environ:
     line, _, rest = head.partition(b"\n")
     words = line.decode("latin-1").split()
     if len(words) != _WORDS or not words[2].startswith("HTTP/1."):
-        raise ValueError("the first line is no request")
+        raise ValueError("the first line is not a request")
     path, _, query = words[1].partition("?")
     headers = http.client.parse_headers(io.BytesIO(rest))
     environ = {"REQUEST_METHOD": words[0], "PATH_INFO": path, "QUERY_STRING": query}

@@ -33,9 +33,11 @@ def add_to(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "purge",
         help="remove every key of a checkpoint, or bring a purged one back",
-        description="Remove the state of a query that will not run again: every key of its "
-        f"checkpoint, and no other, expires in {_KEPT_HOURS} hours. Until then the state cannot be "
-        "used, and --recall brings it back. The checkpoint's files stay.",
+        description=(
+            "Remove the state of a query that will not run again: every key of its checkpoint, "
+            f"and no other, expires in {_KEPT_HOURS} hours. Until then the state is not usable, "
+            "and --recall brings it back. The checkpoint's files stay."
+        ),
         epilog=example(
             "redis-state purge --url redis://localhost:6379/0 --checkpoint /data/flights --dry-run"
         ),
@@ -47,9 +49,11 @@ def add_to(subparsers: Subparsers) -> None:
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--dry-run", action="store_true", help="only count the keys, change nothing")
     how.add_argument("--now", action="store_true", help="remove at once and for good")
-    how.add_argument("--recall", action="store_true", help="bring back what was purged")
-    parser.add_argument("--yes", action="store_true", help="do not ask")
-    parser.add_argument("--force", action="store_true", help="even if the query seems to run")
+    how.add_argument("--recall", action="store_true", help="bring a purged checkpoint back")
+    parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
+    parser.add_argument(
+        "--force", action="store_true", help="proceed even if the query seems to run"
+    )
     add_arguments(parser)
     parser.set_defaults(run=run)
 
@@ -73,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
             _tell(gen, found, "would remove")
             if arguments.dry_run:
                 for sign in signs_of_life(client, gen, tenant=tenant):
-                    print(f"warning: it may be in use: {sign}", file=sys.stderr)
+                    print(f"warning: the checkpoint may be in use: {sign}", file=sys.stderr)
                 return 0
             _ask()
         refuse_if_used(client, gen, tenant=tenant, attempted=_WHAT, force=arguments.force)
@@ -115,13 +119,13 @@ def _tell(gen: str, found: Purged, verb: str) -> None:
 
 def _tell_recalled(gen: str, found: Recalled) -> None:
     print(
-        f"checkpoint {gen}: called {found.partitions} partitions with {found.segments} segments "
-        "back"
+        f"checkpoint {gen}: brought back {found.partitions} partitions with {found.segments} "
+        "segments"
     )
     if found.incomplete:
         print(
             f"warning: {found.incomplete} segments do not have all their blocks; `redis-state "
-            f"doctor --gen {gen}` says what can be served",
+            f"doctor --gen {gen}` prints which batches can be served",
             file=sys.stderr,
         )
 
@@ -130,8 +134,8 @@ def _ask() -> None:
     if not sys.stdin.isatty():
         raise ConfigError(
             _WHAT,
-            found="standard input is not a terminal, so nobody can be asked",
-            advice="Give --yes to remove the keys without being asked, or --dry-run to count them.",
+            found="standard input is not a terminal, so the question cannot be asked",
+            advice="Give --yes to remove the keys without a question, or --dry-run to count them.",
         )
     print("Remove them? [y/N] ", end="", flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):

@@ -24,12 +24,14 @@ def add_to(subparsers: Subparsers) -> None:
     """Adds the command."""
     parser = subparsers.add_parser(
         "restore",
-        help="bring lost state back from a copy in the checkpoint folder",
-        description="Bring the state of a stopped query back into a Redis that has lost it, from "
-        "a copy that the option copyEveryBatches had made. Newer entries of the checkpoint's logs "
-        "are moved into a folder beside them; the query runs those batches again. Without --yes "
-        "the command reads and checks the copy, and only prints what it would do. Partitions that "
-        "Redis still has are never replaced.",
+        help="restore lost state from a copy in the checkpoint folder",
+        description=(
+            "Restore the state of a stopped query in a Redis that has lost it, from a copy that "
+            "the option copyEveryBatches made. Newer entries of the checkpoint's logs are moved "
+            "into a folder beside them; the query runs those batches again. Without --yes the "
+            "command reads and checks the copy, and only prints what it would do. Partitions that "
+            "Redis still has are never replaced."
+        ),
         epilog=example(
             "redis-state restore --url redis://localhost:6379/0 --checkpoint /data/flights"
         ),
@@ -44,8 +46,10 @@ def add_to(subparsers: Subparsers) -> None:
         help="the checkpoint's id from its marker file, if this is a copy of the folder; move the "
         "entries that the command names in the original, too",
     )
-    parser.add_argument("--yes", action="store_true", help="do it")
-    parser.add_argument("--force", action="store_true", help="even if the query seems to run")
+    parser.add_argument("--yes", action="store_true", help="make the changes")
+    parser.add_argument(
+        "--force", action="store_true", help="proceed even if the query seems to run"
+    )
     add_arguments(parser)
     parser.set_defaults(run=run)
 
@@ -72,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
                 refuse_if_used(client, one, tenant=tenant, attempted=what, force=force)
             print(_told(plan.copy))
             if plan.there:
-                print(f"{plan.there} partitions serve it already")
+                print(f"{plan.there} partitions already have this version")
             for store in plan.set_back:
                 print(f"store {store.name[:80]!r}: batch {store.newest} -> {plan.copy.batch}")
             for name in plan.rewind.files:

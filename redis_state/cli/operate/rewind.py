@@ -43,7 +43,8 @@ def add_to(subparsers: Subparsers) -> None:
         "leaves the abandoned versions behind.",
         epilog=example(
             "redis-state rewind --url redis://localhost:6379/0 --checkpoint /data/flights "
-            "--to-batch 41"
+            "--to-batch 41",
+            "redis-state rewind visits --to-batch 41 --url redis://localhost:6379/0",
         ),
     )
     add_checkpoint(parser)
@@ -53,12 +54,16 @@ def add_to(subparsers: Subparsers) -> None:
     )
     parser.add_argument(
         "--gen",
-        help="the checkpoint's id from its marker file, if this is a copy of the folder; move the "
-        "entries that the command names in the original, too; or that of a Python store",
+        help=(
+            "the checkpoint's id from its marker file, if this is a copy of the folder (move the "
+            "entries that the command names in the original, too); or the id of a Python store"
+        ),
     )
     add_stores(parser)
-    parser.add_argument("--yes", action="store_true", help="do it")
-    parser.add_argument("--force", action="store_true", help="even if the query seems to run")
+    parser.add_argument("--yes", action="store_true", help="make the changes")
+    parser.add_argument(
+        "--force", action="store_true", help="proceed even if the query seems to run"
+    )
     add_arguments(parser)
     parser.set_defaults(run=run)
 
@@ -79,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
         for gen in found.purged:
             raise purged_error(what, gen, where=arguments.checkpoint or "")
         if not found.serves(batch):
-            place = shlex.join(words_of(arguments, gen=arguments.gen))
+            place = shlex.join([*arguments.stores, *words_of(arguments, gen=arguments.gen)])
             raise _unserved(what, found, state, folder, place=place)
         changes = state.changes(batch)
         for text in changes:
@@ -104,27 +109,35 @@ def _state_of(
 ) -> QueryState:
     """Returns the location of the state, after a check that the state can have the batch."""
     batch, what = arguments.to_batch, f"rewinding to batch {arguments.to_batch}"
-    if folder is None and arguments.gen is None and not arguments.store:
+    if folder is None and arguments.gen is None and not arguments.stores:
         raise ConfigError(
             what,
             found="no checkpoint is named",
-            advice="Give the query's folder with --checkpoint; or, of a Python store that no query "
-            "of Spark writes, its name with --store.",
+            advice=(
+                "Give the query's folder with --checkpoint, or the name of a Python store that no "
+                "query of Spark writes."
+            ),
         )
-    state = state_of(client, folder, gen=arguments.gen, names=arguments.store, tenant=tenant)
+    state = state_of(client, folder, gen=arguments.gen, names=arguments.stores, tenant=tenant)
     queries = {one.query_id for one in state.stores} - {""}
     if folder is None and (queries or not state.stores):
-        of = f"it is written by the query {min(queries)}" if queries else "it is a query's of Spark"
+        of = (
+            f"it is written by the query {min(queries)}"
+            if queries
+            else "it belongs to a query of Spark"
+        )
         raise ConfigError(
             what,
-            found=f"{of}, whose logs have to be set back, too",
+            found=f"{of}, whose logs have to be set back as well",
             advice="Give the query's folder with --checkpoint. Nothing was changed.",
         )
     if batch < state.since:
         raise UsageError(
             what,
-            found=f"batch {state.since} changed the number of partitions, and what was before is "
-            "not in the state any more",
+            found=(
+                f"batch {state.since} changed the number of partitions, and the state no longer "
+                "has what was before"
+            ),
             advice=f"Nothing was moved. Give --to-batch {state.since} or a later one.",
             where=str(folder),
         )
@@ -142,10 +155,12 @@ def _unserved(
         what,
         kind=Kind.STATE_LOST,
         found="not all partitions have the state after it",
-        advice=f"No batch can be served; nothing was moved. `redis-state doctor {place}` says how "
-        "to go on."
+        advice=(
+            f"No batch can be served; nothing was moved. `redis-state doctor {place}` prints how "
+            "to continue."
+        )
         if newest is None
-        else f"Nothing was moved. The newest that all of them serve is batch {newest}: give "
+        else f"Nothing was moved. The newest batch that all partitions can serve is {newest}: give "
         f"--to-batch {newest}.",
         where="" if folder is None else str(folder),
     )

@@ -58,7 +58,7 @@ def _pairs(texts: Iterable[str]) -> dict[str, str]:
         if not separator:
             raise ConfigError(
                 "reading --option",
-                found="there is no '=' in one of them",
+                found="one of them has no '='",
                 advice="Write --option NAME=VALUE.",
             )
         short = config.option_named(name).name

@@ -15,7 +15,7 @@ def add_to(subparsers: Subparsers) -> None:
     """Adds the command."""
     parser = subparsers.add_parser(
         "demo",
-        help="run a streaming job that is killed half way and still ends right",
+        help="run a streaming job that is killed half way and still ends with the right result",
         description="Stream a year of flights through four queries with a Redis of their own, read "
         "their state live, kill the job half way, start it again, and compare every result with a "
         "plain computation. The demo takes about three minutes, needs a JDK 17 and the packages of "

@@ -138,7 +138,7 @@ def format_of(arguments: argparse.Namespace) -> str:
         raise ConfigError(
             "printing a table",
             found="--output names a file",
-            advice="Choose json, csv or parquet for it by --format.",
+            advice="Give --format json, csv or parquet.",
         )
     chosen: str = arguments.format
     return chosen
@@ -164,8 +164,8 @@ def emit(arguments: argparse.Namespace, *sheets: Sheet) -> None:
     if form == PARQUET and path is None:
         raise ConfigError(
             "writing Parquet",
-            found="it is a file that is not text",
-            advice="Name one by --output FILE.",
+            found="a Parquet file is binary, so it needs a path",
+            advice="Give --output FILE.",
         )
     if path is None:
         _WRITERS[form](rows, types, sys.stdout)

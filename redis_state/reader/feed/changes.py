@@ -44,11 +44,11 @@ START = "start"
 INTERVAL_MIN_S, INTERVAL_MAX_S = 0.01, 86_400
 VERSIONS_AT_ONCE = 64
 _ADVICE = Advice(
-    expired="Take the state after batch {0} by items(version={1}) and go on with since={0}; or "
-    'start again with since="start". To keep more from now on, raise versionsToRetain.',
-    rewound='Start again with since="start", and put its rows in the place of all that you keep: '
-    "some of it may be of batches that do not count any more. If you kept the token of an earlier "
-    "batch together with what you had then, try that one first.",
+    expired="Read the state after batch {0} with items(version={1}) and continue with since={0}; "
+    'or start again with since="start". To keep more from now on, raise versionsToRetain.',
+    rewound='Start again with since="start", and replace all rows that you keep: '
+    "some may be of abandoned batches. If you kept an earlier token together with your rows of "
+    "that time, try that token first.",
 )
 
 ChangedKeys = Iterator[tuple[Any, Any]]

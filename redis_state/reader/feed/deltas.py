@@ -143,7 +143,7 @@ def read_timelines(
         ):
             return [one for one in found if one.id in there]
         heads = None
-    raise UnavailableError(_WHAT, found="the query was started again and again meanwhile")
+    raise UnavailableError(_WHAT, found="the query was started repeatedly meanwhile")
 
 
 def confirmed(heads: Sequence[PartitionHead]) -> int:

@@ -138,8 +138,10 @@ def check_reach(
             what,
             found=f"there is no batch {batch_of(high, ahead)}; the newest that is confirmed is "
             f"{'none' if newest == NO_BATCH else newest}",
-            advice="Ask for that one or an older one. If that batch was there before, the query "
-            "went back, or Redis lost it.",
+            advice=(
+                "Ask for that batch or an older one. If the batch existed before, the query went "
+                "back, or Redis lost it."
+            ),
             kind=Kind.STATE_LOST,
             where=str(late.id),
             version=high,

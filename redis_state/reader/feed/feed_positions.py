@@ -53,9 +53,9 @@ def newest_position(timelines: Sequence[Timeline], ahead: int) -> Position:
         raise StateError(
             WHAT,
             found=(
-                f"partition {low.id.partition} stands at batch {batch_of(version, ahead)}, and of "
-                f"partition {far.id.partition} retention keeps batch "
-                f"{batch_of(far.oldest, ahead)} and newer ones"
+                f"partition {low.id.partition} is at batch {batch_of(version, ahead)}, and of "
+                f"partition {far.id.partition} retention keeps batch {batch_of(far.oldest, ahead)} "
+                "and newer ones"
             ),
             advice="A feed needs partitions that move together, as those of a query do.",
             kind=Kind.VERSION_EXPIRED,
@@ -86,11 +86,11 @@ def checked(
             advice,
         )
     if stands < version:
-        raise _rewound(f"the query went back behind batch {batch}", stands, ahead, advice)
+        raise _rewound(f"the query went back below batch {batch}", stands, ahead, advice)
     _check_reach(timelines, version, ahead, advice)
     now = position_of(timelines, version)
     if version and position.mark != now.mark:
-        found = f"the query went back, and batch {batch} is not the one that was read"
+        found = f"the query went back, and batch {batch} is no longer the batch that was read"
         raise _rewound(found, stands, ahead, advice)
     return now
 
@@ -140,7 +140,7 @@ def _rewound(found: str, stands: int, ahead: int, advice: Advice) -> StateError:
     newest = (
         f"its newest confirmed batch is {batch_of(stands, ahead)}"
         if stands
-        else "none is confirmed now"
+        else "no batch is confirmed now"
     )
     return StateError(
         WHAT,

@@ -80,7 +80,7 @@ def history(place: FamilyLocation, key: Any, *, likely: int, limit: int | None) 
         raise ConfigError(
             _WHAT,
             found="the limit is not a whole number of 1 or more",
-            advice="Give how many values are wanted, or None for all that are kept.",
+            advice="Give the number of values, or None for all kept ones.",
         )
     seen: list[Opened] = []
     for id_ in sorted(place.ids, key=lambda one: one.partition != likely):

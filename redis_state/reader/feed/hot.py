@@ -104,7 +104,7 @@ def _check(batches: object, limit: object, by: object) -> None:
             )
     if by not in get_args(By):
         raise ConfigError(
-            _WHAT, found="by names no order", advice=f"Give one of {', '.join(get_args(By))}."
+            _WHAT, found="by is not an order", advice=f"Give one of {', '.join(get_args(By))}."
         )
 
 

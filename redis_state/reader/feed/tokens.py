@@ -60,7 +60,7 @@ def decode(token: str, store: StoreId) -> Position:
         raise ConfigError(
             _WHAT,
             found="the token is of another checkpoint, operator or store",
-            advice='Use it with the state that gave it, or start with since="start".',
+            advice='Use it with the state that it came from, or start with since="start".',
         )
     return Position(version, partitions, mark)
 
@@ -77,8 +77,8 @@ def _read(token: str) -> list[Any]:
     if not (sound and token.startswith(_PREFIX) and _is_position(words)):
         raise ConfigError(
             _WHAT,
-            found="`since` is not a token that `changes` gave, or it was cut off",
-            advice='Give the token of a batch as it was, the number of a batch, or "start".',
+            found="`since` is not a token of `changes`, or was cut off",
+            advice='Give the unchanged token of a batch, the number of a batch, or "start".',
         )
     return list(words)
 

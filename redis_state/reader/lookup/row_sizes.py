@@ -14,7 +14,7 @@ _COMPRESSION = 4
 
 _SAMPLE_MAX = 8
 _SAMPLE_BYTES_MAX = 1 << 20
-_WHAT = "looking how large rows are"
+_WHAT = "measuring rows"
 
 
 def decoded_bytes(opened: Opened) -> int:

@@ -53,7 +53,9 @@ def batches(
     library(_WHAT)
     if rows < 1:
         raise ConfigError(
-            _WHAT, found="a batch of less than one row was asked for", advice="Give rows=1 or more."
+            _WHAT,
+            found="batches of less than one row were requested",
+            advice="Give rows=1 or more.",
         )
     codec, partitions = stored.opened(wanted)
     first = _Maker(codec, prefix, where, columns)

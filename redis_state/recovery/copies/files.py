@@ -118,7 +118,7 @@ def read_copy(folder: Folder) -> Copy:
     what = f"reading the copy in {folder}"
     raw = folder.read(MANIFEST, most=_MANIFEST_BYTES_MAX)
     if raw is None:
-        raise damaged(what, "its manifest is gone")
+        raise damaged(what, "its manifest is missing")
     text = raw[_DIGEST_LINE:]
     if raw[:_DIGEST_LINE] != hashlib.sha256(text).hexdigest().encode() + b"\n":
         raise damaged(what, "its manifest does not match its SHA-256")

@@ -107,7 +107,7 @@ class PartFile:
     def _opened(self) -> _CopyReader:
         file = self._copy.folder.open(self._part.name)
         if file is None:
-            raise damaged(self._what, "it is not there")
+            raise damaged(self._what, "it is missing")
         return _CopyReader(file, self._what, self._part.bytes)
 
     def _head(self, source: _CopyReader) -> CopyHead:

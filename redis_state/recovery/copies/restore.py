@@ -137,7 +137,7 @@ def plan_restore(
     if copy.gen != gen:
         raise FormatError(
             f"reading the copy in {copy.folder}",
-            found="it is of another checkpoint, or of before the number of partitions changed",
+            found="it is of another checkpoint, or older than a change of the number of partitions",
             advice="Check which query this checkpoint folder belongs to. Nothing was changed.",
         )
     heads = []
@@ -166,7 +166,7 @@ def _chosen(checkpoint: Folder, gen: str, to_batch: int | None) -> Copy:
         if newest is None:
             raise NotFoundError(
                 what,
-                found="there is none of a batch that is still in Spark's logs",
+                found="no copy belongs to a batch that is still in Spark's logs",
                 advice="Copies are made with the option copyEveryBatches; see operations.md.",
                 where=str(checkpoint),
             )
@@ -180,10 +180,12 @@ def _chosen(checkpoint: Folder, gen: str, to_batch: int | None) -> Copy:
     batches = sorted({version_of(folder) - 1 for folder in copies_of(checkpoint)})
     raise NotFoundError(
         what,
-        found=f"the copy of batch {to_batch} belongs to a timeline that a rewind of the query "
-        "has left"
+        found=(
+            f"the copy of batch {to_batch} belongs to a timeline that a rewind of the query "
+            "abandoned"
+        )
         if of_batch
-        else f"there is none of batch {to_batch}",
+        else f"no copy belongs to batch {to_batch}",
         advice=f"There are copies of the batches {', '.join(map(str, batches))}."
         if batches
         else "Copies are made with the option copyEveryBatches; see operations.md.",
@@ -213,8 +215,11 @@ def _restore(client: Client, id_: PartitionId, copy: Copy, part: CopyPart) -> No
             return
     raise UnavailableError(
         what,
-        found="the server loses what is staged",
-        advice="A volatile-* eviction policy does that: give the server more memory.",
+        found="the server loses staged blocks",
+        advice=(
+            "A volatile-* eviction policy does that when memory is short: give the server more "
+            "memory."
+        ),
     )
 
 

@@ -39,10 +39,10 @@ _AFRESH = (
     "Start the stream again with a new checkpointLocation and since=start, into an empty target"
 )
 _ADVICE = Advice(
-    expired=f"{_AFRESH}; or, to leave out what is gone, with since={{0}}: the state as it stood "
-    "then is .option('at', {0}) of spark.read. To keep more from now on, raise versionsToRetain in "
-    "the query that writes the state.",
-    rewound=f"{_AFRESH}: some of what it has given out is of batches that do not count any more.",
+    expired=f"{_AFRESH}; or, to skip the lost changes, with since={{0}}; the state of that "
+    "batch is .option('at', {0}) of spark.read. To keep more from now on, raise versionsToRetain "
+    "in the query that writes the state.",
+    rewound=f"{_AFRESH}: some rows that it returned are of abandoned batches.",
 )
 
 
@@ -198,14 +198,16 @@ def stream_options(options: Mapping[str, str]) -> StreamOptions | None:
     if most is not None and not number:
         raise ConfigError(
             f"option '{_BATCHES_MAX}'",
-            found="it is no whole number above 0",
-            advice="Give how many batches of the state a micro-batch may have, such as 10.",
+            found="it is not a whole number above 0",
+            advice=(
+                "Give the number of batches of the state that a micro-batch may have, such as 10."
+            ),
         )
     if most is not None and not has_limits():
         raise ConfigError(
             f"option '{_BATCHES_MAX}'",
-            found="this Spark has no limits for sources in Python",
-            advice="Leave it out, or use Spark 4.2 or newer.",
+            found="this version of Spark has no limits for sources in Python",
+            advice="Omit it, or use Spark 4.2 or newer.",
         )
     return None if since is None else StreamOptions(since, number)
 

@@ -75,7 +75,7 @@ def state_of(options: Mapping[str, str]) -> LiveState:
         if option.secret:
             raise ConfigError(
                 _WHAT,
-                found=f"the option '{option.name}' is a secret, and options stand in Spark's plans",
+                found=f"the option '{option.name}' is a secret, and Spark's plans show options",
                 advice=f"Give passwordFile, or set {PASSWORD_VARIABLE} for driver and executors.",
             )
         given[option.name] = value
@@ -148,7 +148,7 @@ def state_reader(options: Mapping[str, str], schema: StructType) -> StateReader:
         raise ConfigError(
             _WHAT,
             found="the option 'since' is for streams",
-            advice="Use spark.readStream, or leave it out.",
+            advice="Use spark.readStream, or omit it.",
         )
     return StateReader(state_of(options), schema, _own(options).get(_KEYS))
 
@@ -165,15 +165,15 @@ def stream_reader(options: Mapping[str, str], schema: StructType) -> ChangeStrea
             raise ConfigError(
                 "reading changes as a stream",
                 found=f"the option '{name}' is for spark.read",
-                advice="Leave it out: 'since' says where a stream begins, and it has all keys.",
+                advice="Omit it: 'since' sets where a stream begins, and a stream has all keys.",
             )
     found = stream_options(own)
     if found is None:
         raise ConfigError(
             "reading changes as a stream",
-            found="nothing says where the stream begins",
-            advice='Give .option("since", "start") for the whole state and what changes then, '
-            '"latest" for what changes from now on, a token, or the number of a batch.',
+            found="the start of the stream is not set",
+            advice='Give .option("since", "start") for the whole state and later changes, '
+            '"latest" for changes from now on, a token, or the number of a batch.',
         )
     if not has_limits():
         return ChangeStream(state_of(options), found, schema)
@@ -265,10 +265,10 @@ def _number(name: str, text: str) -> int:
     if not (text.isascii() and text.isdigit()):
         raise ConfigError(
             f"option '{name}'",
-            found="it is no whole number"
+            found="it is not a whole number"
             + (f", '{CONFIRMED}' or '{LATEST}'" if name == _AT else ""),
             advice="Give the number of Spark's operator, such as 0."
             if name == _OPERATOR
-            else "Give a batch id, such as 41, or leave it out.",
+            else "Give a batch id, such as 41, or omit it.",
         )
     return int(text)

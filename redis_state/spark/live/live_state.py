@@ -117,8 +117,8 @@ class LiveState:
         if len(words) != _WORDS or not is_gen(words[0]) or None in numbers:
             raise FormatError(
                 f"reading a version of query '{self.query}' again",
-                found="what was kept of the version is not what redis-state writes",
-                advice="Run the batch again: it takes the version that is confirmed then.",
+                found="the stored note of the version was not written by redis-state",
+                advice="Run the batch again: it reads the version that is confirmed then.",
             )
         gen, versions, digest = words
         query = self._query(client, gen)
@@ -134,8 +134,8 @@ class LiveState:
         if found.digest != digest:
             raise StateError(
                 f"reading version {versions} of query '{self.query}' again",
-                found="the query went back, and wrote this version once more",
-                advice="Run the batch again: it takes the version that is confirmed then.",
+                found="the query went back, and rewrote this version",
+                advice="Run the batch again: it reads the version that is confirmed then.",
             )
         return found
 

@@ -293,7 +293,7 @@ def asked(columns: Sequence[pa.Array], *, alone: bool) -> tuple[AskedKeys, pa.Ar
         raise UsageError(
             "looking state up",
             found="a key is a text that is not UTF-8, which no store of Python has",
-            advice="Leave such rows out before.",
+            advice="Filter out such rows first.",
         )
     return AskedKeys([key[0] for key in wanted] if alone and len(columns) == 1 else wanted), codes
 
@@ -369,7 +369,7 @@ def _counted(columns: Sequence[pa.Array]) -> tuple[pa.Array, list[tuple[Any, ...
             "looking state up",
             found="a struct in a key has a time outside the years 1 to 9999, or a text that is not "
             "UTF-8",
-            advice="Leave such rows out before.",
+            advice="Filter out such rows first.",
         ) from None
     places = [
         None if None in key else wanted.setdefault(key, len(wanted))

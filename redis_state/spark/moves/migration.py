@@ -137,7 +137,7 @@ def mover(spark: SparkSession, name: str = "CheckpointMove") -> Any:
     if made is None:
         raise ConfigError(
             "moving the state of a checkpoint",
-            found="the session is one of Spark Connect, or has no jar of redis-state",
+            found="the session uses Spark Connect, or has no jar of redis-state",
             advice="Make a classic session with redis_state.configure.",
         )
     return made

@@ -49,7 +49,7 @@ def _objects(column: pa.Array | pa.ChunkedArray, what: str) -> list[Any]:
             found="a text is not UTF-8" if text else "Python has no object for one of its values",
             advice="Declare the column as binary, and cast it. Nothing was changed."
             if text
-            else "Give times in microseconds, of the years 1 to 9999. Nothing was changed.",
+            else "Give times in microseconds, in the years 1 to 9999. Nothing was changed.",
         ) from None
     return values
 

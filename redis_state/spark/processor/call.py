@@ -39,13 +39,11 @@ class CalledStore:
         """
         first, partitions = self.first_batch_id, self.partitions
         if type(first) is not int or first < 0:
-            raise wrong(
-                "first_batch_id is not a whole number from 0 on", "Leave it out, or give 0."
-            )
+            raise wrong("first_batch_id is not a whole number of 0 or more", "Omit it, or give 0.")
         if partitions is not None and not 1 <= partitions <= PARTITIONS_MAX:
             raise wrong(
-                f"{partitions} partitions were asked for",
-                f"Give 1 to {PARTITIONS_MAX}, or leave it out.",
+                f"{partitions} partitions were requested",
+                f"Give 1 to {PARTITIONS_MAX}, or omit it.",
             )
 
 

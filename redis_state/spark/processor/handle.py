@@ -228,7 +228,7 @@ class Handle(pyspark_state.StatefulProcessorHandle):
             raise UsageError(
                 f"deleting state variable '{stateName}'",
                 found="the processor has declared it",
-                advice="Declare it, or delete it.",
+                advice="Either declare or delete it.",
             )
         self.store.drop(stateName)
         self.store.drop(EXPIRY_OF + stateName)
@@ -259,8 +259,10 @@ class Handle(pyspark_state.StatefulProcessorHandle):
                 "reading the timers of a processor",
                 found=f"time_mode is '{_as_spelled(self.times.mode)}', and they were set with "
                 f"'{_as_spelled(known)}'",
-                advice="Give that time mode again; or begin afresh, with a new checkpoint and "
-                "store. Nothing was changed.",
+                advice=(
+                    "Give that time mode again, or begin with a new checkpoint and store. Nothing "
+                    "was changed."
+                ),
             )
 
     def _with_timers(self, what: str) -> Timers:
@@ -296,7 +298,7 @@ class Handle(pyspark_state.StatefulProcessorHandle):
         if not isinstance(name, str) or not name or name.startswith(_INTERNAL):
             raise UsageError(
                 f"declaring {what}",
-                found="the name is empty, or begins with '$', as our own do",
+                found="the name is empty, or begins with '$', which is reserved",
                 advice="Give another name.",
             )
         found = self.store.families.get(name)
@@ -322,8 +324,8 @@ class Handle(pyspark_state.StatefulProcessorHandle):
         if self.times.mode != "processingtime":
             raise UsageError(
                 what,
-                found="a time to live goes by the processing time",
-                advice="Give time_mode='ProcessingTime', or leave ttlDurationMs out.",
+                found="a time to live uses processing time",
+                advice="Give time_mode='ProcessingTime', or omit ttlDurationMs.",
             )
         if type(duration_ms) is not int or duration_ms <= 0:
             raise UsageError(what, found="its time to live is not a positive number of ms")
@@ -403,8 +405,8 @@ def _changed(what: str, before: str, shape: VariableShape) -> UsageError:
     was = described.get("shape")
     return UsageError(
         f"declaring {what}",
-        found=f"it was a {was} and is a {shape} now"
+        found=f"it was a {was} and is now a {shape}"
         if was != shape
-        else "its key columns are not those that it was written with",
+        else "its key columns differ from those that it was written with",
         advice="Give the variable another name; deleteIfExists removes the old one.",
     )

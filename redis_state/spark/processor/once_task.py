@@ -89,7 +89,7 @@ class OnceTask:
 
         context = TaskContext.get()
         if context is None:
-            raise InternalError("running transform_with_state", found="this is no task of Spark")
+            raise InternalError("running transform_with_state", found="this is not a task of Spark")
         if context.getLocalProperty("sql.streaming.queryId"):
             raise UsageError(
                 f"running transform_with_state for store '{self.name}'",

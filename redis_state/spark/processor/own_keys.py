@@ -65,8 +65,10 @@ class OwnKeys:
         """Returns the error for keys that belong to other partitions."""
         return UsageError(
             attempted,
-            found=f"{others} of {count} keys do not belong to this partition, {self._partition} of "
-            f"{self._partitions}, but to those that their rows come to",
+            found=(
+                f"{others} of {count} keys do not belong to this partition, {self._partition} of "
+                f"{self._partitions}, but to the partitions of their rows"
+            ),
             advice="Give keys of the table's rows or of due timers. Rows of other keys come to "
             "other partitions, which read and write the state there. Nothing was changed.",
         )

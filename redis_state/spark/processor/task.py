@@ -119,8 +119,10 @@ class ProcessorTask:
         return UsageError(
             f"evaluating partition {number} of store '{self.plan.name}'",
             found=found,
-            advice="A union or coalesce behind transform_with_state gives partitions other "
-            "numbers: write repartition(…) between the two. Nothing was committed here.",
+            advice=(
+                "A union or coalesce after transform_with_state renumbers partitions: write "
+                "repartition(…) between the two. Nothing was committed here."
+            ),
         )
 
 
@@ -194,7 +196,7 @@ def _context() -> TaskContext:
 
     context = TaskContext.get()
     if context is None:
-        raise InternalError("running transform_with_state", found="this is no task of Spark")
+        raise InternalError("running transform_with_state", found="this is not a task of Spark")
     return context
 
 
@@ -216,15 +218,20 @@ def task_place(plan: StreamPlan, planned: str, frame: str) -> TaskPlace:
         raise UsageError(
             f"running transform_with_state on store '{plan.name}'",
             found="the task is not one of a streaming query's batch",
-            advice="Start the DataFrame as a query; map_partitions_with_state_store takes batches. "
-            "Over Spark Connect, foreachBatch evaluates it outside of the batch: use another sink.",
+            advice=(
+                "Start the DataFrame as a query; for batches use map_partitions_with_state_store. "
+                "Over Spark Connect, foreachBatch evaluates it outside of the batch: use another "
+                "sink."
+            ),
         )
     if not _RUN_ID.fullmatch(run_id):
         raise UsageError(
             f"running transform_with_state on store '{plan.name}'",
             found="the job group is not the one that Spark gave the run of the query",
-            advice="Leave setJobGroup out of the function of foreachBatch: the group tells the "
-            "runs of a query apart.",
+            advice=(
+                "Do not call setJobGroup in the function of foreachBatch: the group identifies "
+                "the run of a query."
+            ),
         )
     number, attempt = context.partitionId(), context.taskAttemptId()
     return TaskPlace(query_id, run_id, int(batch), number, attempt, planned, frame)

@@ -42,7 +42,7 @@ def watermark_of_plan(df: DataFrame, what: str) -> tuple[str, int]:
             found="the time mode is EventTime, and the DataFrame has no watermark"
             if not found
             else f"the columns {', '.join(name for name, _ in found)} have a watermark each",
-            advice="Call df.withWatermark for the column that timers go by, and no other.",
+            advice="Call df.withWatermark for the column that timers use, and for no other.",
         )
     count, partial = _watermarks_in(_analyzed(df))
     if count > 1 or partial:
@@ -51,9 +51,11 @@ def watermark_of_plan(df: DataFrame, what: str) -> tuple[str, int]:
             found=f"the DataFrame comes from {count} calls of withWatermark"
             if count > 1
             else "only some of the united streams have a watermark",
-            advice="Spark goes by the slowest of several watermarks, and transform_with_state has "
-            "one. Leave withWatermark out of the single streams and call it once, after the union "
-            "or join, with a delay that allows for the slowest stream.",
+            advice=(
+                "Spark uses the slowest of several watermarks, and transform_with_state has one. "
+                "Remove withWatermark from the single streams and call it once, after the union "
+                "or join, with a delay that allows for the slowest stream."
+            ),
         )
     return found[0]
 

@@ -324,7 +324,7 @@ class StreamTimeline:
         if task.refused and task.refused in text:
             self.counters["strangers refused"] += 1
             return True
-        if "the DataFrame is the one of" in text:
+        if "the DataFrame belongs to" in text:
             self.counters["kept frames refused"] += task.kept
             # A server that forgot a kept frame takes it for the batch's own, if it comes first.
             return task.kept or self.forgot

@@ -213,7 +213,7 @@ class Processors:
             try:
                 self.task(frame, partition).run()
             except UsageError as error:
-                if "the DataFrame is the one of" not in str(error):
+                if "the DataFrame belongs to" not in str(error):
                     self.wrong(f"a stale frame: {error}", "false errors")
             else:
                 self.wrong(f"a stale frame was let in, of {frame.text}", "wrong")

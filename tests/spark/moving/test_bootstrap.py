@@ -62,7 +62,7 @@ def refused_frames(query: Totals) -> list[tuple[Any, dict[str, Any], str]]:
         (number, {}, "'k' is INT, which is not safely STRING"),
         (twice, {}, r"two rows have the same key. Find them by groupBy\('k'\)"),
         (good, {"operator": 3}, r"it has no operator 3. It has: 0 \(stateStoreSave\)"),
-        ({"total": good}, {}, "has no state variables. Give one DataFrame alone"),
+        ({"total": good}, {}, "has no state variables. Give a single DataFrame"),
         ({}, {}, "has no state variables"),
         (good, {"mode": "append"}, "Give one of: replace, merge"),
         (stream, {}, "the DataFrame is a stream"),

@@ -353,7 +353,7 @@ def test_unmovable_state_is_refused_by_name(
     old = streams.checkpoint("old")
     shutil.copytree(old, streams.checkpoint("fewer"))
     shutil.rmtree(streams.checkpoint("fewer") / "state" / "0" / "1")
-    with pytest.raises(redis_state.errors.ConfigError, match="2 partitions, and its folder has 1"):
+    with pytest.raises(redis_state.errors.ConfigError, match="2 partitions, but its folder has 1"):
         mover.move("fewer", "new", REDIS)
     shutil.copytree(old, streams.checkpoint("damaged"))
     for path in (streams.checkpoint("damaged") / "state" / "0" / "0").rglob("*"):

@@ -172,7 +172,10 @@ def test_rescaled_query_equals_an_unscaled_one(
 def test_invalid_rescale_is_named(streams: Streams) -> None:
     query = Parts(streams, "counts")
     query.run("c", 1)
-    for partitions, found in ((2, "it has 2 already"), (0, "0 partitions were asked for")):
+    for partitions, found in (
+        (2, "it already has 2 partitions"),
+        (0, "0 partitions were requested"),
+    ):
         with pytest.raises(ConfigError, match=found):
             query.rescale("c", "to", partitions)
     checkpoint = streams.checkpoint("c")
@@ -184,6 +187,6 @@ def test_invalid_rescale_is_named(streams: Streams) -> None:
     with pytest.raises(ConfigError, match=r"it began with a Spark before 3\.3"):
         query.rescale("c", "to", 3)
     entry.write_text(text.replace(f'"{SHUFFLE}":"2"', f'"{SHUFFLE}":"7"'))
-    with pytest.raises(ConfigError, match="its offset log says 7 partitions, and the metadata of"):
+    with pytest.raises(ConfigError, match="its offset log has 7 partitions, but the metadata of"):
         query.rescale("c", "to", 3)
     assert not streams.checkpoint("to").exists()

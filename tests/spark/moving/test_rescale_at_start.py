@@ -117,7 +117,7 @@ def test_logs_from_before_the_rescale_are_refused(
             if number.isdecimal() and int(number) >= since:
                 kept[path] = path.read_bytes()
                 path.unlink()
-    with pytest.raises(Exception, match="its logs were taken back to batch 1, and batch 2 changed"):
+    with pytest.raises(Exception, match="its logs were set back to batch 1, but batch 2 changed"):
         rescaled.run("c", 0)
     for path, raw in kept.items():
         path.write_bytes(raw)

@@ -54,7 +54,7 @@ object Durability {
     }
     if (found.isEmpty) {
       throw new PermissionException(
-        noFile(what, s"$server does not let this user read its settings (the right 'config|get')"))
+        noFile(what, s"$server does not allow this user to read its settings (the right 'config|get')"))
     }
     if (!found.get("appendonly").contains("yes"))
       throw new ConfigException(noFile(what, s"$server has appendonly no"))
@@ -65,8 +65,8 @@ object Durability {
   }
 
   def noFile(what: String, found: String): String =
-    s"$what; the option 'durability' wants each commit on disk; $found. Set appendonly yes there, " +
-      "and before Redis 7.2 appendfsync always too; or give 'durability' without aof."
+    s"$what; the option 'durability' requires each commit on disk; $found. Set appendonly yes on " +
+      "that server, before Redis 7.2 also appendfsync always; or set 'durability' without aof."
 
   private def text(word: Any): String = word match {
     case bytes: Array[Byte] => new String(bytes, UTF_8)

@@ -155,7 +155,7 @@ final class JedisTransport(settings: ConnectionSettings, address: Address) exten
       )
     } else if (isOtherProtocol(e)) {
       new ConfigException(
-        s"what answers at $shown is not Redis: it does not speak Redis's protocol. " +
+        s"the program that listens at $shown is not Redis: it does not speak the Redis protocol. " +
           "Check host and port of the URL; if the server speaks TLS, use a rediss:// URL.",
         e
       )
@@ -175,7 +175,7 @@ final class JedisTransport(settings: ConnectionSettings, address: Address) exten
       case ReplyClass.Transient => new TransportException(message, null, isAnswer = true)
       case _ if ReplyClass.isOfDatabase(message) =>
         new ConfigException(s"$shown: the server has no database ${settings.url.database}. " +
-          "Name one that it has at the end of the URL.")
+          "Give a lower database number at the end of the URL, such as /0.")
       case _ if message.contains("wrong number of arguments for 'auth'") =>
         ServerChecks.tooOld(shown, "a version older than 6, which has no users")
       case _ if ReplyClass.wantsLogin(message) => ServerChecks.noPassword(shown)

@@ -234,7 +234,7 @@ final class RedisBackend(
       ServerNeeds.exceeded(limits, longest).map { limit =>
         new ConfigException(
           s"$what: the server closes the connection: it has $limit, and an argument has $longest " +
-            "bytes. Raise that limit there, or make the rows smaller.")
+            "bytes. Raise that limit on the server, or make the rows smaller.")
       }
     }
   }
@@ -297,10 +297,10 @@ final class RedisBackend(
     last match {
       case e: NotYetDurable =>
         new NotDurableException(
-          s"$what: the server has it, but after $tries tries it is not as durable as " +
-            s"durability=$durability asks: ${e.getMessage}. Spark runs the batch again and waits " +
-            "again. Look at INFO replication and INFO persistence there: do the replicas follow, " +
-            "does the disk keep up?",
+          s"$what: the server has the commit, but after $tries tries it is not as durable as " +
+            s"durability=$durability requires: ${e.getMessage}. Spark runs the batch again and waits " +
+            "again. Check INFO replication and INFO persistence of the server: do the replicas follow, " +
+            "and does the disk keep up?",
           e
         )
       case e if mayHaveApplied =>

@@ -64,7 +64,7 @@ object RedisUrl {
     if (text.contains('@')) {
       throw refused(
         "it holds a user name or password, which Spark would show in its UI and event log",
-        "Take the part before '@' out; give 'username' and 'password' or 'passwordFile'."
+        "Remove the part before '@'; give 'username' and 'password' or 'passwordFile'."
       )
     }
     if (Unwanted.findFirstIn(text).isDefined)
@@ -72,7 +72,7 @@ object RedisUrl {
     if (text.exists(c => c == '?' || c == '#')) {
       throw refused(
         "it has a part after '?' or '#'",
-        "Take it out; give settings as options.")
+        "Remove it; give settings as options.")
     }
     val (nodes, path) = text.drop(scheme.length + 3).span(_ != '/')
     val tls = scheme.startsWith("rediss")

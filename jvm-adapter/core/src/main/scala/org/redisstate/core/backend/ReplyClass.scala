@@ -98,13 +98,13 @@ object ReplyClass {
 
   /** Advice for replies that did not change until the deadline. */
   private val hints = Map(
-    "LOADING" -> "It loads its data: wait until it has.",
-    "BUSY" -> "A script of another program runs there: wait for it, or end it with SCRIPT KILL.",
-    "CLUSTERDOWN" -> "CLUSTER INFO there shows which slots nobody serves.",
-    "MASTERDOWN" -> "It is a replica that has lost its master: bring the master back.",
-    "READONLY" -> "It is a replica: give the address of its master.",
-    "NOREPLICAS" -> "Too few replicas follow it: bring them back, or lower min-replicas-to-write.",
-    "TRYAGAIN" -> "A slot is half moved: finish the move."
+    "LOADING" -> "The server is loading its data: wait until it is done.",
+    "BUSY" -> "A script of another program blocks the server: wait for its end, or stop it with SCRIPT KILL.",
+    "CLUSTERDOWN" -> "CLUSTER INFO on a node shows how many slots are not served.",
+    "MASTERDOWN" -> "The server is a replica that has lost its master: bring the master back.",
+    "READONLY" -> "The server is a replica: give the address of its master.",
+    "NOREPLICAS" -> "Too few replicas follow the server: bring them back, or lower min-replicas-to-write.",
+    "TRYAGAIN" -> "The migration of a slot is incomplete: finish it."
   )
 
   /** An error reply without what an old server puts before it, and without arguments; its first word says what it is. */
@@ -163,7 +163,7 @@ object ReplyClass {
   /** Returns advice for a transient reply that persists; empty if there is none. */
   def hintOf(message: String): String =
     if (message.contains(maxClients)) {
-      "Raise maxclients there, or make fewer connections: fewer executors, or a lower " +
+      "Raise maxclients on the server, or open fewer connections: fewer executors, or a lower " +
         "'connectionsMax'."
     } else hints.getOrElse(bare(message).takeWhile(_ != ' '), "")
 
@@ -177,13 +177,13 @@ object ReplyClass {
     of(message) match {
       case Full =>
         new FullException(
-          s"$found. Nothing of this attempt stays. Free memory or disk space there " +
-            "(a lower versionsToRetain helps); the query can then go on.")
+          s"$found. Nothing of this attempt was kept. Free memory or disk space on " +
+            "the server (a lower versionsToRetain helps); then the query can continue.")
       case Permission if isLogin(message) || message.startsWith("WRONGPASS") =>
         new PermissionException(s"$found. Check username and password (or passwordFile).")
       case Permission =>
-        new PermissionException(s"$found. Give the user that right; `redis-state acl` prints all " +
-          "that it needs.")
+        new PermissionException(s"$found. Give the user that right; `redis-state acl` prints all rights " +
+          "that are needed.")
       case Lacking =>
         val name = named.findFirstMatchIn(bare(message)).map(_.group(1).toUpperCase)
         lacking(what, Seq(name.getOrElse(if (command.isEmpty) UnnamedInScript else command)))
@@ -198,13 +198,13 @@ object ReplyClass {
       if (message.contains(otherType)) {
         (
           "a key is of another type than redis-state writes",
-          "Another program has written under a name of redis-state: remove that key. If it had " +
-            "state, restore the server's data from before; `redis-state doctor` names what is damaged.")
+          "Another program has overwritten a key of redis-state: remove that key. If it had " +
+            "state, restore the server's data from before; `redis-state doctor` lists the damage.")
       } else {
         (
           "a script met an entry that redis-state does not write",
-          "Restore the server's data from before the damage; `redis-state doctor` names what is " +
-            "damaged. If nothing is, report this as a defect of redis-state.")
+          "Restore the server's data from before the damage; `redis-state doctor` lists the damage. " +
+            "If it finds none, report this as a defect of redis-state.")
       }
     new FormatException(
       s"$what: $found: the server answers '${bare(message).stripSuffix(".")}'. $advice")
@@ -224,18 +224,18 @@ object ReplyClass {
       if (one) (s"the command $names: it is", "the command under its own name", "it")
       else (s"commands ($names): they are", "the commands under their own names", "them")
     new ConfigException(
-      s"$what: $at lacks $found renamed or disabled there (rename-command), or what answers is a " +
-        s"proxy or a Sentinel. Restore $them, or give the address of a server that has $it.")
+      s"$what: $at lacks $found renamed or disabled there (rename-command), or a proxy or " +
+        s"a Sentinel answers. Restore $them, or give the address of a server that has $it.")
   }
 
   private def advice(message: String): String =
     if (message.startsWith(protectedMode)) {
-      "Its protected mode takes connections from its own machine only. Set a password there, or " +
-        "set protected-mode no if only trusted machines can reach it."
+      "In protected mode the server accepts connections from its own machine only. Set a password on it, " +
+        "or set protected-mode no if only trusted machines can reach it."
     } else if (isOfDatabase(message))
       "Give /0 at the end of the URL; a cluster has no other database."
     else {
-      "A block has more bytes than its proto-max-bulk-len. Raise that limit there (512mb is the " +
-        "server's default), or make the rows smaller."
+      "A block is larger than the server's proto-max-bulk-len. Raise that limit (512mb is the " +
+        "default), or make the rows smaller."
     }
 }

@@ -137,7 +137,7 @@ private object SentinelTransport {
   /** Failure: the address lacks the commands of sentinels. */
   private final class NoSentinel(asked: Address)
       extends RuntimeException(
-        s"$asked lacks the command SENTINEL: it is no Sentinel, or the command is renamed there")
+        s"$asked lacks the command SENTINEL: it is not a Sentinel, or the command was renamed")
 
   /** Returns whether the user may not ask for the role; such a user may still read and write. */
   private def isUnnamed(message: String): Boolean = {

@@ -59,7 +59,7 @@ object ServerChecks {
 
   def noPassword(url: String): PermissionException =
     new PermissionException(
-      s"$url wants a password and none is configured. Set passwordFile (or password).")
+      s"$url requires a password and none is configured. Set passwordFile (or password).")
 
   def tooOld(url: String, found: String): ConfigException =
     new ConfigException(
@@ -79,7 +79,7 @@ object ServerChecks {
     val info = parse(text)
     if (info.get("redis_mode").contains("sentinel")) {
       throw new ConfigException(s"$Checking; $url is a Sentinel, which holds no state. Use a " +
-        "redis+sentinel:// URL, with the name of the master behind the port.")
+        "redis+sentinel:// URL, with the name of the master after the port.")
     }
     val version = info.getOrElse("redis_version", "0.0")
     val numbers = Version
@@ -88,8 +88,8 @@ object ServerChecks {
     if (isBefore(numbers, VersionMin)) throw tooOld(url, s"version $version")
     val policy = info.getOrElse("maxmemory_policy", "noeviction")
     if (policy.startsWith("allkeys")) {
-      throw new ConfigException(s"$url has maxmemory-policy $policy and would evict state. " +
-        "Set maxmemory-policy noeviction there.")
+      throw new ConfigException(s"$url has maxmemory-policy $policy and would evict state. Set " +
+        "maxmemory-policy noeviction on that server.")
     }
     if (info.get("role").contains("slave")) {
       throw new ConfigException(s"$url is a replica, which takes no writes. Give the address of " +
@@ -118,11 +118,11 @@ object ServerChecks {
   private def aboutReplicas(url: String, there: Int, wanted: Int): Option[String] =
     if (there < wanted) {
       Some(
-        s"$url has $there replicas now, and durability=replicas:$wanted waits for $wanted: " +
-          "commits fail until there are that many")
+        s"$url has $there replicas, and durability=replicas:$wanted waits for $wanted: " +
+          "commits fail until that many are connected")
     } else {
       Option.when(there > 0 && wanted == 0) {
-        s"$url has replicas and durability waits for none of them: a fail-over loses the commits " +
+        s"$url has replicas, but commits do not wait for them: a fail-over loses the commits " +
           "that the new master had not received; durability=replicas:1 prevents that"
       }
     }

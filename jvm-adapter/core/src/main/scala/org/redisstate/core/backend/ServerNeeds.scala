@@ -71,10 +71,10 @@ object ServerNeeds {
     }
     requests.map { name =>
       s"$url has $name ${settings(name)}: a block may have ${Block.RawLengthMax} bytes, and a " +
-        "commit with one above that limit fails"
+        "commit with a block above that limit fails"
     } ++ replyLimits(settings).map { limit =>
-      s"$url has $limit: an answer above that limit ends the connection, so that a large " +
-        "partition may not be read"
+      s"$url has $limit: the server closes the connection on a larger reply, so reading " +
+        "a large partition may fail"
     }
   }
 
@@ -90,12 +90,12 @@ object ServerNeeds {
     val query = number(settings, Query)
     val low = replyLimits(settings) ++
       Option.when(0 < query && query < sentBytes)(s"$Query ${settings(Query)}")
-    if (low.nonEmpty) s"It has ${low.mkString(" and ")}, which ends a connection: raise that limit."
-    else if (settings.nonEmpty) "Its log says why it closes the connection."
+    if (low.nonEmpty) s"It has ${low.mkString(" and ")}, which closes connections: raise that limit."
+    else if (settings.nonEmpty) "The server's log has the reason."
     else {
-      s"It closes the connection, as it does above $Bulk, $Query (sent: $sentBytes bytes, " +
-        s"$argumentBytes of them in one argument), $Output or $Clients: compare these limits, and " +
-        "read its log."
+      s"The server closes the connection, as it does above $Bulk, $Query (sent: $sentBytes bytes, " +
+        s"$argumentBytes of them in one argument), $Output or $Clients: compare these limits, and read " +
+        "the server's log."
     }
   }
 

@@ -166,7 +166,7 @@ final class CopySource(
   private def holders(ids: Seq[PartitionId]): Seq[(String, String, String)] =
     ids.grouped(PartitionsAtOnce).toSeq.flatMap { some =>
       val commands = some.map(id => Command("HMGET", Keys.meta(id), "r", "c", "n"))
-      backend.call(s"look who holds the partitions of checkpoint $gen", commands).map {
+      backend.call(s"look up the holders of the partitions of checkpoint $gen", commands).map {
         case fields: Seq[_] =>
           val texts = fields.map {
             case bytes: Array[Byte] => new String(bytes, UTF_8)

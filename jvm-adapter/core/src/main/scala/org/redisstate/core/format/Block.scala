@@ -41,8 +41,8 @@ object Block {
 
   /** Advice that ends the messages about damaged blocks. */
   private[core] val Advice: String =
-    " Nothing of it was used. Bring back the data of that Redis from before the damage, or go back to a batch whose " +
-      "state is whole: `redis-state doctor` names it, and the steps."
+    " Nothing of it was used. Restore the data of that Redis from before the damage, or go back to a batch whose state " +
+      "is intact: `redis-state doctor` names the batch and the steps."
 
   /** Writes the check of a block that is whole but for it. */
   private[format] def seal(ident: String, field: String, block: Array[Byte]): Array[Byte] = {

@@ -40,9 +40,9 @@ final class BlockSigner(secret: Array[Byte]) {
         Arrays.copyOfRange(value, 1, 1 + TagBytes),
         tag(segment, field, value))) {
       throw new FormatException(
-        s"field $field of ${new String(segment, US_ASCII)} has no signature by this key. " +
-          "Something other than this query's writers changed it, or 'signingKeyFile' has another " +
-          "key than theirs. Nothing of it was used.")
+        s"field $field of ${new String(segment, US_ASCII)} is not signed with this key. " +
+          "A program other than this query's writers changed it, or 'signingKeyFile' has another key " +
+          "than the writers'. Nothing of it was used.")
     }
     Arrays.copyOfRange(value, 1 + TagBytes, value.length)
   }

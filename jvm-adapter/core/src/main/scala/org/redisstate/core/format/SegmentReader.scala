@@ -16,7 +16,7 @@ final class SegmentReader(segment: Segment) {
     } else {
       if (block == null) bad("its header is missing")
       val header = Header.decode(Block.decode(segment.ident, Header.Field, block))
-      if (header.isEmpty) bad("its header holds nothing")
+      if (header.isEmpty) bad("its header is empty")
       if (segment.isSnapshot && (header.families.isEmpty || header.tombstones.nonEmpty)) {
         bad("a snapshot has no family table, or has tombstones")
       }
@@ -62,7 +62,7 @@ final class SegmentReader(segment: Segment) {
     (0 until entry.buckets).foreach(b => partNames(header, b).foreach(known(_) = known.size))
     orderedNames(header).foreach(known(_) = known.size)
     val found =
-      fields.sortBy(f => known.getOrElse(f.name, bad(s"no field ${f.name.take(40)} belongs here")))
+      fields.sortBy(f => known.getOrElse(f.name, bad(s"the field ${f.name.take(40)} does not belong here")))
         .map(f => rows(f.name, f.block))
     checkRows(found.iterator.map(_.count.toLong).sum)
     found

@@ -19,13 +19,13 @@ private[protocol] object Refusal {
             "the two was cloned. Spark runs the task again; nothing was changed.")
       case Seq("STATE_LOST", latest, _*) =>
         new StateLostException(
-          s"$what: ${behind(version)}, does not exist there: Redis has ${held(latest)}. Likely: another server or " +
+          s"$what: ${behind(version)}, does not exist: Redis has ${held(latest)}. Likely: another server or " +
             "database than before, a flush, a fail-over to a replica that lagged, a restart from an older AOF or RDB, " +
             "or eviction. Nothing was changed.")
       case Seq("VERSION_EXPIRED", floor, _*) =>
         new VersionExpiredException(
-          s"$what: version $version does not exist any more, because retention keeps no version below $floor. " +
-            "Ask for a newer one; to keep more versions from now on, raise versionsToRetain.")
+          s"$what: version $version no longer exists: retention keeps version $floor and newer ones. " +
+            "Ask for a newer version; to keep more from now on, raise versionsToRetain.")
       case Seq("FORMAT", found) if found.startsWith(Purged) =>
         purged(what, found.stripPrefix(Purged))
       case Seq("FORMAT", found) =>
@@ -37,11 +37,11 @@ private[protocol] object Refusal {
             "eviction policy does that when memory is short: give the server more memory.")
       case Seq("UNSURE", found, by) =>
         new UnavailableException(
-          s"$what: run $by goes on (it opened version $found) while this run looks at Spark's commit log. Try again.")
+          s"$what: run $by continues (it opened version $found) while this run reads Spark's commit log. Try again.")
       case Seq("REOPEN", found) =>
         new UnavailableException(
-          s"$what: the server keeps forgetting that the version was opened (it says that version $found is). " +
-            "It goes back to older data again and again: make sure that it stays up and that its " +
+          s"$what: the server keeps forgetting that the version was opened (it has version $found open). " +
+            "It returns to older data again and again: make sure that it stays up and that its " +
             "fail-overs end, then try again.")
       case other =>
         new InternalException(s"$what: the script answered '${other.mkString(" ").take(200)}'.")
@@ -70,8 +70,8 @@ private[protocol] object Refusal {
   def secondStart(what: String, by: String, batch: Long): RedisStateException =
     new FencedException(
       s"$what: batch $batch is already in Spark's commit log, and run $by holds the partition: " +
-        "the query runs twice on this checkpoint, and this is the start that lost. Nothing was " +
-        "changed; the other run goes on.")
+        "the query runs twice on this checkpoint, and this start lost. Nothing was " +
+        "changed; the other run continues.")
 
   private def fenced(
       reason: String,
@@ -79,16 +79,16 @@ private[protocol] object Refusal {
       by: String,
       id: PartitionId): String = reason match {
     case "opened" =>
-      s"version $found is open already, so this attempt was overtaken by the query itself. " +
-        "If Spark runs it again it will start from the right version; nothing was changed."
+      s"version $found is already open: another attempt of the query has overtaken this one. " +
+        "If Spark runs the task again, it starts from the right version; nothing was changed."
     case "pinned" =>
-      "the query went on with another attempt's version than the one that this task read. " +
+      "the query continued from the version of another attempt, not from the one that this task read. " +
         "Spark runs the task again; nothing was changed."
     case "epoch" =>
       s"run $by of the query holds $id (epoch $found). This run is over; nothing was changed."
     case "unregistered" =>
       "this run was not registered by its driver, and continues neither from the opened version " +
-        s"($found) nor from what was committed after it. Set " +
+        s"($found) nor from a commit after it. Set " +
         "spark.sql.streaming.streamingQueryListeners as redis_state.configure does and start the " +
         "query again."
     case _ =>

@@ -51,7 +51,7 @@ final class RunRegistry(backend: RedisBackend, prefix: String, gen: String) {
     val places = fields().keys.filter(_.startsWith(OperatorPrefix)).toSeq
     if (places.nonEmpty) {
       val pairs = places.flatMap(name => Seq(MovedPrefix + name.drop(OperatorPrefix.length), to))
-      put(s"say that checkpoint $gen has moved", "", pairs)
+      put(s"record that checkpoint $gen has moved", "", pairs)
     }
   }
 
@@ -117,7 +117,7 @@ final class RunRegistry(backend: RedisBackend, prefix: String, gen: String) {
   def alive(runId: String, copied: Option[Long] = None): Unit = {
     val args = runId +: copied.map(_.toString).toSeq
     backend.script(
-      s"say that run $runId lives",
+      s"report run $runId as alive",
       Script.Alive,
       Seq(query),
       args.map(Command.bytes))
@@ -180,7 +180,7 @@ final class RunRegistry(backend: RedisBackend, prefix: String, gen: String) {
    * grow with the number of queries that ever ran.
    */
   private def forgetSomeOfTheGone(): Unit = {
-    val what = "tidy the list of checkpoints"
+    val what = "clean up the list of checkpoints"
     val list = Keys.checkpoints(prefix)
     val probed = backend.call(what, Seq(Command("HRANDFIELD", list, ProbesMax.toString))).head
     val fields = probed match {
@@ -232,7 +232,7 @@ final class RunRegistry(backend: RedisBackend, prefix: String, gen: String) {
 
   /** The checkpoint's marker file is there; said before anything is written under the gen. */
   def noteMarker(): Unit = {
-    val what = s"note the marker of checkpoint $gen"
+    val what = s"record the marker of checkpoint $gen"
     put(what, "", Seq(MarkerField, "1"))
   }
 

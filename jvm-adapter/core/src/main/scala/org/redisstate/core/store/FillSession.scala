@@ -158,9 +158,9 @@ final class FillSession private[store] (
   }
 
   private def lostBlocks = new UnavailableException(
-    s"commit version ${pin.version} of ${client.id}: the server has other blocks than it was sent. It lost some, in a " +
-      "fail-over, a restart or by eviction, or an earlier attempt had left some. Nothing was committed, and all of them " +
-      "were removed. Run it again; if it ends so again, set maxmemory-policy to noeviction.")
+    s"commit version ${pin.version} of ${client.id}: the blocks on the server are not those that were sent. It lost some " +
+      "in a fail-over, a restart or by eviction, or an earlier attempt had left some. Nothing was committed, and " +
+      "all blocks were removed. Try again; if the error persists, set maxmemory-policy to noeviction.")
 
   private def refuse(what: String): Nothing =
     throw new InternalException(

@@ -236,7 +236,7 @@ private[store] object LocalVersion {
           case e: SegmentGone =>
             throw new UnavailableException(
               s"scan version ${version.pin.version}: ${e.segment.ident} was replaced while its rows were " +
-                "read, and they were not all in memory. Spark runs the task again. Where that " +
+                "read, and they were not all in memory. Spark runs the task again. If this " +
                 "happens often, give the executor a larger localMemory.")
         }
       }

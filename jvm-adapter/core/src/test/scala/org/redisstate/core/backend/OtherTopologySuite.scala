@@ -51,7 +51,7 @@ final class OtherTopologySuite extends AnyFunSuite {
     Using.Manager { use =>
       val server = use(new RedisServerProcess)
       val sentinel = use(new RedisSentinelProcess("state", server.port))
-      assert(failure(s"redis+sentinel://127.0.0.1:${server.port}/state").contains("no Sentinel"))
+      assert(failure(s"redis+sentinel://127.0.0.1:${server.port}/state").contains("not a Sentinel"))
       val both = s"redis+sentinel://127.0.0.1:${server.port},127.0.0.1:${sentinel.port}/state"
       assert(use(connect(both)).call("read", Seq(Command("GET", Key))) == Seq(null))
     }.get

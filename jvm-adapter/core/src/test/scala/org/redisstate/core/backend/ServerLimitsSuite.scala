@@ -24,7 +24,7 @@ class ServerLimitsSuite extends AnyFunSuite {
           val e = failure(server, user = login, clock = clock)(_.call("greet", Seq(Ping)))
           assert(e.isInstanceOf[UnavailableException], e)
           assert(e.asInstanceOf[UnavailableException].isAnswered)
-          assert(e.getMessage.contains("max number of clients reached. Raise maxclients there"))
+          assert(e.getMessage.contains("max number of clients reached. Raise maxclients on the server"))
           assert(!e.getMessage.contains("Check that the server runs"))
           assert(clock.nowMs >= DeadlineMs)
           val commit = failure(server, user = login)(_.transaction("commit", Seq(Set("1"))))
@@ -125,7 +125,7 @@ class ServerLimitsSuite extends AnyFunSuite {
     }
   }
 
-  test("a large request without a login wants a password") {
+  test("a large request without a login requires a password") {
     Using.resource(new RedisServerProcess("--requirepass", "geheim")) { server =>
       val sent = Seq(
         Command("EVALSHA", Seq.fill(20)("x"): _*),
@@ -134,7 +134,7 @@ class ServerLimitsSuite extends AnyFunSuite {
         val e = failure(server)(_.call("try", Seq(one)))
         assert(e.isInstanceOf[PermissionException], e)
         assert(failure(server, checks = true)(_.call("try", Seq(one))).getMessage.contains(
-          "wants a password"))
+          "requires a password"))
       }
     }
   }

@@ -228,8 +228,8 @@ class FillSuite extends AnyFunSuite with BeforeAndAfterAll {
       staged(p).foreach(name => p.raw.del(base + name))
       val e = intercept[UnavailableException](session.commit())
       assert(
-        e.getMessage.contains("the server has other blocks") && e.getMessage.contains(
-          "Run it again"))
+        e.getMessage.contains("the blocks on the server are not those") && e.getMessage.contains(
+          "Try again"))
       session.abort()
       intercept[StateLostException](p.store("a").open(1))
     }

@@ -27,7 +27,7 @@ class SignedBlocksSuite extends AnyFunSuite {
       assert(unaware.getMessage.contains("it is signed: give the key in 'signingKeyFile'"))
       val other = Some(new BlockSigner(new Array[Byte](32)))
       val wrong = intercept[FormatException](valueOf(open(partition, other)))
-      assert(wrong.getMessage.contains("no signature by this key"))
+      assert(wrong.getMessage.contains("not signed with this key"))
     }
   }
 
@@ -49,7 +49,7 @@ class SignedBlocksSuite extends AnyFunSuite {
       Seq(flipped, value.drop(17), second._3).foreach { bad =>
         raw.hset(key, field, bad)
         val failure = intercept[FormatException](valueOf(open(partition, signer)))
-        assert(failure.getMessage.contains("no signature by this key"))
+        assert(failure.getMessage.contains("not signed with this key"))
       }
       raw.hset(key, field, value)
       assert(valueOf(open(partition, signer)) == "2")

@@ -29,7 +29,7 @@ private[store] object Background {
         try work
         catch {
           case e: Exception =>
-            log.warn(s"$what failed; the next user of the data does it itself", e)
+            log.warn(s"$what failed; the next reader of the data repeats it", e)
         }
     })
     ()

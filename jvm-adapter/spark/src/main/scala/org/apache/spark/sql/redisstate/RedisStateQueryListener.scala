@@ -84,7 +84,7 @@ class RedisStateQueryListener extends StreamingQueryListener with Logging {
     try Option(undecided.get(run)).foreach(isDecided => if (isDecided()) undecided.remove(run))
     catch {
       case NonFatal(e) =>
-        logWarning(s"No file says yet that run $run changed the number of partitions", e)
+        logWarning(s"The change of the number of partitions by run $run is not recorded in a file yet", e)
     }
 
   /** Listeners behind this one find the figures in the progress. What is for show alone stops nothing else. */
@@ -130,7 +130,7 @@ class RedisStateQueryListener extends StreamingQueryListener with Logging {
         case Some(other) =>
           logWarning(
             s"Query ${event.id} does NOT keep its state in Redis: its checkpoint $checkpoint was made with the " +
-              s"provider $other, and Spark keeps to that. To move its state to Redis, start it once with " +
+              s"provider $other, and Spark stays with that provider. To move its state to Redis, start it once with " +
               s"${RedisStateConf.Prefix}adopt=true, or use `redis-state migrate`.")
         case None if stateful && StartRefused.isPossible =>
           orRefused(query, event) {
@@ -230,7 +230,7 @@ class RedisStateQueryListener extends StreamingQueryListener with Logging {
     new RunRegistry(backend, conf.keyPrefix, gen).othersOfFolder(pathHash).foreach { older =>
       logWarning(
         s"Redis still holds the state of an older checkpoint of the folder $checkpoint, which " +
-          "was deleted and created again. If nobody needs it, free its memory: redis-state purge " +
+          "was deleted and created again. If it is no longer needed, free its memory: redis-state purge " +
           s"--gen $older")
     }
 
@@ -246,8 +246,8 @@ class RedisStateQueryListener extends StreamingQueryListener with Logging {
       if (conf.copyEveryBatches * 2 > sqlConf.minBatchesToRetain) {
         logWarning(
           s"Query ${event.id}: copyEveryBatches=${conf.copyEveryBatches} is above half of " +
-            s"${SQLConf.MIN_BATCHES_TO_RETAIN.key}=${sqlConf.minBatchesToRetain}: Spark may have dropped from its logs what a " +
-            "copy has to go on from. Raise the latter.")
+            s"${SQLConf.MIN_BATCHES_TO_RETAIN.key}=${sqlConf.minBatchesToRetain}: Spark may have dropped the log entries that " +
+            "a restart from a copy needs. Raise the latter.")
       }
       copiers.put(event.runId, new StateCopier(event.runId, gen, checkpoint, hadoopConf, conf))
     }

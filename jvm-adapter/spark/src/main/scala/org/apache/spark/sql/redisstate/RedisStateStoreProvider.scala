@@ -136,7 +136,7 @@ class RedisStateStoreProvider
           throw StoreErrors.cannotLoad(
             id,
             new UnavailableException(
-              s"open version $version of $id: the version that this task read was replaced meanwhile. Spark runs it again."))
+              s"open version $version of $id: the version that this task read was replaced meanwhile. Spark runs the task again."))
         }
         writeStore(opened, forceSnapshotOnCommit, stateStoreCkptId)
       case _ => getStore(version, stateStoreCkptId, forceSnapshotOnCommit, loadEmpty = false)

@@ -90,8 +90,8 @@ private[redisstate] final class CheckpointIdentity(file: MarkerFile, claims: Gen
       throw new FencedException(
         s"write the state of a checkpoint as gen $gen: its marker file ${MarkerFile.Name} has gen " +
           s"${marker.gen}, because another run of the query made it since this task opened the state. Nothing was " +
-          "written. When Spark runs the task again, it goes on under that gen if its run is the " +
-          "living one; any other run is over.")
+          "written. When Spark runs the task again, it continues under that gen if its run is still " +
+          "the newest; any other run is over.")
     }
     if (marker.pathHash != file.pathHash && adoptMoved) file.adopt()
   }

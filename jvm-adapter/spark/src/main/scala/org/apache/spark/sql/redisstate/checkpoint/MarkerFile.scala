@@ -174,8 +174,8 @@ private[redisstate] final class MarkerFile(
   def missing(attempted: String): MarkerMissingException = new MarkerMissingException(
     s"$attempted the state in $stateRoot: the marker file $Name does not exist. " +
       "Nothing was changed, and the state in Redis is untouched. If the file was deleted, or the folder was copied " +
-      "in part, bring the whole checkpoint folder back from a backup. If the checkpoint was made with another " +
-      "provider, Spark keeps to that: start the query with a new checkpointLocation.")
+      "in part, restore the whole checkpoint folder from a backup. If the checkpoint was made with another " +
+      "provider, Spark stays with that provider: start the query with a new checkpointLocation.")
 
   private def moved: CheckpointMovedException = new CheckpointMovedException(
     s"open the state in $stateRoot: the checkpoint was made under another path, so it was " +
@@ -205,7 +205,7 @@ private[redisstate] final class MarkerFile(
   }
 
   private def otherCheckpoint(first: Marker, other: Marker) = new FormatException(
-    s"the marker file $Name in $stateRoot is of gen ${first.gen}, and a file $Name.<number> beside it of gen " +
+    s"the marker file $Name in $stateRoot is of gen ${first.gen}, and a file $Name.<number> in the same folder of gen " +
       s"${other.gen}: they belong to two checkpoints. Delete the files $Name.<number> if the first one is right.")
 
   /** Returns the announced change that the offset log has. */
@@ -214,8 +214,8 @@ private[redisstate] final class MarkerFile(
       val entry = new OnceFile(new Path(root.getParent, s"${QueryLogs.Offsets}/$batch"), hadoopConf)
       entry.read().flatMap(bytes => genIn(new String(bytes, UTF_8), batch)).map { gen =>
         announced.find(_.gen == gen).getOrElse(throw new FormatException(
-          s"batch $batch in the offset log beside $stateRoot goes on with the gen $gen, and no marker file names it. " +
-            s"Bring the files $Name.<number> back from a backup."))
+          s"batch $batch in the offset log beside $stateRoot continues with the gen $gen, which no marker file names. " +
+            s"Restore the files $Name.<number> from a backup."))
       }
     }.headOption
 
@@ -223,7 +223,7 @@ private[redisstate] final class MarkerFile(
     implicit val formats: DefaultFormats.type = DefaultFormats
     Try(parse(entry.linesIterator.drop(1).next()): JValue).toOption
       .getOrElse(throw new FormatException(
-        s"batch $batch in the offset log beside $stateRoot cannot be read. Bring the file back from a backup."))
+        s"batch $batch in the offset log beside $stateRoot cannot be read. Restore the file from a backup."))
       .\("conf").\(GenConf).extractOpt[String]
   }
 

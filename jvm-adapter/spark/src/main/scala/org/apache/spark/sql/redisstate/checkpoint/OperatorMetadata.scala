@@ -27,7 +27,7 @@ private[redisstate] object OperatorMetadata {
     val file = newest.fold(new Path(folder, "metadata"))(at => new Path(folder, s"v2/$at"))
     val text = TextFile.read(file, hadoopConf).getOrElse(throw new ConfigException(
       s"move the state of operator ${operator.getName}: Spark wrote no metadata of it, so the checkpoint was made " +
-        "before Spark 3.5. Run one batch with a newer Spark and the provider that it has now, then move. Nothing " +
+        "before Spark 3.5. Run one batch with a newer Spark and the present provider, then move the state. Nothing " +
         "was changed."))
     try file -> parse(text.substring(text.indexOf('\n') + 1))
     catch { case NonFatal(e) => throw unreadable(file, e) }
@@ -43,7 +43,7 @@ private[redisstate] object OperatorMetadata {
   }
 
   def unreadable(file: Path, cause: Throwable): FormatException = new FormatException(
-    s"read $file: it is missing, cut off, or not what Spark writes. Bring the file back from a backup. Nothing was " +
+    s"read $file: it is missing, cut off, or not written by Spark. Restore the file from a backup. Nothing was " +
       "changed.",
     cause)
 }

@@ -101,9 +101,9 @@ private[redisstate] final class QueryEntry private (
     moved.foreach { to =>
       misled = true
       throw new FencedException(
-        s"write $id: its checkpoint has another number of partitions since, as gen $to, and this task has opened the partitions of " +
-          "before. Either its run is over, or its file system still shows older marker files. Nothing was written. When Spark runs " +
-          "the task again, it looks at the files anew.")
+        s"write $id: the number of partitions of its checkpoint has changed since (gen $to), and this task opened the previous " +
+          "partitions. Either its run is over, or its file system still shows older marker files. Nothing was written. When Spark runs " +
+          "the task again, the task reads the files again.")
     }
     val run = known.getOrElse(
       registry.register(

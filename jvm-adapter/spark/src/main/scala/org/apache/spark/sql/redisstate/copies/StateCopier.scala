@@ -112,8 +112,8 @@ private[redisstate] final class StateCopier(
         val parts = source.parts(RegisteredStores.of(gen, query), runId.toString, version)
         if (parts.isEmpty && copies.hasAny) {
           throw new UnavailableException(
-            s"copy version $version of $checkpoint: the registry in Redis lists no store of it any more, though there were " +
-              "some. Start the query again, which enters them anew; then look why keys are gone from that Redis.")
+            s"copy version $version of $checkpoint: the registry in Redis no longer lists the stores of this checkpoint. Start " +
+              "the query again, which registers them again; then find out why keys are missing from that Redis.")
         }
         if (parts.nonEmpty) {
           copies.write(CopyHead(gen, version, runId.toString, offsets, query), source, parts)
@@ -131,7 +131,7 @@ private[redisstate] final class StateCopier(
   private def tell(registry: RunRegistry, version: Long): Unit =
     try registry.alive(runId.toString, copied = Some(version))
     catch {
-      case NonFatal(e) => logWarning(s"It could not be noted that version $version was copied", e)
+      case NonFatal(e) => logWarning(s"The copy of version $version could not be recorded", e)
     }
 }
 

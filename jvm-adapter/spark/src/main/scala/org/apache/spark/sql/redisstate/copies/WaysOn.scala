@@ -35,8 +35,8 @@ private[redisstate] object WaysOn {
       if (!hasCopies) ""
       else
         s" The checkpoint has a copy of the state: `redis-state restore $place --yes${options(conf)}` brings it back."
-    s"Keep the checkpoint folder. Run `redis-state doctor $place${options(conf)}`: it changes nothing, and says from " +
-      s"which batch the query can go on, and how.$restore Or bring back the data of that Redis, and start the query again."
+    s"Keep the checkpoint folder. Run `redis-state doctor $place${options(conf)}`: it changes nothing, and prints from " +
+      s"which batch the query can continue, and how.$restore Or restore the data of that Redis, and start the query again."
   }
 
   /**

@@ -104,7 +104,7 @@ private[redisstate] object StoreErrors {
   def keyWithoutTime(name: String): Throwable =
     new FormatException(
       s"the column family '$name' is described without the event time of its keys, as an earlier redis-state did for Spark's join " +
-        "state format 4, so its keys cannot be read. Let the query run one batch, and read the version that it commits.")
+        "state format 4, so its keys cannot be read. Run one batch of the query, then read the version that it commits.")
 
   /** A task was opening a version when Spark closed the provider. */
   def unloaded(id: StateStoreId, version: Long): RedisStateException = new UnavailableException(

@@ -234,7 +234,7 @@ private[redisstate] object ExecutorRegistry extends Logging {
     val shown = newest(shared)
     attempt("report the instances")(report(shared, shown.filterNot(_.isLost)))
     shown.filterNot(_.isLost).flatMap(_.quota).distinct.foreach(quota =>
-      attempt("look how large the state is")(quota.watch()))
+      attempt("measure the state")(quota.watch()))
     // A run that came later, here or elsewhere, may keep the state for good.
     val ephemeral = shown.filter(i => i.keepMs > 0 && !i.isLost)
     ephemeral.foreach(i => attempt(s"renew ${i.id}")(i.client.renew()))

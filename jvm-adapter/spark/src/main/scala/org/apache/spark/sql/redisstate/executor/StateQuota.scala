@@ -68,7 +68,7 @@ private[redisstate] final class StateQuota(
       refuseAt(
         now,
         what,
-        "The batch was not begun; the state is whole. Raise the limit, keep fewer versions (versionsToRetain), or remove " +
+        "The batch was not started; the state is intact. Raise the limit, keep fewer versions (versionsToRetain), or remove " +
           "state, then start the query again."
       )
     }
@@ -154,7 +154,7 @@ private[redisstate] final class StateQuota(
 
   private def write(entries: Map[String, SizeEntry]): Unit = {
     val words = entries.toSeq.flatMap { case (of, entry) => Seq(of, encode(entry)) }
-    backend.call("note the sizes of states", Seq(Command("HSET", Keys.sizes(prefix) +: words: _*)))
+    backend.call("record the sizes of states", Seq(Command("HSET", Keys.sizes(prefix) +: words: _*)))
     ()
   }
 }

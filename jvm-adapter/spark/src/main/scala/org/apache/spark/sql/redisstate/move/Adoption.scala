@@ -46,8 +46,8 @@ private[redisstate] final class Adoption(
       case e: RedisStateException => throw e
       case e: Exception =>
         throw new InternalException(
-          s"adopt the state of $folder: ${e.getMessage} The checkpoint is as it was: without the option adopt the query goes on " +
-            "with its old provider.",
+          s"adopt the state of $folder: ${e.getMessage} The checkpoint is unchanged: without the option adopt the query continues with " +
+            "its old provider.",
           e)
     }
 

@@ -271,7 +271,7 @@ final class CheckpointMove(
     if (!TextFile.read(new Path(target, Record), hadoopConf).flatMap(fieldsOf)
         .exists(_ \ "id" == JString(own))) {
       throw stopped(
-        "another call of the same move began in the new folder meanwhile. Let that one end, " +
+        "another call of the same move started in the new folder meanwhile. Wait until that call ends, " +
           "or stop it and begin again")
     }
 
@@ -279,12 +279,12 @@ final class CheckpointMove(
     if (!QueryLogs.batches(source, QueryLogs.Offsets, hadoopConf).maxOption
         .contains(checkpoint.batch)) {
       throw stopped(
-        "its query planned a further batch meanwhile. Stop it, delete the new folder and begin again")
+        "its query planned a further batch meanwhile. Stop the query, delete the new folder and begin again")
     }
 
   /** After something was written, and before the new folder is a checkpoint. */
   private def stopped(why: String) = new ConfigException(
-    s"move the state of $source to $target: $why. The old folder is as it was, and no query starts from the new one.")
+    s"move the state of $source to $target: $why. The old folder is unchanged, and no query starts from the new one.")
 
   /** Removes the scratch folders of tasks whose executor was killed. */
   private def removeScratch(): Unit =

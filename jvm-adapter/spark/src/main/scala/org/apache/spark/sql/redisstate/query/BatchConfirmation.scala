@@ -114,7 +114,7 @@ private[redisstate] final class BatchConfirmation(
     } catch {
       case NonFatal(e) =>
         logWarning(
-          s"Live readers do not see batch $batch of $checkpoint before the next batch begins; the state itself is safe",
+          s"Live readers see batch $batch of $checkpoint only after the next batch begins; the state itself is safe",
           e)
     }
   }

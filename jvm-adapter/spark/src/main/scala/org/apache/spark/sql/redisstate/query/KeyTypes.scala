@@ -27,8 +27,8 @@ private[redisstate] object KeyTypes {
       (path, collated) <- part(column.name, column.dataType)
     } throw new ConfigException(
       s"group by the column '${column.name}': its type at $path is ${collated.sql}, whose equal values may differ in bytes, and the " +
-        "state would have a row for each form of a text. Nothing was changed. Group by a text whose bytes are alike where the values are " +
-        "equal, such as collate(lower(...), 'UTF8_BINARY'), or by cast(... as string), as a checkpoint that is there does.")
+        "state would have a row for each form of a text. Nothing was changed. Group by a text whose bytes are the same for equal " +
+        "values, such as collate(lower(...), 'UTF8_BINARY'). To continue an existing checkpoint, group by cast(... as string).")
 
   /**
    * Returns the grouping columns: Scala's processors name them, Python's take the first ones of the

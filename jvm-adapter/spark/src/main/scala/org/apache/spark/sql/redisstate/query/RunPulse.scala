@@ -55,7 +55,7 @@ private[redisstate] final class RunPulse(
     try of.watch()
     catch {
       case NonFatal(e) =>
-        logWarning(s"It could not be seen how large the state of run $runId is", e)
+        logWarning(s"The state of run $runId could not be measured", e)
     }
 
   private def tell(): Unit =
@@ -65,7 +65,7 @@ private[redisstate] final class RunPulse(
       finally ExecutorRegistry.release(conf.connection)
     } catch {
       case NonFatal(e) =>
-        logWarning(s"It could not be noted that run $runId lives; no state depends on it", e)
+        logWarning(s"Run $runId could not be reported as alive; no state depends on the report", e)
     }
 
   def stop(): Unit = {

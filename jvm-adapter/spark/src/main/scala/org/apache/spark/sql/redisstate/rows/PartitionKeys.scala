@@ -75,8 +75,8 @@ private[redisstate] object PartitionKeys {
       variables: Map[String, String]): PartitionKeys = {
     def unknown =
       new ConfigException(
-        s"the number of partitions of the operator '$operator' cannot be changed: how Spark spreads the rows of its store '$store', " +
-          s"family '$family', over partitions is not known here. Nothing was changed. Start a new checkpoint.")
+        s"the number of partitions of the operator '$operator' cannot be changed: redis-state does not know how Spark distributes the rows " +
+          s"of its store '$store', family '$family', over partitions. Nothing was changed. Start a new checkpoint.")
     def isMap(variable: String) = variables.getOrElse(variable, throw unknown) == MapState
     operator match {
       case "globalLimit" => PartitionKeys(Nil)

@@ -36,7 +36,7 @@ class StateCopierSuite extends AnyFunSuite {
       Files.createDirectories(copy)
       Files.writeString(copy.resolve("manifest"), "\n{\"version\": 1, \"offsets\": \"other\"}")
       val e = intercept[UnavailableException](copier.copy(1))
-      assert(e.getMessage.contains("the registry in Redis lists no store"))
+      assert(e.getMessage.contains("the registry in Redis no longer lists the stores"))
       assert(Files.exists(copy))
     }
   }

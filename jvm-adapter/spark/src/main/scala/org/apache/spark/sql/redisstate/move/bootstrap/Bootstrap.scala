@@ -150,7 +150,7 @@ object Bootstrap {
     if (!checkpoint.conf.get(SQLConf.STATEFUL_OPERATOR_USE_STRICT_DISTRIBUTION.key)
         .contains("true")) {
       throw refused(
-        "it began with a Spark before 3.3, so which row belongs to which partition cannot be told. Start a new " +
+        "it began with a Spark before 3.3, so the partition of a row cannot be determined. Start a new " +
           "checkpoint.")
     }
     val known = FamilyColumns.of(spec, checkpoint.conf)
@@ -158,7 +158,7 @@ object Bootstrap {
     val unknown = own.frames.keySet -- names
     if (own.frames.isEmpty || unknown.nonEmpty) {
       throw refused(
-        if (names == Seq("")) s"$spec has no state variables. Give one DataFrame alone."
+        if (names == Seq("")) s"$spec has no state variables. Give a single DataFrame."
         else if (unknown == Set("")) s"$spec has the state variables ${names.mkString(
             ", ")}. Give rows for each by its name."
         else

@@ -102,7 +102,7 @@ private[redisstate] object FamilyColumns {
       case name if Plain(name) => Seq(Right(ofOperator(spec, name == Aggregation)))
       case "symmetricHashJoin" => Seq(none(
           "",
-          "a join keeps the rows of both sides under indexes of its own. Start it anew on both inputs"))
+          "a join keeps the rows of both sides under indexes of its own. Start it again on both inputs"))
       case _ => Seq(none("", "how its state is built is not documented"))
     }
   }

@@ -66,7 +66,7 @@ private[redisstate] final class GivenRows private (
       val list = row.getArray(0)
       if (list.numElements() == 0) throw GivenRows.refused(
         columns,
-        s"a list in the column '$name' is empty, and Spark keeps no empty list. Leave such rows out.")
+        s"a list in the column '$name' is empty, and Spark keeps no empty list. Omit such rows.")
       val parts = Array.tabulate(list.numElements()) { i =>
         val one = project(element(list, i))
         refuseNull(nulls(one).map(within => s"$name: $within"))
@@ -77,7 +77,7 @@ private[redisstate] final class GivenRows private (
   }
 
   private def refuseNull(column: Option[String]): Unit = column.foreach { name =>
-    throw GivenRows.refused(columns, s"$name is null in a row, and the state has no nulls there.")
+    throw GivenRows.refused(columns, s"$name is null in a row, but the state allows no null there.")
   }
 }
 
@@ -91,7 +91,7 @@ private[redisstate] object GivenRows {
     val problems = Seq(
       "missing" -> wanted.fieldNames.diff(frame.fieldNames),
       "not of the state" -> frame.fieldNames.distinct.diff(wanted.fieldNames),
-      "there twice" -> twice.distinct
+      "given twice" -> twice.distinct
     ).collect {
       case (what, names) if names.nonEmpty => s"${names.mkString("'", "', '", "'")} $what"
     }

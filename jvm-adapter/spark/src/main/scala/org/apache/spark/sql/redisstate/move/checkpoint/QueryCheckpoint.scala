@@ -129,13 +129,13 @@ private[redisstate] object QueryCheckpoint {
     val planned = QueryLogs.batches(folder, QueryLogs.Offsets, hadoopConf)
     val done = QueryLogs.batches(folder, QueryLogs.Commits, hadoopConf)
     val batch = planned.maxOption.getOrElse(throw new ConfigException(
-      s"move the state of $folder: it has no batch in its offset log, so it is no checkpoint of a query, or the " +
+      s"move the state of $folder: it has no batch in its offset log, so it is not the checkpoint of a query, or the " +
         "query never ran. Check the path. Nothing was changed."))
     if (!done.maxOption.contains(batch)) {
       throw new ConfigException(
         s"move the state of $folder: batch $batch is planned but not committed, so its state is not complete. " +
-          "Start the query once with the provider that it has now, let the batch end, stop the query, and move " +
-          "then. Nothing was changed.")
+          "Start the query once with its present provider, wait until the batch ends, stop the query, and then move the " +
+          "state. Nothing was changed.")
     }
     at(folder, batch, hadoopConf)
   }
@@ -164,8 +164,8 @@ private[redisstate] object QueryCheckpoint {
   def checkEmptyBatch(stores: Seq[StoreSpec], attempted: String, instead: String): Unit =
     stores.find(_.operatorName == "globalLimit").foreach { limit =>
       throw new ConfigException(
-        s"$attempted: the query has a limit (operator ${limit.operator}), and Spark cannot run it in the batch without new data that " +
-          s"this needs. Nothing was changed. $instead")
+        s"$attempted: the query has a limit (operator ${limit.operator}), and Spark cannot run such a query in a batch without " +
+          s"new data, which this step needs. Nothing was changed. $instead")
     }
 
   /** Number of partitions in an entry of the offset log. */
@@ -175,7 +175,7 @@ private[redisstate] object QueryCheckpoint {
   private def queryId(folder: Path, hadoopConf: Configuration): String = {
     val file = new Path(folder, "metadata")
     val text = TextFile.read(file, hadoopConf).getOrElse(throw new ConfigException(
-      s"move the state of $folder: it has no file metadata, so it is no checkpoint of a query. Check the path. " +
+      s"move the state of $folder: it has no file metadata, so it is not the checkpoint of a query. Check the path. " +
         "Nothing was changed."))
     try ((parse(text): JValue) \ "id").extract[String]
     catch { case NonFatal(e) => throw unreadable(file, e) }
@@ -188,7 +188,7 @@ private[redisstate] object QueryCheckpoint {
     } catch { case NonFatal(e) => throw unreadable(file, e) }
 
   private def unreadable(file: Path, cause: Throwable) = new FormatException(
-    s"read $file: it is cut off, or not what Spark writes. Bring the file back from a backup. Nothing was changed.",
+    s"read $file: it is cut off, or not written by Spark. Restore the file from a backup. Nothing was changed.",
     cause)
 
   def merged(metadata: JObject, more: JObject): JObject =

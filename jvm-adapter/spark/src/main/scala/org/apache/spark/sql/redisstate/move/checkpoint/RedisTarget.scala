@@ -77,8 +77,8 @@ private[redisstate] object RedisTarget {
         inGen(side, conf, hadoopConf) { (backend, gen) =>
           new StateQuota(backend, conf.keyPrefix, gen, conf.quota).checkNow(
             s"move state to ${side.stateRoot}",
-            "The query was not switched: it goes on as before. Raise the limit or remove state of other queries, then do " +
-              "the same again: what was moved is kept."
+            "The query was not switched: it continues as before. Raise the limit or remove state of other queries, then try " +
+              "again: the state moved so far is kept."
           )
         }: Unit
       }

@@ -35,7 +35,8 @@ private[redisstate] object StateCatalog {
     val operators = numbered(checkpoint.stateRoot, hadoopConf)
     if (operators.isEmpty) {
       throw new ConfigException(
-        s"move the state of ${checkpoint.folder}: its query has no state of Spark's operators. What Python stores keep is not of this folder. Nothing was changed.")
+        s"move the state of ${checkpoint.folder}: its query has no state of Spark's operators. " +
+          "The state of Python stores is not part of this folder. Nothing was changed.")
     }
     operators.flatMap(operator => storesOf(checkpoint, operator, hadoopConf))
   }
@@ -135,9 +136,9 @@ private[redisstate] object StateCatalog {
     val found = numbered(operator, hadoopConf)
     if (found != (0L until store.partitions.toLong)) {
       throw new ConfigException(
-        s"move the state of $operator: its metadata says ${store.partitions} partitions, and its folder has " +
+        s"move the state of $operator: its metadata has ${store.partitions} partitions, but its folder has " +
           s"${if (found.isEmpty) "none" else s"${found.size}, the last one is ${found.last}"}. The checkpoint was copied in part, " +
-          "or files of another query are in it. Bring the whole folder back from a backup. Nothing was changed.")
+          "or files of another query are in it. Restore the whole folder from a backup. Nothing was changed.")
     }
   }
 }

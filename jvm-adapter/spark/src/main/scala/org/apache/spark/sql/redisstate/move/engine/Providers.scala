@@ -30,7 +30,7 @@ private[redisstate] object Providers {
             provider,
             s"$store has column families, which this provider does not have. Move to RocksDB.")
         }
-      case other => throw refused(other, "it is not one that redis-state knows how to write.")
+      case other => throw refused(other, "redis-state cannot write the state of this provider.")
     }
 
   private def refused(provider: String, why: String) = new ConfigException(

@@ -292,9 +292,9 @@ object StateEngine {
   private def checkEqual(moved: MovedStore): Unit =
     if (moved.source != moved.target) {
       throw new FormatException(
-        s"move ${moved.spec}: ${moved.source.rows} rows with the digest ${moved.source.text} were read, and " +
-          s"${moved.target.rows} with ${moved.target.text} can be read where they were written. The query was not " +
-          "switched: it goes on as before. Please report this.")
+        s"move ${moved.spec}: ${moved.source.rows} rows with the digest ${moved.source.text} were read, but " +
+          s"the written state has ${moved.target.rows} rows with ${moved.target.text}. The query was not " +
+          "switched: it continues as before. Please report this.")
     }
 
   private def copyPartition(
@@ -392,9 +392,9 @@ object StateEngine {
     }
 
   private def otherMove(spec: StoreSpec, partition: Int) = new ConfigException(
-    s"move $spec: partition $partition is there already with other rows, so an earlier move was of " +
-      "another state. Nothing was changed. Remove what it left: `redis-state purge --now` with the gen that the file " +
-      "state/_redis_state of the target's folder names, then that file (for a new folder: the whole folder). Then " +
+    s"move $spec: partition $partition already exists with other rows, so an earlier move was of another " +
+      "state. Nothing was changed. Remove its remains: run `redis-state purge --now` with the gen that the file state/_redis_state " +
+      "of the target's folder names, then delete that file (for a new folder: the whole folder). Then " +
       "move again.")
 
   private def read[T](

@@ -32,23 +32,23 @@ private[redisstate] object Rescale {
     def refused(why: String) = new ConfigException(
       s"change the number of partitions of ${checkpoint.folder}: $why Nothing was changed.")
     if (partitions < 1 || partitions > PartitionsMax)
-      throw refused(s"$partitions partitions were asked for. Give 1 to $PartitionsMax.")
+      throw refused(s"$partitions partitions were requested. Give 1 to $PartitionsMax.")
     val before =
       checkpoint.partitions.getOrElse(
         throw refused(
-          "its offset log does not say how many it has. Run one batch with a newer Spark."))
-    if (before == partitions) throw refused(s"it has $partitions already.")
+          "its offset log does not record the number of partitions. Run one batch with a newer Spark."))
+    if (before == partitions) throw refused(s"it already has $partitions partitions.")
     stores.find(store => !store.isSingle && store.partitions != before).foreach { store =>
       throw refused(
-        s"its offset log says $before partitions, and the metadata of $store says ${store.partitions}. The checkpoint " +
-          "was put together from parts, or a change of the number at a start was interrupted. Start the query once, which " +
-          "finishes that; else bring the whole folder back from a backup.")
+        s"its offset log has $before partitions, but the metadata of $store has ${store.partitions}. The checkpoint " +
+          "was assembled from parts, or a change of the number at a start was interrupted. Start the query once, which finishes " +
+          "such a change; otherwise restore the whole folder from a backup.")
     }
     // A checkpoint that began before Spark 3.3 may spread its rows by some of their keys alone.
     if (!checkpoint.conf.get(SQLConf.STATEFUL_OPERATOR_USE_STRICT_DISTRIBUTION.key).contains(
         "true")) {
       throw refused(
-        "it began with a Spark before 3.3, so which row belongs to which partition cannot be told. Start a new " +
+        "it began with a Spark before 3.3, so the partition of a row cannot be determined. Start a new " +
           "checkpoint.")
     }
     val keys = stores.map(store => key(store) -> keysOf(store)).toMap
@@ -88,8 +88,8 @@ private[redisstate] object Rescale {
         if (found != here) {
           throw new FormatException(
             s"change the number of partitions of $store: a row of family '${store.families(entry.family).name}' lies in " +
-              s"partition $here, and Spark's hash of its key says $found. So this state cannot be spread anew, and the " +
-              "query was not switched: it goes on as before. Please report this.")
+              s"partition $here, but Spark's hash of its key gives $found. So this state cannot be redistributed, and the " +
+              "query was not switched: it continues as before. Please report this.")
         }
         after(entry.family)(entry.key)
       }

@@ -70,8 +70,8 @@ private[redisstate] final class RescaleAtStart(
     conf.rescaleTo.foreach { partitions =>
       orNamed(
         "change",
-        "If the checkpoint has the new number already, the next start goes on from that. If it does not, nothing was changed, and " +
-          "without the option rescaleTo the query goes on with the partitions that it has."
+        "If the checkpoint already has the new number, the next start continues with it. If not, nothing was changed, " +
+          "and without the option rescaleTo the query continues with its present partitions."
       )(rescaleTo(partitions))
     }
   }
@@ -99,9 +99,9 @@ private[redisstate] final class RescaleAtStart(
       newest = planned.maxOption.getOrElse(-1L)
       if newest < rescaled.batch
     } throw new ConfigException(
-      s"start the query of $folder: its logs were taken back to batch $newest, and batch ${rescaled.batch} changed its number of " +
-        s"partitions to ${rescaled.partitions}. The state in Redis cannot serve what was before. Bring the entries of the logs " +
-        "from that batch on back.")
+      s"start the query of $folder: its logs were set back to batch $newest, but batch ${rescaled.batch} changed its " +
+        s"number of partitions to ${rescaled.partitions}. The state in Redis cannot serve earlier batches. Restore the log entries " +
+        "from that batch on.")
 
   private def planned: Seq[Long] = QueryLogs.batches(folder, QueryLogs.Offsets, hadoopConf)
 
@@ -115,8 +115,8 @@ private[redisstate] final class RescaleAtStart(
         val of = QueryLogs.metadata(folder, QueryLogs.Offsets, newest, hadoopConf)
         if (QueryCheckpoint.partitionsIn(of).forall(_ != partitions)) {
           logWarning(
-            s"The number of partitions of $folder is not changed to $partitions now: its last batch, $newest, is planned and not " +
-              "committed, and has to run with the number that it has. Let it end, stop the query and start it once more.")
+            s"The number of partitions of $folder is not changed to $partitions now: its last batch, $newest, is planned but not " +
+              "committed, and has to run with the present number. Wait until it ends, then stop the query and start it once more.")
         }
       }
     }
@@ -173,18 +173,18 @@ private[redisstate] final class RescaleAtStart(
       logInfo(s"Moved ${one.spec}: ${one.source.rows} rows, digest ${one.source.text}"))
     logWarning(
       s"$folder has $partitions partitions from batch ${checkpoint.batch + 1} on, after ${(System.nanoTime() - began) / 1000000L} " +
-        s"ms. The state of before takes memory until it is removed: redis-state purge --gen $old")
+        s"ms. The previous state takes memory until it is removed: redis-state purge --gen $old")
   }
 
   private def tellOfRest(gen: String, partitions: Int): Unit =
     if (Try(marker.undecided().forall(_.now.gen != gen)).getOrElse(false))
       logWarning(
-        s"What was written for $partitions partitions of $folder takes memory in Redis until it is removed: " +
+        s"The state written for $partitions partitions of $folder takes memory in Redis until it is removed: " +
           s"redis-state purge --gen $gen")
     else
       logWarning(
-        s"$folder may have $partitions partitions already, which Redis has as gen $gen. Start the query once more, and do not purge " +
-          s"that gen unless `redis-state doctor --checkpoint $folder` names another one.")
+        s"$folder may already have $partitions partitions, whose state in Redis is gen $gen. Start the query once more, and do not purge " +
+          s"that gen unless `redis-state doctor --checkpoint $folder` names another gen.")
 
   private def adoptMoved(checkpoint: QueryCheckpoint): Unit =
     marker.open(checkpoint.version, conf.adoptMovedCheckpoint)

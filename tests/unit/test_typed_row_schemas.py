@@ -1,0 +1,107 @@
+"""Schemas of typed rows: how they are given, and types that cannot be stored."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DoubleType,
+    IntegerType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    UserDefinedType,
+)
+
+from redis_state.codec.typed_row import TypedKey, TypedRow
+from redis_state.errors import UsageError
+from redis_state.format.header import Family
+from redis_state.rows.typed_rows import typed_row_codec
+from redis_state.types.declared import schema_json
+
+
+@pytest.mark.parametrize("kind", ["interval", "variant", "interval day"])
+def test_a_type_that_cannot_be_stored_is_refused(kind: str) -> None:
+    schema = json.dumps(
+        {"type": "struct", "fields": [{"name": "c", "type": kind, "nullable": True}]}
+    )
+    for make in (TypedRow, TypedKey):
+        with pytest.raises(UsageError, match=f"column 'c'.*its type is {kind}"):
+            make(schema)
+
+
+def test_schemas_are_given_as_text_or_as_types() -> None:
+    wanted = '{"type":"struct","fields":[{"name":"a","type":"integer","nullable":true}]}'
+    assert schema_json("a int") == wanted
+    assert schema_json("a: int comment 'of it'") == wanted
+    assert schema_json(StructType([StructField("a", IntegerType())])) == wanted
+    for bad, found in (
+        (7, "of type int"),
+        (IntegerType(), "of type IntegerType"),
+        ("a int, a string", "the same name"),
+        (StructType([]), "no column"),
+    ):
+        with pytest.raises(UsageError, match=found):
+            schema_json(bad)
+
+
+class Point(UserDefinedType):
+    """A type of a program, kept as a struct."""
+
+    @classmethod
+    def sqlType(cls) -> DataType:  # noqa: N802  # PySpark's name
+        return StructType([StructField("x", DoubleType())])
+
+    @classmethod
+    def module(cls) -> str:
+        return "shapes"
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        Point(),
+        ArrayType(Point()),
+        MapType(StringType(), Point()),
+        MapType(Point(), StringType()),
+        StructType([StructField("at", ArrayType(Point()))]),
+    ],
+    ids=lambda kind: kind.simpleString(),
+)
+def test_user_defined_type_raises_usage_error_with_its_name(kind: DataType) -> None:
+    text = schema_json(StructType([StructField("n", IntegerType()), StructField("p", kind)]))
+    for declare in (TypedRow, TypedKey):
+        with pytest.raises(UsageError) as caught:
+            declare(text, what="state variable 'v'")
+        message = str(caught.value)
+        assert "declaring state variable 'v', column 'p'" in message
+        assert "the user-defined type shapes.Point, which cannot be stored" in message
+        assert "sqlType()" in message
+
+
+def test_live_read_names_structs_inside_map_keys() -> None:
+    schema = schema_json("m map<array<struct<a: int>>, struct<b: array<int>>>")
+    described = json.dumps({"key": json.loads(schema_json("k string"))})
+    values = json.dumps({"now": 0, "written": [schema]})
+    codec = typed_row_codec(Family(1, "v", "none", (), described, values))
+    (found,) = codec.value_row(TypedRow(schema).encode(({((1,), (2,)): ([3],)},)))
+    ((key, value),) = found.items()
+    assert [one["a"] for one in key] == [1, 2]
+    assert value["b"] == [3]
+
+
+def test_comment_of_a_nested_column_may_change() -> None:
+    def schema(inner: StructField) -> str:
+        return schema_json(StructType([StructField("s", StructType([inner]))]))
+
+    older = schema(StructField("a", IntegerType(), metadata={"comment": "old"}))
+    now = schema(StructField("a", IntegerType()))
+    assert older != now
+    data = TypedRow(older).encode(((1,),))
+    assert TypedRow(now, [older]).decode(data) == ((1,),)
+    with pytest.raises(UsageError, match="was struct and is struct now"):
+        TypedRow(schema(StructField("a", IntegerType(), nullable=False)), [older])
