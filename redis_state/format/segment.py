@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import zlib
+from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -255,6 +256,17 @@ def _cut(
 def part_fields(bucket: int, parts: int) -> list[str]:
     """Returns the fields of a bucket, in the order in which they apply."""
     return [str(bucket), *(f"{bucket}.{part}" for part in range(1, parts))]
+
+
+def block_number(head: Header, key: bytes) -> int:
+    """Returns the number of the ordered block that can hold a stored key; -1 if no block can."""
+    return bisect_right(head.ordered.get(rows.family_of(key), ()), key) - 1
+
+
+def block_field(head: Header, key: bytes) -> str | None:
+    """Returns the field of the ordered block that can hold a stored key; ``None`` if none can."""
+    number = block_number(head, key)
+    return None if number < 0 else f"{rows.family_of(key)}/{number}"
 
 
 def read_header(segment: Segment, raw: bytes | None) -> Header:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
+from redis_state.format.bucketing import bucketing_hashes
 from redis_state.format.entry import Segment
-from redis_state.format.header import Family, Header, Tombstone
-from redis_state.format.rows import Value
+from redis_state.format.header import ORDERED_KINDS, Family, Header, Tombstone
+from redis_state.format.rows import FAMILY_BYTES, Appended, Value, family_of
+from redis_state.format.segment import block_field, part_fields, some_of, table_of
 from redis_state.ids import PartitionId
 from redis_state.protocol.opening import Opened
 
@@ -25,28 +28,38 @@ ROW_BYTES = 150
 """Overhead of the objects of a key and a value, without their bytes."""
 
 _TIMES = 3
+_VERSION_BYTES = 300
+_SEARCHED_BYTES = 150
+_TABLES_BYTES = 150
 _LAYER_BYTES = 64
 _JOINED_ROW_BYTES = 100
+_ORDERED_KEYS_MAX = 8
+"""Most keys of an ordered family to search one by one; more of them are searched by blocks."""
+
 _FAMILY_BYTES = 500
 _PART_BYTES = 100
 _TOMBSTONE_BYTES = 250
 _ORDERED_KEY_BYTES = 50
 
+_NOTHING = Appended(b"")
+"""Stands for a segment without a row of the key."""
 
-BlockId = tuple[str, int, str, int, str, str]
-"""Address of a block: checkpoint, operator, store, partition, ident of the segment, field.
+_NO_ROWS: Mapping[bytes, Value] = {}
+_NO_HEADER = Header()
+
+
+Field = int | str
+"""A bucket by its number; any other field of a segment by its name."""
+
+Where = tuple[str, int, str, int, str]
+"""Address of a segment: checkpoint, operator, store, partition, ident of the segment.
 
 A checkpoint that continues a query with another number of partitions reuses the idents of the
 previous checkpoint.
 """
 
-
-Where = tuple[str, int, str, int, str]
-"""Address of a segment: a `BlockId` without the field."""
-
-
-BucketLayer = tuple[Mapping[bytes, Value], Sequence[Tombstone]]
-"""Changes of a bucket's keys in some segments: their rows, and removals of rows below."""
+CachedRows = tuple[tuple[Family, ...], dict[bytes, bytes]]
+"""The family table of a version, and the values of those keys that exist."""
 
 
 def where_of(id_: PartitionId, segment: Segment) -> Where:
@@ -54,24 +67,87 @@ def where_of(id_: PartitionId, segment: Segment) -> Where:
     return id_.store.gen, id_.store.operator, id_.store.store, id_.partition, segment.ident
 
 
-@dataclass(frozen=True, slots=True)
-class Chain:
-    """The buckets of one version of a partition in which keys were looked up.
+def parts_of(head: Header, bucket: int) -> list[Field]:
+    """Returns the fields of a bucket, in the order in which they apply."""
+    return [bucket, *part_fields(bucket, head.parts.get(bucket, 1))[1:]]
+
+
+@dataclass(slots=True)
+class _Payload:
+    """A block that is kept in its encoded form.
 
     Attributes:
-        last: Number of the last bucket of the segment with most buckets.
-        families: The family table of the version.
-        resets: `BlockCache.resets` when the rows were read.
-        layers: By bucket, the newest first.
-        joined: Rows of all parts of a bucket, by the number of the segment and of the bucket.
+        times: Number of look-ups in the block.
+        is_large: Whether its decoded rows are too large to keep.
     """
 
-    opened: Opened
+    payload: bytes
+    times: int = 1
+    is_large: bool = False
+
+
+@dataclass(slots=True)
+class CachedSegment:
+    """The cached fields of one segment.
+
+    Attributes:
+        head: ``None`` if it is not cached.
+        rows: Decoded rows by field.
+        payloads: By field, blocks without decoded rows.
+    """
+
+    head: Header | None = None
+    rows: dict[Field, Mapping[bytes, Value]] = field(default_factory=dict)
+    payloads: dict[Field, _Payload] = field(default_factory=dict)
+
+    def head_of(self, segment: Segment) -> Header | None:
+        """Returns the header, empty if the segment has none; ``None`` if it is not cached."""
+        return self.head if segment.entry.blocks and segment.entry.header else _NO_HEADER
+
+    def payload(self, field: Field) -> tuple[bytes, bool] | None:
+        """Returns the payload of a block, and whether to decode and keep its rows now.
+
+        Rows are kept from the third look-up on. ``None`` if the payload is not cached.
+        """
+        found = self.payloads.get(field)
+        if found is None:
+            return None
+        found.times += 1
+        return found.payload, found.times >= _TIMES and not found.is_large
+
+
+class _SearchedSegment(NamedTuple):
+    """A segment with blocks.
+
+    Attributes:
+        last: Number of its last bucket.
+    """
+
+    segment: Segment
+    where: Where
+    head: Header
+    cached: CachedSegment
     last: int
+
+
+_Layer = tuple[Mapping[bytes, Value], Sequence[Tombstone]]
+"""Changes of a segment to keys of one field: their rows, and removals of rows below."""
+
+
+class _Version(NamedTuple):
+    """A version of a partition whose headers are cached.
+
+    Attributes:
+        searched: Those of its segments that have blocks, the newest first.
+        last: Number of the last bucket of the segment with most buckets.
+        tables: By bucket, cached rows of all segments.
+    """
+
+    segments: tuple[Segment, ...]
     families: tuple[Family, ...]
-    resets: int
-    layers: dict[int, Sequence[BucketLayer]] = field(default_factory=dict)
-    joined: dict[tuple[int, int], Mapping[bytes, Value]] = field(default_factory=dict)
+    searched: tuple[_SearchedSegment, ...]
+    last: int
+    tables: dict[int, Sequence[_Layer]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,18 +173,14 @@ class Recent:
         return len(self.opened.segments) - len(self.below.segments)
 
 
-@dataclass(slots=True)
-class _Payload:
-    """A block that is kept in its encoded form.
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """All that a cache keeps until its next fresh start."""
 
-    Attributes:
-        times: Number of look-ups in the block.
-        is_large: Whether its decoded rows are too large to keep.
-    """
-
-    payload: bytes
-    times: int = 1
-    is_large: bool = False
+    segments: dict[Where, CachedSegment] = field(default_factory=dict)
+    versions: dict[PartitionId, _Version] = field(default_factory=dict)
+    recent: dict[PartitionId, Recent] = field(default_factory=dict)
+    keys: dict[PartitionId, int] = field(default_factory=dict)
 
 
 class BlockCache:
@@ -120,104 +192,91 @@ class BlockCache:
 
     def __init__(self) -> None:
         self.resets = 0
-        self._heads: dict[BlockId, Header] = {}
-        self._rows: dict[BlockId, Mapping[bytes, Value]] = {}
-        self._payloads: dict[BlockId, _Payload] = {}
-        self._chains: dict[PartitionId, Chain] = {}
-        self._recent: dict[PartitionId, Recent] = {}
-        self._keys: dict[PartitionId, int] = {}
+        self._kept = _Kept()
         self._bytes = 0
 
-    def head(self, place: BlockId) -> Header | None:
-        """Returns a header; ``None`` if it is not cached."""
-        return self._heads.get(place)
+    def segment(self, where: Where) -> CachedSegment:
+        """Returns the cached fields of a segment, to be read only."""
+        return self._kept.segments.get(where, _EMPTY)
 
-    def rows(self, place: BlockId) -> Mapping[bytes, Value] | None:
-        """Returns the decoded rows of a block; ``None`` if they are not cached."""
-        return self._rows.get(place)
-
-    def payload(self, place: BlockId) -> tuple[bytes, bool] | None:
-        """Returns the payload of a block, and whether to decode and keep its rows now.
-
-        Rows are kept from the third look-up on. ``None`` if the payload is not cached.
-        """
-        found = self._payloads.get(place)
-        if found is None:
-            return None
-        found.times += 1
-        return found.payload, found.times >= _TIMES and not found.is_large
-
-    def add_payload(self, place: BlockId, payload: bytes) -> None:
+    def add_payload(self, where: Where, field: Field, payload: bytes) -> None:
         """Keeps the payload of a block after its first look-up."""
         size = ENTRY_BYTES + len(payload)
         if size <= _ENTRY_BYTES_MAX:
-            self._make_room(size)
-            self._payloads[place] = _Payload(payload)
+            self._room_in(where, size).payloads[field] = _Payload(payload)
 
-    def add_head(self, place: BlockId, head: Header) -> None:
+    def add_head(self, where: Where, head: Header) -> None:
         """Keeps a header."""
         size = ENTRY_BYTES + _head_bytes(head)
         if size <= _ENTRY_BYTES_MAX:
-            self._make_room(size)
-            self._heads[place] = head
+            self._room_in(where, size).head = head
 
-    def add_rows(self, place: BlockId, rows: Mapping[bytes, Value], raw_bytes: int) -> bool:
-        """Keeps the rows of a block instead of its payload.
+    def add_rows(
+        self, where: Where, field: Field, rows: Mapping[bytes, Value], raw_bytes: int
+    ) -> None:
+        """Keeps the rows of a block instead of its payload, unless they are too large.
 
         Args:
             raw_bytes: Approximate bytes of keys and values together.
-
-        Returns:
-            False if the block is too large to keep.
         """
         size = ENTRY_BYTES + raw_bytes + ROW_BYTES * len(rows)
+        payloads = self.segment(where).payloads
         if size > _ENTRY_BYTES_MAX:
-            known = self._payloads.get(place)
-            if known is not None:
-                known.is_large = True
-            return False
-        known = self._payloads.pop(place, None)
+            if field in payloads:
+                payloads[field].is_large = True
+            return
+        known = payloads.pop(field, None)
         if known is not None:
             self._bytes -= ENTRY_BYTES + len(known.payload)
-        self._make_room(size)
-        self._rows[place] = rows
-        return True
+        self._room_in(where, size).rows[field] = rows
 
-    def chain(self, opened: Opened) -> Chain | None:
-        """Returns the cached buckets of a version with these segments; ``None`` without any."""
-        chain = self._chains.get(opened.id)
-        if chain is None or chain.opened.segments != opened.segments:
+    def find(self, opened: Opened, keys: Sequence[bytes], kind: str) -> CachedRows | None:
+        """Looks keys of one family up; ``None`` if a needed header or block is not cached."""
+        ordered = kind in ORDERED_KINDS
+        version = None if ordered and len(keys) > _ORDERED_KEYS_MAX else self._version(opened)
+        if version is None:
             return None
-        return chain
-
-    def add_layers(self, chain: Chain, bucket: int, layers: Sequence[BucketLayer]) -> None:
-        """Keeps the changes of a bucket, if all of their rows are kept as blocks.
-
-        Rows of before a fresh start are no longer counted, so their chain is not kept.
-        """
-        self._make_room(ENTRY_BYTES + _LAYER_BYTES * len(layers))
-        if chain.resets == self.resets:
-            chain.layers[bucket] = layers
-            self._chains[chain.opened.id] = chain
-
-    def add_joined(self, chain: Chain, place: tuple[int, int], rows: Mapping[bytes, Value]) -> None:
-        """Keeps rows that were merged from several parts."""
-        self._make_room(ENTRY_BYTES + _JOINED_ROW_BYTES * len(rows))
-        chain.joined[place] = rows
+        found: list[Sequence[_Layer] | None]
+        if ordered:
+            found = [self._blocks(version, key) for key in keys]
+        else:
+            buckets = [hash_ & version.last for hash_ in bucketing_hashes(keys, kind=kind)]
+            known = version.tables
+            found = [known.get(bucket) or self._tables(version, bucket) for bucket in buckets]
+        values: dict[bytes, bytes] = {}
+        for key, layers in zip(keys, found, strict=True):
+            if layers is None:
+                return None
+            value: bytes | None = None
+            tail = b""
+            for rows, tombstones in layers:
+                said = rows.get(key, _NOTHING)
+                if not isinstance(said, Appended):
+                    value = said
+                    break
+                if said is not _NOTHING:
+                    tail = said.data + tail
+                if tombstones and _covered(key, tombstones):
+                    break
+            if tail:
+                value = (value or b"") + tail
+            if value is not None:
+                values[key] = value
+        return version.families, values
 
     def recent(self, id_: PartitionId) -> Recent | None:
         """Returns the merged changes of a partition's newest segments; ``None`` without any."""
-        return self._recent.get(id_)
+        return self._kept.recent.get(id_)
 
     def count_keys(self, id_: PartitionId, count: int) -> int:
         """Counts look-ups of keys since segments were last read whole; returns the count before."""
-        before = self._keys.get(id_, 0)
-        self._keys[id_] = before + count
+        before = self._kept.keys.get(id_, 0)
+        self._kept.keys[id_] = before + count
         return before
 
     def recent_room(self) -> int:
         """Returns the bytes that are left for rows of more segments."""
-        return RECENT_BYTES_MAX - sum(one.bytes for one in list(self._recent.values()))
+        return RECENT_BYTES_MAX - sum(one.bytes for one in list(self._kept.recent.values()))
 
     def add_recent(self, recent: Recent) -> None:
         """Keeps the merged changes of a partition's newest segments, instead of earlier ones.
@@ -225,21 +284,113 @@ class BlockCache:
         The count of keys starts anew.
         """
         id_ = recent.opened.id
-        known = self._recent.pop(id_, None)
+        known = self._kept.recent.pop(id_, None)
         if known is not None:
             self._bytes -= known.bytes
         self._make_room(recent.bytes)
-        self._keys[id_] = 0
-        self._recent[id_] = recent
+        self._kept.keys[id_] = 0
+        self._kept.recent[id_] = recent
+
+    def _version(self, opened: Opened) -> _Version | None:
+        kept = self._kept
+        known = kept.versions.get(opened.id)
+        if known is not None and known.segments == opened.segments:
+            return known
+        families: tuple[Family, ...] | None = None
+        searched: list[_SearchedSegment] = []
+        for segment in opened.segments:
+            where = where_of(opened.id, segment)
+            cached = kept.segments.get(where, _EMPTY)
+            head = cached.head_of(segment)
+            if head is None or (segment.entry.blocks and cached is _EMPTY):
+                return None
+            if families is None:
+                families = head.families
+            if segment.entry.blocks:
+                last = segment.entry.buckets - 1
+                searched.append(_SearchedSegment(segment, where, head, cached, last))
+        if families is None:
+            return None
+        before = 0 if known is None else _VERSION_BYTES + _SEARCHED_BYTES * len(known.searched)
+        self._make_room(_VERSION_BYTES + _SEARCHED_BYTES * len(searched) - before)
+        last = max((one.last for one in searched), default=0)
+        found = _Version(opened.segments, families, tuple(searched), last, {})
+        # Not kept by a cache that has started afresh since.
+        kept.versions[opened.id] = found
+        return found
+
+    def _tables(self, version: _Version, bucket: int) -> Sequence[_Layer] | None:
+        """Returns the changes to the keys of a bucket; ``None`` if not all are cached."""
+        known = version.tables.get(bucket)
+        if known is not None:
+            return known
+        layers: list[_Layer] = []
+        size = _TABLES_BYTES
+        for _, _, head, cached, last in version.searched:
+            field = bucket & last
+            rows = cached.rows.get(field)
+            if rows is None:
+                return None
+            if field in head.parts:
+                rows = dict(rows)
+                for part in parts_of(head, field)[1:]:
+                    if part not in cached.rows:
+                        return None
+                    # A later part of a bucket overrides an earlier one.
+                    rows |= cached.rows[part]
+                size += _JOINED_ROW_BYTES * len(rows)
+            if rows or head.tombstones:
+                layers.append((rows, head.tombstones))
+        self._make_room(size + _LAYER_BYTES * len(layers))
+        version.tables[bucket] = layers
+        return layers
+
+    def _blocks(self, version: _Version, key: bytes) -> list[_Layer] | None:
+        """Returns changes of ordered blocks, at least those of a key; ``None`` if not cached."""
+        layers: list[_Layer] = []
+        for searched in version.searched:
+            rows = self._block(searched, key)
+            if rows is None:
+                return None
+            layers.append((rows, searched.head.tombstones))
+        return layers
+
+    def _block(self, searched: _SearchedSegment, key: bytes) -> Mapping[bytes, Value] | None:
+        """Returns rows of the ordered block that can hold a key; ``None`` if it is not cached."""
+        name = block_field(searched.head, key)
+        if name is None:
+            return _NO_ROWS
+        rows = searched.cached.rows.get(name)
+        known = searched.cached.payload(name) if rows is None else None
+        if known is None:
+            return rows
+        payload, is_worth_a_table = known
+        if not is_worth_a_table:
+            return some_of(searched.segment, name, payload, [key])
+        rows = table_of(searched.segment, name, payload)
+        self.add_rows(searched.where, name, rows, len(payload))
+        return rows
+
+    def _room_in(self, where: Where, size: int) -> CachedSegment:
+        """Makes room for another field of a segment."""
+        self._make_room(size)
+        return self._kept.segments.setdefault(where, CachedSegment())
 
     def _make_room(self, size: int) -> None:
         # Two threads may count at once, which only makes the bound a little inexact.
         self._bytes += size
         if self._bytes > BYTES_MAX:
-            self._heads, self._rows, self._payloads, self._chains = {}, {}, {}, {}
-            self._recent, self._keys = {}, {}
+            self._kept = _Kept()
             self._bytes = size
             self.resets += 1
+
+
+_EMPTY = CachedSegment()
+
+
+def _covered(key: bytes, tombstones: Sequence[Tombstone]) -> bool:
+    family = family_of(key)
+    return any(one.family == family and one.covers(key[FAMILY_BYTES:]) for one in tombstones)
 
 
 def _head_bytes(head: Header) -> int:

@@ -104,10 +104,12 @@ def test_large_values_are_cached_within_the_bound(
 
 def _bytes_kept(blocks: BlockCache) -> int:
     """Of all values that the cache refers to, each once."""
-    rows = list(blocks._rows.values())
-    for chain in blocks._chains.values():
-        rows += chain.joined.values()
-        rows += [of_layer for layers in chain.layers.values() for of_layer, _ in layers]
+    segments = list(blocks._kept.segments.values())
+    for version in blocks._kept.versions.values():
+        segments += [one.cached for one in version.searched]
+    rows = [of for segment in segments for of in segment.rows.values()]
+    for version in blocks._kept.versions.values():
+        rows += [of for layers in version.tables.values() for of, _ in layers]
     values = {id(value): value for of in rows for value in of.values()}
     return sum(len(value) for value in values.values() if isinstance(value, bytes))
 

@@ -16,7 +16,6 @@ from redis_state.format.rows import Appended, Value
 from redis_state.live import Reader
 from redis_state.reader.block_cache import BlockCache
 from redis_state.reader.lookup import key_search, merged_deltas
-from redis_state.reader.lookup.cached_lookup import known_rows
 from redis_state.reader.lookup.many_keys import look_up
 from redis_state.reader.versions import NewestOpener
 from redis_state.rows.codec import codec_of
@@ -191,7 +190,7 @@ def test_cached_reads_equal_the_model(
                 together += recent is not None and recent.opened is opened and recent.count > 1
         assert client.round_trips == before, "all of it was read by then"
     if not whole:
-        assert known_rows(opened, stored[:1], kind, cache) is not None
+        assert cache.find(opened, stored[:1], kind) is not None
     assert seed % 4 or (together > 0) == whole
 
 

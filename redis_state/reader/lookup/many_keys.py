@@ -10,10 +10,8 @@ from redis_state.errors import FormatError
 from redis_state.format.header import ORDERED_KINDS, Family
 from redis_state.protocol.opening import Opened, reopen
 from redis_state.reader.block_cache import BlockCache
-from redis_state.reader.lookup import cached_lookup
-from redis_state.reader.lookup.key_fields import KeyFields
 from redis_state.reader.lookup.merged_deltas import read_recent
-from redis_state.reader.lookup.segment_part import SegmentPart, read_parts, values_of
+from redis_state.reader.lookup.segment_part import KeyFields, SegmentPart, read_parts, values_of
 from redis_state.reader.reopening import REOPENS_MAX, replaced_again_and_again
 
 _WHAT = "reading a key"
@@ -87,7 +85,7 @@ def look_up(
         else:
             tops[opened.id] = top
             below.append((top.below, top.left))
-    for found in _read_rows(client, below, kind, blocks, keep=keep, remember=cache is not None):
+    for found in _read_rows(client, below, kind, blocks, keep=keep):
         top = tops.get(found.opened.id)
         yield found if top is None else top.over(found)
 
@@ -148,7 +146,7 @@ def _known(
     if top is not None and top.is_complete:
         return top.over(None)
     below, left = (opened, keys) if top is None else (top.below, top.left)
-    known = cached_lookup.known_rows(below, left, kind, cache)
+    known = cache.find(below, left, kind)
     if known is None:
         return None
     families, values = known
@@ -163,21 +161,16 @@ def _read_rows(
     blocks: BlockCache,
     *,
     keep: bool,
-    remember: bool,
 ) -> Iterator[PartitionHits]:
     wanted = asked
     if not wanted:
         return
     for _ in range(REOPENS_MAX):
-        resets = blocks.resets
         parts = [_begun(opened, keys, kind, blocks, keep=keep) for opened, keys in wanted]
         gone = read_parts(client, [one for of in parts for one in of], attempted=_WHAT)
         for (opened, keys), of_partition in zip(wanted, parts, strict=True):
             if opened.id not in gone:
-                found = _evaluate(opened, of_partition, keys)
-                if keep and remember and blocks.resets == resets:
-                    cached_lookup.remember(opened, found.families, of_partition, keys, kind, blocks)
-                yield found
+                yield _evaluate(opened, of_partition, keys)
         left = [one for one in wanted if one[0].id in gone]
         if not left:
             return

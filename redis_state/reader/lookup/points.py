@@ -14,18 +14,17 @@ from redis_state.format.changes import Changes
 from redis_state.format.entry import Segment
 from redis_state.format.header import Family, Header, Tombstone
 from redis_state.format.rows import FAMILY_BYTES, Appended, Value, family_of, stored_key
-from redis_state.format.segment import SegmentContent, read_table
+from redis_state.format.segment import SegmentContent, block_number, read_table
 from redis_state.ids import PartitionId
 from redis_state.protocol.opening import Opened
 from redis_state.protocol.segments import fetch
-from redis_state.reader.lookup.key_fields import (
-    Field,
+from redis_state.reader.block_cache import Field, parts_of
+from redis_state.reader.lookup.segment_part import (
     KeyFields,
-    block_number,
     check_absent,
-    parts_of,
+    read_segments,
+    values_of,
 )
-from redis_state.reader.lookup.segment_part import read_segments, values_of
 from redis_state.reader.reopening import Reopening
 
 KEYS_AT_ONCE = 512

@@ -5,24 +5,60 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from redis_state.backend.client import Client
+from redis_state.errors import FormatError
+from redis_state.format.bucketing import bucketing_hashes
 from redis_state.format.entry import Segment
-from redis_state.format.header import FIELD, Header
+from redis_state.format.header import FIELD, ORDERED_KINDS, Header
 from redis_state.format.rows import FAMILY_BYTES, Appended, Value, family_of
-from redis_state.format.segment import read_header, read_payload, some_of, table_of
+from redis_state.format.segment import block_field, read_header, read_payload, some_of, table_of
 from redis_state.ids import PartitionId
 from redis_state.protocol.segments import SegmentGoneError, fetch_many
-from redis_state.reader.block_cache import BlockCache, BlockId, Where, where_of
-from redis_state.reader.lookup.key_fields import (
-    Field,
-    KeyFields,
-    check_absent,
-    first_of,
-    parts_of,
-)
+from redis_state.reader.block_cache import BlockCache, Field, parts_of, where_of
 
 _FEW = 8
-_NO_HEADER = Header()
 _NO_ROWS: Mapping[bytes, Value] = {}
+
+FieldsOfKeys = tuple[Sequence[Field | None], Mapping[Field, Sequence[bytes]]]
+"""For each key the field that can hold it, ``None`` if no field can; by field its keys."""
+
+_NO_FIELDS: FieldsOfKeys = ((), {})
+
+
+class KeyFields:
+    """Stored keys of one family, and the fields that can hold them, in any segment.
+
+    Attributes:
+        ordered: Whether only the header of a segment names the fields.
+    """
+
+    def __init__(self, keys: Sequence[bytes], kind: str) -> None:
+        self.ordered = kind in ORDERED_KINDS
+        self._keys = keys
+        self._hashes = [] if self.ordered else bucketing_hashes(keys, kind=kind)
+        # Many segments have the same number of buckets.
+        self._by_last: dict[int, FieldsOfKeys] = {}
+
+    def of(self, segment: Segment, head: Header | None) -> FieldsOfKeys:
+        """Returns the first field of each key; see `parts_of` for the further ones.
+
+        Args:
+            head: ``None`` until it is read; then keys of an ordered family have no field.
+        """
+        if not segment.entry.blocks or (self.ordered and head is None):
+            return _NO_FIELDS
+        if head is not None and self.ordered:
+            return self._grouped([block_field(head, key) for key in self._keys])
+        last = segment.entry.buckets - 1
+        if last not in self._by_last:
+            self._by_last[last] = self._grouped([hash_ & last for hash_ in self._hashes])
+        return self._by_last[last]
+
+    def _grouped(self, fields: Sequence[Field | None]) -> FieldsOfKeys:
+        keys: dict[Field, list[bytes]] = {}
+        for field, key in zip(fields, self._keys, strict=True):
+            if field is not None:
+                keys.setdefault(field, []).append(key)
+        return fields, keys
 
 
 class SegmentPart:
@@ -57,9 +93,7 @@ class SegmentPart:
         self._keep = keep
         self._where = where_of(id_, segment)
         self._rows: dict[Field | None, Mapping[bytes, Value]] = {}
-        # Fields that have no table in the cache.
-        self._apart: set[Field] = set()
-        self.head = cached_head(segment, self._where, cache) if head is None else head
+        self.head = cache.segment(self._where).head_of(segment) if head is None else head
         self.wanted: list[Field] = [FIELD] if self.head is None else []
         self._fields, self._of_field = keys.of(segment, self.head)
         self._want(self._of_field)
@@ -80,7 +114,7 @@ class SegmentPart:
         """
         if field == FIELD:
             self.head = head = read_header(self.segment, raw)
-            self._cache.add_head(self._place(field), head)
+            self._cache.add_head(self._where, head)
             if self._keys.ordered:
                 self._fields, self._of_field = self._keys.of(self.segment, head)
                 self._want(self._of_field)
@@ -89,11 +123,11 @@ class SegmentPart:
             payload = read_payload(self.segment, str(field), raw)
             self._add_some(field, payload)
             if self._keep:
-                self._cache.add_payload(self._place(field), payload)
+                self._cache.add_payload(self._where, field, payload)
         else:
             check_absent(self.segment, self.known_head, field)
             if self._keep:
-                self._cache.add_rows(self._place(field), {}, 0)
+                self._cache.add_rows(self._where, field, {}, 0)
 
     def changes(self, keys: Sequence[bytes], left: Mapping[bytes, object]) -> dict[bytes, Value]:
         """Returns the changes of the segment to keys.
@@ -124,21 +158,19 @@ class SegmentPart:
             whole |= self._rows.get(part, _NO_ROWS)
         return whole
 
-    def is_cached(self, bucket: int) -> bool:
-        """Returns whether the cache has a table of each part of a bucket that was read."""
-        return self._apart.isdisjoint(parts_of(self.known_head, bucket))
-
     def _want(self, fields: Iterable[Field]) -> None:
         """Adds the cached fields; plans to read the others."""
+        cached = self._cache.segment(self._where)
         for field in fields:
-            place = self._place(field)
-            rows = self._cache.rows(place)
+            rows = cached.rows.get(field)
             if rows is None:
-                known = self._cache.payload(place)
+                known = cached.payload(field)
                 if known is None:
                     self.wanted.append(field)
                 elif known[1] and self._keep:
-                    self._add_table(field, known[0])
+                    rows = table_of(self.segment, str(field), known[0])
+                    self._rows[field] = rows
+                    self._cache.add_rows(self._where, field, rows, len(known[0]))
                 else:
                     self._add_some(field, known[0])
             elif rows:
@@ -149,26 +181,9 @@ class SegmentPart:
             buckets = [field for field in self._of_field if isinstance(field, int)]
             self._want(part for bucket in buckets for part in parts_of(head, bucket)[1:])
 
-    def _add_table(self, field: Field, payload: bytes) -> None:
-        rows = table_of(self.segment, str(field), payload)
-        self._rows[field] = rows
-        if not self._cache.add_rows(self._place(field), rows, len(payload)):
-            self._apart.add(field)
-
     def _add_some(self, field: Field, payload: bytes) -> None:
-        wanted = self._of_field[first_of(field)]
+        wanted = self._of_field[_first_of(field)]
         self._rows[field] = some_of(self.segment, str(field), payload, wanted)
-        self._apart.add(field)
-
-    def _place(self, field: Field) -> BlockId:
-        return *self._where, str(field)
-
-
-def cached_head(segment: Segment, where: Where, cache: BlockCache) -> Header | None:
-    """Returns the header of a segment, empty if there is none; ``None`` if it is not cached."""
-    if not segment.entry.blocks or not segment.entry.header:
-        return _NO_HEADER
-    return cache.head((*where, FIELD))
 
 
 def read_parts(
@@ -214,8 +229,9 @@ def read_segments(
         SegmentGoneError: A segment is no longer complete.
         FormatError: A segment is damaged.
     """
+    cache = BlockCache()
     parts = [
-        SegmentPart(id_, segment, keys, BlockCache(), head=None if heads is None else heads[at])
+        SegmentPart(id_, segment, keys, cache, head=None if heads is None else heads[at])
         for at, segment in enumerate(segments)
     ]
     for gone in read_parts(client, parts, attempted=attempted).values():
@@ -249,3 +265,22 @@ def values_of(parts: Sequence[SegmentPart], keys: Sequence[bytes]) -> dict[bytes
     for key, tail in tails.items():
         values[key] = values.get(key, b"") + tail
     return values
+
+
+def _first_of(field: Field) -> Field:
+    """Returns the first field of a bucket for a further part; any other field unchanged."""
+    if isinstance(field, str) and "." in field:
+        return int(field.partition(".")[0])
+    return field
+
+
+def check_absent(segment: Segment, head: Header, field: Field) -> None:
+    """Checks that a field may be absent: a bucket without rows has no field.
+
+    Raises:
+        FormatError: The field is an ordered block, or a part of a bucket.
+    """
+    if isinstance(field, str) or field in head.parts:
+        raise FormatError(
+            f"reading {segment.ident}", found="a part of a bucket, or a block, is missing"
+        )
