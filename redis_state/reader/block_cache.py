@@ -30,6 +30,9 @@ ROW_BYTES = 150
 _TIMES = 3
 _VERSION_BYTES = 300
 _SEARCHED_BYTES = 150
+_TABLES_BYTES = 150
+_LAYER_BYTES = 64
+_JOINED_ROW_BYTES = 100
 _ORDERED_KEYS_MAX = 8
 """Most keys of an ordered family to search one by one; more of them are searched by blocks."""
 
@@ -137,12 +140,14 @@ class _Version(NamedTuple):
     Attributes:
         searched: Those of its segments that have blocks, the newest first.
         last: Number of the last bucket of the segment with most buckets.
+        tables: By bucket, cached rows of all segments.
     """
 
     segments: tuple[Segment, ...]
     families: tuple[Family, ...]
     searched: tuple[_SearchedSegment, ...]
     last: int
+    tables: dict[int, Sequence[_Layer]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,12 +236,13 @@ class BlockCache:
         version = None if ordered and len(keys) > _ORDERED_KEYS_MAX else self._version(opened)
         if version is None:
             return None
+        found: list[Sequence[_Layer] | None]
         if ordered:
             found = [self._blocks(version, key) for key in keys]
         else:
             buckets = [hash_ & version.last for hash_ in bucketing_hashes(keys, kind=kind)]
-            of_bucket = {bucket: _tables(version, bucket) for bucket in set(buckets)}
-            found = [of_bucket[bucket] for bucket in buckets]
+            known = version.tables
+            found = [known.get(bucket) or self._tables(version, bucket) for bucket in buckets]
         values: dict[bytes, bytes] = {}
         for key, layers in zip(keys, found, strict=True):
             if layers is None:
@@ -308,10 +314,36 @@ class BlockCache:
         before = 0 if known is None else _VERSION_BYTES + _SEARCHED_BYTES * len(known.searched)
         self._make_room(_VERSION_BYTES + _SEARCHED_BYTES * len(searched) - before)
         last = max((one.last for one in searched), default=0)
-        found = _Version(opened.segments, families, tuple(searched), last)
+        found = _Version(opened.segments, families, tuple(searched), last, {})
         # Not kept by a cache that has started afresh since.
         kept.versions[opened.id] = found
         return found
+
+    def _tables(self, version: _Version, bucket: int) -> Sequence[_Layer] | None:
+        """Returns the changes to the keys of a bucket; ``None`` if not all are cached."""
+        known = version.tables.get(bucket)
+        if known is not None:
+            return known
+        layers: list[_Layer] = []
+        size = _TABLES_BYTES
+        for _, _, head, cached, last in version.searched:
+            field = bucket & last
+            rows = cached.rows.get(field)
+            if rows is None:
+                return None
+            if field in head.parts:
+                rows = dict(rows)
+                for part in parts_of(head, field)[1:]:
+                    if part not in cached.rows:
+                        return None
+                    # A later part of a bucket overrides an earlier one.
+                    rows |= cached.rows[part]
+                size += _JOINED_ROW_BYTES * len(rows)
+            if rows or head.tombstones:
+                layers.append((rows, head.tombstones))
+        self._make_room(size + _LAYER_BYTES * len(layers))
+        version.tables[bucket] = layers
+        return layers
 
     def _blocks(self, version: _Version, key: bytes) -> list[_Layer] | None:
         """Returns changes of ordered blocks, at least those of a key; ``None`` if not cached."""
@@ -354,25 +386,6 @@ class BlockCache:
 
 
 _EMPTY = CachedSegment()
-
-
-def _tables(version: _Version, bucket: int) -> list[_Layer] | None:
-    """Returns the changes of a bucket, of the segment with most; ``None`` if not all are cached."""
-    layers: list[_Layer] = []
-    for _, _, head, cached, last in version.searched:
-        field = bucket & last
-        rows = cached.rows.get(field)
-        if rows is None:
-            return None
-        if head.parts and field in head.parts:
-            rows = dict(rows)
-            for part in parts_of(head, field)[1:]:
-                if part not in cached.rows:
-                    return None
-                # A later part of a bucket overrides an earlier one.
-                rows |= cached.rows[part]
-        layers.append((rows, head.tombstones))
-    return layers
 
 
 def _covered(key: bytes, tombstones: Sequence[Tombstone]) -> bool:

@@ -108,6 +108,8 @@ def _bytes_kept(blocks: BlockCache) -> int:
     for version in blocks._kept.versions.values():
         segments += [one.cached for one in version.searched]
     rows = [of for segment in segments for of in segment.rows.values()]
+    for version in blocks._kept.versions.values():
+        rows += [of for layers in version.tables.values() for of, _ in layers]
     values = {id(value): value for of in rows for value in of.values()}
     return sum(len(value) for value in values.values() if isinstance(value, bytes))
 

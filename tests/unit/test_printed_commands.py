@@ -94,7 +94,7 @@ SCENES = {
         f"{ADVICE}::test_advised_read_only_commands_run"
     ),
     ("redis_state/status/slow_causes.py", "maintain --once"): (
-        f"{ADVICE}::test_commands_that_only_look_run"
+        f"{ADVICE}::test_advised_read_only_commands_run"
     ),
     ("redis_state/status/growth_causes.py", "purge --gen 1"): (
         f"{ADVICE}::test_advised_purge_removes_old_partitions_of_a_rescale"

@@ -82,6 +82,8 @@ def read_recent(
         if plan is not None and asks(opened, keys):
             plans.append(plan)
             room -= sum(map(_bytes_about, plan.new))
+    if not plans:
+        return
     fields = fetch_each(client, [(one.opened.id, segment) for one in plans for segment in one.new])
     for plan in plans:
         try:
