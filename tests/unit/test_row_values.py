@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import json
 import math
 from collections import Counter, OrderedDict, deque, namedtuple
 from datetime import date, datetime, time, timedelta, timezone
@@ -17,9 +18,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import Row
+from pyspark.sql.types import IntegerType, StructField, StructType
 
 from redis_state.codec.typed_row import TypedKey, TypedRow
 from redis_state.errors import UsageError
+from redis_state.format.header import Family
+from redis_state.rows.typed_rows import typed_row_codec
 from redis_state.types.declared import schema_json
 
 UTC = timezone.utc
@@ -354,3 +358,27 @@ def test_unordered_value_is_not_accepted_as_a_row(row: Any) -> None:
         TypedRow(schema_json("a int, b int")).encode(row)
     with pytest.raises(UsageError, match="not a tuple"):
         TypedKey(schema_json("a int, b int")).encode(row)
+
+
+def test_live_read_names_structs_inside_map_keys() -> None:
+    schema = schema_json("m map<array<struct<a: int>>, struct<b: array<int>>>")
+    described = json.dumps({"key": json.loads(schema_json("k string"))})
+    values = json.dumps({"now": 0, "written": [schema]})
+    codec = typed_row_codec(Family(1, "v", "none", (), described, values))
+    (found,) = codec.value_row(TypedRow(schema).encode(({((1,), (2,)): ([3],)},)))
+    ((key, value),) = found.items()
+    assert [one["a"] for one in key] == [1, 2]
+    assert value["b"] == [3]
+
+
+def test_comment_of_a_nested_column_may_change() -> None:
+    def schema(inner: StructField) -> str:
+        return schema_json(StructType([StructField("s", StructType([inner]))]))
+
+    older = schema(StructField("a", IntegerType(), metadata={"comment": "old"}))
+    now = schema(StructField("a", IntegerType()))
+    assert older != now
+    data = TypedRow(older).encode(((1,),))
+    assert TypedRow(now, [older]).decode(data) == ((1,),)
+    with pytest.raises(UsageError, match="was struct and is struct now"):
+        TypedRow(schema(StructField("a", IntegerType(), nullable=False)), [older])
