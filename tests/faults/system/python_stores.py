@@ -145,9 +145,11 @@ class PythonStores:
 
     def _other_run(self) -> None:
         """Another process takes the partition: what this one does from now on is refused."""
+        if not self._puts:
+            self._put()
         store, provider = self._store, self._provider
-        if not self._puts or store is None or provider is None:
-            return
+        assert store is not None
+        assert provider is not None
         self._provider, self._store, self._holds = self._new_provider(), None, False
         self._open()
         self._put()

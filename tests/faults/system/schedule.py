@@ -406,8 +406,11 @@ class Schedule:
                 self.proceed(next(iter(self.held)))
         else:
             self.world.problem(f"{job.name}, alone, does not get on: {job}")
-        for _ in range(self.dice.below(_UNLOADED_MAX + 1)):
-            self.work.unload()
+        if unloaded := self.dice.below(_UNLOADED_MAX + 1):
+            for _ in range(unloaded):
+                self.work.unload()
+            # What is not renewed expires.
+            self.people.let_pass(0)
         if not self.world.problems:
             self.people.look_at_everything()
             self.end_job(job, politely=True)
