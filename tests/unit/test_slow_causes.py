@@ -58,7 +58,9 @@ def diagnosed(
     for number in range(partitions):
         change = dict(changes[min(number, len(changes) - 1)]) if changes else {}
         instance = Instance("host", str(change.pop("executor", number % 2)), "run")
-        totals[0, number, "default"] = Totals(instance, {}, {**LATELY, **change}, tuple(times))
+        recent = {**LATELY, **change}
+        recent.setdefault("encodeCpuUs", recent["encodeUs"])
+        totals[0, number, "default"] = Totals(instance, {}, recent, tuple(times))
     return slowness_of(query, totals, servers)
 
 
@@ -99,6 +101,12 @@ LONG_TRIPS = {"openUs": 400_000, "commitUs": 400_000, "redisUs": 700_000}
             {"times": (3, 3, 3, 0, 0, 0, 0, 0, 20)},
             SlowCauseKind.SLOW_ROUND_TRIPS,
             "is unknown",
+        ),
+        (
+            {**LONG_TRIPS, "encodeCpuUs": 2_000},
+            {"times": (3, 3, 3, 0, 0, 0, 0, 0, 20)},
+            SlowCauseKind.EXECUTORS_BUSY,
+            "took 40 ms in 80 commits, of which it had a processor for 8.0 ms",
         ),
         (
             {"durable": 20, "durableUs": 600_000, "commitUs": 620_000},

@@ -210,7 +210,9 @@ final class WriteSession private[store] (
 
   private def encode(): (Entry, Seq[EncodedField]) = {
     StoreCounters.timed(store.counters.stageNs)(delta.await())
-    StoreCounters.timed(store.counters.encodeNs)(encodeRest())
+    StoreCounters.timed(store.counters.encodeNs) {
+      StoreCounters.onProcessor(store.counters.encodeCpuNs)(encodeRest())
+    }
   }
 
   private def encodeRest(): (Entry, Seq[EncodedField]) = {

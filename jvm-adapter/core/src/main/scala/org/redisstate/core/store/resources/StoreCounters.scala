@@ -1,5 +1,6 @@
 package org.redisstate.core.store.resources
 
+import java.lang.management.ManagementFactory
 import java.util.concurrent.atomic.AtomicLong
 
 /** Running totals of one partition; the Spark edge turns differences into metrics of a batch. */
@@ -32,6 +33,9 @@ final class StoreCounters {
 
   /** Parts of commits: encoding blocks, and waiting for those on their way to the server. */
   val encodeNs: AtomicLong = new AtomicLong
+
+  /** Part of `encodeNs` in which the thread had a processor; 0 where the JVM does not tell. */
+  val encodeCpuNs: AtomicLong = new AtomicLong
   val stageNs: AtomicLong = new AtomicLong
 
   /** Time in which layers were folded or merged in the background. */
@@ -45,6 +49,19 @@ final class StoreCounters {
 }
 
 private[store] object StoreCounters {
+  private val threads = ManagementFactory.getThreadMXBean
+  private val knowsCpu = threads.isCurrentThreadCpuTimeSupported
+
+  /** Adds the processor time of a piece of work to a total. */
+  def onProcessor[A](total: AtomicLong)(body: => A): A = if (!knowsCpu) body
+  else {
+    val from = threads.getCurrentThreadCpuTime
+    try body
+    finally {
+      total.addAndGet(threads.getCurrentThreadCpuTime - from)
+      ()
+    }
+  }
 
   /** Adds the nanoseconds of a piece of work to a total: pieces are often shorter than a millisecond. */
   def timed[A](total: AtomicLong)(body: => A): A = {

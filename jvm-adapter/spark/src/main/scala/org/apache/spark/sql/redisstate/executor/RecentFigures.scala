@@ -102,6 +102,7 @@ private[redisstate] object RecentFigures {
         "commits" -> counted.commits.get,
         "commitUs" -> us(counted.commitNs.get),
         "encodeUs" -> us(counted.encodeNs.get),
+        "encodeCpuUs" -> us(counted.encodeCpuNs.get),
         "stageUs" -> us(counted.stageNs.get),
         "workUs" -> us(counted.workNs.get),
         "misses" -> counted.misses.get,
