@@ -43,6 +43,7 @@ _STARVED = 3
 _ENCODE_MIN_US = 10_000
 _TASK_SHARE = 0.8
 _TASK_US = 1_000_000
+_INTERVAL = 5
 
 
 _Check = Callable[[StoreFigures, Servers], Iterator[SlowCause]]
@@ -73,6 +74,7 @@ def slowness_of(
                 f"causes in {where}: {found.commits} commits are too few, {COMMITS_MIN} are needed"
             )
     judged = [one for one in stores if one.commits >= COMMITS_MIN]
+    unknown += [line for one in judged for line in _between_batches(one)]
     causes = [cause for one in judged for check in _CHECKS for cause in check(one, servers)]
     causes = [cause for cause in causes if not _is_explained(cause, causes, servers)]
     causes += _maintenance_behind(query)
@@ -107,6 +109,23 @@ def _times(of: StoreFigures) -> Iterator[TimeSpent]:
     behind = of.number("foldUs") + of.number("maintenanceUs")
     if of.is_full:
         yield TimeSpent(*at, "background", behind / commits / 1000, 0.0)
+
+
+def _between_batches(of: StoreFigures) -> Iterator[str]:
+    """Reports intervals between batches that are much longer than what tasks report."""
+    if not of.is_full:
+        return
+    busiest = max(of.partitions, key=lambda one: one.numbers["commits"]).numbers
+    interval_us = 1000 * busiest.get("ms", 0) / busiest["commits"]
+    longest_us = max(one.us_per_commit() for one in of.partitions)
+    if interval_us >= _TASK_US and interval_us >= _INTERVAL * longest_us:
+        yield (
+            f"time outside of operator {of.status.operator}: a batch comes every "
+            f"{ms_text(interval_us)}, and its slowest partition has the store for "
+            f"{ms_text(longest_us)}; query.lastProgress and Spark's UI tell whether the rest is "
+            "waiting for data or triggers, or work of other stages, functions behind the operator, "
+            "the sink or the driver"
+        )
 
 
 def _once_a_query(causes: Sequence[SlowCause]) -> Iterator[SlowCause]:
