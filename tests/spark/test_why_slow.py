@@ -116,7 +116,7 @@ class Prepared:
         return self._java("org.apache.spark.sql.redisstate.executor.ExecutorRegistry")
 
     def forget_budget(self) -> None:
-        """Has the next store decide anew what local memory the process may use."""
+        """Drops the memory budget of the process; the next store makes one."""
         field = self.registry.getClass().getDeclaredField("budget")
         field.setAccessible(True)
         field.set(self.registry, None)
@@ -175,7 +175,7 @@ def test_slow_network(
 
 @contextmanager
 def busy(server: RedisServer) -> Iterator[None]:
-    """Has another program load the server, by scripts of some 100 ms each."""
+    """Loads the server like another program, by scripts of some 100 ms each."""
     client = server.client()
     done = threading.Event()
     loops, took_s = 100_000, 0.0
