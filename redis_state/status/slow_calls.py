@@ -57,7 +57,7 @@ def _retries(of: StoreFigures) -> Iterator[SlowCause]:
 
 def _minutes(of: StoreFigures) -> str:
     seconds = max(one.numbers.get("ms", 0) for one in of.partitions) / 1000
-    return f"{seconds / 60:.0f} minutes" if seconds >= 100 else f"{seconds:.0f} seconds"
+    return f"{seconds / 60:.0f} min" if seconds >= 100 else f"{seconds:.0f} s"
 
 
 def _round_trips(of: StoreFigures, servers: Servers) -> Iterator[SlowCause]:

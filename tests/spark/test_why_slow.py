@@ -116,7 +116,7 @@ class Prepared:
         return self._java("org.apache.spark.sql.redisstate.executor.ExecutorRegistry")
 
     def forget_budget(self) -> None:
-        """Resets the local memory of the process, which the next store sets again."""
+        """Drops the memory budget of the process; the next store makes one."""
         field = self.registry.getClass().getDeclaredField("budget")
         field.setAccessible(True)
         field.set(self.registry, None)
@@ -175,7 +175,7 @@ def test_slow_network(
 
 @contextmanager
 def busy(server: RedisServer) -> Iterator[None]:
-    """Loads the server by scripts of another program, which take some 100 ms each."""
+    """Loads the server like another program, by scripts of some 100 ms each."""
     client = server.client()
     done = threading.Event()
     loops, took_s = 100_000, 0.0

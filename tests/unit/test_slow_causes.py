@@ -86,7 +86,7 @@ LONG_TRIPS = {"openUs": 400_000, "commitUs": 400_000, "redisUs": 700_000}
 @pytest.mark.parametrize(
     ("change", "more", "kind", "said"),
     [
-        ({"retries": 5}, {}, SlowCauseKind.RETRIES, "sent 5 calls to Redis again within 10"),
+        ({"retries": 5}, {}, SlowCauseKind.RETRIES, "sent 5 calls to Redis again within 10 s"),
         (LONG_TRIPS, {"times": SLOW}, SlowCauseKind.SLOW_NETWORK, "8.0 ms to 16 ms at best"),
         (LONG_TRIPS, {"times": SLOW, "servers": [BLIND]}, SlowCauseKind.SLOW_NETWORK, "unknown"),
         (LONG_TRIPS, {"times": SLOW, "servers": [BUSY]}, SlowCauseKind.SERVER_BUSY, "keys 90%"),
