@@ -65,7 +65,9 @@ def test_three_round_trips_from_connecting_to_a_value(
         assert reader.query("flights").operator(0).get(UA) == ONE
         assert reader.client.round_trips == 3
         # All partitions are opened, and the key is looked for where it most likely is.
-        calls = {"hgetall": 2, "eval": 1, "evalsha": partitions - 1, "hmget": 1, "hlen": 1}
+        calls = {"hgetall": 2, "eval": 1, "evalsha": partitions - 1, "hlen": 1}
+        # `open` reads the two fields of a version at once, here of one version a partition.
+        calls["hmget"] = partitions + 1
         assert commands_seen(planted) == calls
         assert reader.queries()
         assert reader.client.round_trips == 4
