@@ -54,7 +54,9 @@ object Durability {
     }
     if (found.isEmpty) {
       throw new PermissionException(
-        noFile(what, s"$server does not allow this user to read its settings (the right 'config|get')"))
+        noFile(
+          what,
+          s"$server does not allow this user to read its settings (the right 'config|get')"))
     }
     if (!found.get("appendonly").contains("yes"))
       throw new ConfigException(noFile(what, s"$server has appendonly no"))

@@ -182,8 +182,9 @@ object ReplyClass {
       case Permission if isLogin(message) || message.startsWith("WRONGPASS") =>
         new PermissionException(s"$found. Check username and password (or passwordFile).")
       case Permission =>
-        new PermissionException(s"$found. Give the user that right; `redis-state acl` prints all rights " +
-          "that are needed.")
+        new PermissionException(
+          s"$found. Give the user that right; `redis-state acl` prints all rights " +
+            "that are needed.")
       case Lacking =>
         val name = named.findFirstMatchIn(bare(message)).map(_.group(1).toUpperCase)
         lacking(what, Seq(name.getOrElse(if (command.isEmpty) UnnamedInScript else command)))

@@ -90,7 +90,8 @@ object ServerNeeds {
     val query = number(settings, Query)
     val low = replyLimits(settings) ++
       Option.when(0 < query && query < sentBytes)(s"$Query ${settings(Query)}")
-    if (low.nonEmpty) s"It has ${low.mkString(" and ")}, which closes connections: raise that limit."
+    if (low.nonEmpty)
+      s"It has ${low.mkString(" and ")}, which closes connections: raise that limit."
     else if (settings.nonEmpty) "The server's log has the reason."
     else {
       s"The server closes the connection, as it does above $Bulk, $Query (sent: $sentBytes bytes, " +

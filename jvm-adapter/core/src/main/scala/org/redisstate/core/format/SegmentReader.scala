@@ -62,7 +62,8 @@ final class SegmentReader(segment: Segment) {
     (0 until entry.buckets).foreach(b => partNames(header, b).foreach(known(_) = known.size))
     orderedNames(header).foreach(known(_) = known.size)
     val found =
-      fields.sortBy(f => known.getOrElse(f.name, bad(s"the field ${f.name.take(40)} does not belong here")))
+      fields.sortBy(f =>
+        known.getOrElse(f.name, bad(s"the field ${f.name.take(40)} does not belong here")))
         .map(f => rows(f.name, f.block))
     checkRows(found.iterator.map(_.count.toLong).sum)
     found

@@ -24,7 +24,8 @@ class ServerLimitsSuite extends AnyFunSuite {
           val e = failure(server, user = login, clock = clock)(_.call("greet", Seq(Ping)))
           assert(e.isInstanceOf[UnavailableException], e)
           assert(e.asInstanceOf[UnavailableException].isAnswered)
-          assert(e.getMessage.contains("max number of clients reached. Raise maxclients on the server"))
+          assert(
+            e.getMessage.contains("max number of clients reached. Raise maxclients on the server"))
           assert(!e.getMessage.contains("Check that the server runs"))
           assert(clock.nowMs >= DeadlineMs)
           val commit = failure(server, user = login)(_.transaction("commit", Seq(Set("1"))))

@@ -84,7 +84,9 @@ class RedisStateQueryListener extends StreamingQueryListener with Logging {
     try Option(undecided.get(run)).foreach(isDecided => if (isDecided()) undecided.remove(run))
     catch {
       case NonFatal(e) =>
-        logWarning(s"The change of the number of partitions by run $run is not recorded in a file yet", e)
+        logWarning(
+          s"The change of the number of partitions by run $run is not recorded in a file yet",
+          e)
     }
 
   /** Listeners behind this one find the figures in the progress. What is for show alone stops nothing else. */

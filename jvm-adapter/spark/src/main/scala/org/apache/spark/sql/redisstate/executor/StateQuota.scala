@@ -154,7 +154,9 @@ private[redisstate] final class StateQuota(
 
   private def write(entries: Map[String, SizeEntry]): Unit = {
     val words = entries.toSeq.flatMap { case (of, entry) => Seq(of, encode(entry)) }
-    backend.call("record the sizes of states", Seq(Command("HSET", Keys.sizes(prefix) +: words: _*)))
+    backend.call(
+      "record the sizes of states",
+      Seq(Command("HSET", Keys.sizes(prefix) +: words: _*)))
     ()
   }
 }
