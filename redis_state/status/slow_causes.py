@@ -88,7 +88,10 @@ def slowness_of(
 
 
 def _is_explained(cause: SlowCause, causes: Sequence[SlowCause], servers: Servers) -> bool:
-    """Returns whether another cause explains one: starved executors, or large commits."""
+    """Returns whether another cause explains one: starved executors, retries, large commits."""
+    if cause.kind is SlowCauseKind.UNEVEN_PARTITIONS:
+        # A call that is sent again delays one partition.
+        return any(one.kind is SlowCauseKind.RETRIES for one in causes)
     if cause.kind is SlowCauseKind.SLOW_ROUND_TRIPS:
         return any(one.kind is SlowCauseKind.EXECUTORS_BUSY for one in causes)
     return (

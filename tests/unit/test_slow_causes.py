@@ -219,6 +219,11 @@ def test_slowest_partition_is_named() -> None:
     assert "takes 452 ms, of the others 22 ms on average" in cause.found
 
 
+def test_partition_that_waits_for_retries_is_no_cause_of_its_own() -> None:
+    found = diagnosed({}, {}, {"workUs": 9_000_000, "retries": 5}, {})
+    assert kinds(found) == [SlowCauseKind.RETRIES]
+
+
 @pytest.mark.parametrize(
     ("change", "more"),
     [

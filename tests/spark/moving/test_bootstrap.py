@@ -56,7 +56,7 @@ def refused_frames(query: Totals) -> list[tuple[Any, dict[str, Any], str]]:
     return [
         (good.drop("sum"), {}, r"'sum' missing. The rows need the columns: k STRING,sum BIGINT"),
         (good.withColumn("x", sf.lit(1)), {}, "'x' not of the state"),
-        (good.select("*", "k"), {}, "'k' there twice"),
+        (good.select("*", "k"), {}, "'k' given twice"),
         (text, {}, "'sum' is STRING, which is not safely BIGINT"),
         (rounded, {}, r"'sum\.2' is BIGINT, which is not safely DOUBLE"),
         (number, {}, "'k' is INT, which is not safely STRING"),

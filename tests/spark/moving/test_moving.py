@@ -362,7 +362,7 @@ def test_unmovable_state_is_refused_by_name(
             path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
     with pytest.raises(redis_state.errors.FormatError, match="cannot open it"):
         mover.move("damaged", "new2", REDIS)
-    with pytest.raises(redis_state.errors.ConfigError, match="no checkpoint"):
+    with pytest.raises(redis_state.errors.ConfigError, match="not the checkpoint of a query"):
         mover.move("absent", "new3", REDIS)
     for name in ("new", "new3"):
         assert not streams.checkpoint(name).exists()
