@@ -36,7 +36,7 @@ from redis_state.protocol import (
 from redis_state.protocol.newest_batch import NewestBatch
 from redis_state.protocol.opening import is_opened, is_purged, open_commands
 from redis_state.protocol.runs import is_newest
-from redis_state.store.families import family_of
+from redis_state.store.local.families import family_of
 
 OPERATOR = 0
 PARTITIONS_MAX = 1 << 16

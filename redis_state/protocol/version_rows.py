@@ -2,8 +2,8 @@
 
 Readers scan with this module, and maintenance makes snapshots with it. Only the deltas are held in
 memory. Their weight triggers a snapshot, so they stay a fraction of the version; the base may
-have any size. A store loads its own version with `redis_state.store.loading` instead, which keeps
-all rows, and supports only ordered families.
+have any size. A store loads its own version with `redis_state.store.local.loading` instead, which
+keeps all rows, and supports only ordered families.
 """
 
 from __future__ import annotations

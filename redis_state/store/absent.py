@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from redis_state.errors import ConflictError, Kind, StateError
 from redis_state.ids import Pin, StateStoreProviderId
-from redis_state.store.local_state import LocalVersion, empty_version
+from redis_state.store.local.version import LocalVersion, empty_version
 
 
 def no_rows(id_: StateStoreProviderId) -> LocalVersion:

@@ -22,9 +22,9 @@ from redis_state.protocol import (
 )
 from redis_state.protocol.quota import Limits, Quota, quota_of
 from redis_state.store.absent import check_gen
-from redis_state.store.families import Families
-from redis_state.store.loading import Loader
-from redis_state.store.memory_budget import MemoryBudget
+from redis_state.store.local.families import Families
+from redis_state.store.local.loading import Loader
+from redis_state.store.local.memory_budget import MemoryBudget
 
 
 @dataclass(frozen=True, slots=True)

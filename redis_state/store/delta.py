@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from redis_state.format.ordered import family_range
 from redis_state.format.rows import FAMILY_BYTES
-from redis_state.store.families import Families
-from redis_state.store.local_state import LocalVersion
+from redis_state.store.local.families import Families
+from redis_state.store.local.version import LocalVersion
 from redis_state.store.write_set import WriteSet
 
 

@@ -21,8 +21,8 @@ from redis_state.format.rows import (
 )
 from redis_state.store.api import Operation, State, following
 from redis_state.store.bulk import STORED_KEY_BYTES_MAX, check_all_limits
-from redis_state.store.families import Families
-from redis_state.store.local_state import LocalVersion
+from redis_state.store.local.families import Families
+from redis_state.store.local.version import LocalVersion
 from redis_state.store.write_session import Partition, WriteSession
 
 _MISSING: Final = object()

@@ -9,9 +9,9 @@ from redis_state.format import ordered
 from redis_state.ids import EMPTY, Pin
 from redis_state.maintain import compaction
 from redis_state.store.checkpoint_link import CheckpointLink, LinkedPartition
-from redis_state.store.local_state import LocalVersion
+from redis_state.store.local.version import LocalVersion
+from redis_state.store.local.version_cache import VersionCache
 from redis_state.store.metrics import Counters
-from redis_state.store.version_cache import VersionCache
 
 log = logging.getLogger("redis_state.store")
 

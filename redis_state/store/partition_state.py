@@ -16,11 +16,11 @@ from redis_state.protocol import RegisteredRun, own_run, register_run
 from redis_state.store.absent import no_checkpoint, no_rows
 from redis_state.store.checkpoint_link import CheckpointLink, PartitionSpec
 from redis_state.store.delta import delta_of
-from redis_state.store.families import NO_FAMILIES, Families, described
-from redis_state.store.local_state import Layer, LocalVersion
+from redis_state.store.local.families import NO_FAMILIES, Families, described
+from redis_state.store.local.version import Layer, LocalVersion
+from redis_state.store.local.version_cache import VersionCache
 from redis_state.store.metrics import Counters
 from redis_state.store.partition_maintenance import PartitionMaintenance
-from redis_state.store.version_cache import VersionCache
 from redis_state.store.write_set import WriteSet
 
 log = logging.getLogger("redis_state.store")

@@ -22,7 +22,7 @@ from redis_state.store.bulk import (
     encoded_values,
     stored_rows,
 )
-from redis_state.store.local_state import LocalVersion
+from redis_state.store.local.version import LocalVersion
 from redis_state.store.write_session import OpenedVersion, Partition, WriteSession
 
 _MISSING: Final = object()

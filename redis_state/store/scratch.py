@@ -7,9 +7,9 @@ from typing import NoReturn
 from redis_state.errors import InternalError
 from redis_state.ids import StateStoreProviderId
 from redis_state.store.absent import no_rows
-from redis_state.store.families import Families
 from redis_state.store.family_store import FamilyStore
-from redis_state.store.local_state import LocalVersion
+from redis_state.store.local.families import Families
+from redis_state.store.local.version import LocalVersion
 
 
 def scratch_store(id_: StateStoreProviderId) -> FamilyStore:

@@ -8,9 +8,9 @@ from typing import NoReturn, Protocol, cast
 from redis_state.ids import Pin, StateStoreId, StateStoreProviderId
 from redis_state.process import elsewhere, tell_after_fork
 from redis_state.store.api import Operation, State, StateStoreMetrics, following
-from redis_state.store.families import Families
-from redis_state.store.local_state import LocalVersion, Parts
-from redis_state.store.memory_budget import ROW_BYTES
+from redis_state.store.local.families import Families
+from redis_state.store.local.memory_budget import ROW_BYTES
+from redis_state.store.local.version import LocalVersion, Parts
 from redis_state.store.write_set import WriteSet
 
 

@@ -16,7 +16,7 @@ from redis_state.format import ordered
 from redis_state.ids import EMPTY, PartitionId, StateStoreId, StateStoreProviderId, StoreId
 from redis_state.protocol import PartitionClient, checkpoint_gen, register_run
 from redis_state.spark.worker import WORKER, Warm
-from redis_state.store.families import family_of
+from redis_state.store.local.families import family_of
 from redis_state.store.provider import StateStoreProvider
 from redis_state.store.stores import LoadedStores
 from tests.contract.store_support import new_providers

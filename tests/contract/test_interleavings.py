@@ -20,8 +20,11 @@ from redis_state.coordinator import heartbeat as heartbeats
 from redis_state.coordinator.heartbeat import Heartbeat
 from redis_state.ids import PartitionId, StateStoreId, StateStoreProviderId, StoreId
 from redis_state.protocol.instances import Instance, find
-from redis_state.store import loading, local_base, local_state, partition_state, version_cache
+from redis_state.store import partition_state
 from redis_state.store import stores as loaded_stores
+from redis_state.store.local import base as local_base
+from redis_state.store.local import loading, version_cache
+from redis_state.store.local import version as local_version
 from redis_state.store.partition_store import PartitionReadStore
 from redis_state.store.provider import StateStoreProvider
 from redis_state.store.stores import LoadedStores
@@ -29,7 +32,7 @@ from tests.support.interleaving import Interleaving
 from tests.support.redis_server import RedisServer
 
 QUICK, LONG, GROUP = 30, 1_030, 200
-MODULES = (local_base, local_state, loading, partition_state, version_cache)
+MODULES = (local_base, local_version, loading, partition_state, version_cache)
 
 seeds = pytest.mark.parametrize(
     "seeds",

@@ -21,7 +21,7 @@ from redis_state.spark import partition_task
 from redis_state.spark.partition_task import BatchStore, PartitionTask
 from redis_state.spark.rows import RowFormat
 from redis_state.spark.worker import CLIENTS_MAX, Worker
-from redis_state.store.memory_budget import ROW_BYTES
+from redis_state.store.local.memory_budget import ROW_BYTES
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import wait_until
 

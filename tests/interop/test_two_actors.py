@@ -22,7 +22,7 @@ from redis_state.format.rows import join_elements
 from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.protocol import RegisteredRun, checkpoint_gen, register_run
 from redis_state.store import ListStateStore
-from redis_state.store.families import family_of
+from redis_state.store.local.families import family_of
 from redis_state.store.provider import StateStoreProvider
 from tests.interop.jvm_actor import JvmActor, jvm_actor
 from tests.support.redis_server import RedisServer

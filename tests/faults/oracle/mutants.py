@@ -22,8 +22,9 @@ from redis_state.errors import Kind, StateError
 from redis_state.format.entry import Segment
 from redis_state.maintain import recall
 from redis_state.protocol import Opened, PartitionClient, SegmentGoneError, retention, runs
-from redis_state.store import loading, write_session
-from redis_state.store.local_state import empty_version
+from redis_state.store import write_session
+from redis_state.store.local import loading
+from redis_state.store.local.version import empty_version
 from tests.faults.oracle.purge_mutants import (
     PURGED_MUTANTS,
     enter_blindly,

@@ -14,7 +14,7 @@ from redis_state.format.bucketing import BYTES_A_BUCKET, ROWS_A_BUCKET
 from redis_state.format.entry import Segment
 from redis_state.format.rows import Appended
 from redis_state.format.segment import SegmentWriter, read_header, read_segment
-from redis_state.store.families import family_of
+from redis_state.store.local.families import family_of
 
 IDENT = "d:1:abc"
 VALUES = st.none() | st.binary(max_size=40) | st.just(bytes(5000))

@@ -21,9 +21,10 @@ from redis_state.format.segment import checksum, read_header
 from redis_state.ids import Pin
 from redis_state.protocol import Opened, PartitionClient, SegmentGoneError
 from redis_state.protocol.refusal import lost
-from redis_state.store.families import NO_FAMILIES, Families
-from redis_state.store.local_base import Base
-from redis_state.store.local_state import (
+from redis_state.store.local.base import Base
+from redis_state.store.local.families import NO_FAMILIES, Families
+from redis_state.store.local.memory_budget import MemoryBudget
+from redis_state.store.local.version import (
     KeyCounts,
     Layer,
     LocalVersion,
@@ -31,7 +32,6 @@ from redis_state.store.local_state import (
     compacted,
     empty_version,
 )
-from redis_state.store.memory_budget import MemoryBudget
 
 _LOADS_MAX = 5
 _EAGER_BYTES_MAX = 256 << 10

@@ -20,7 +20,7 @@ from redis_state.format.ordered import Index, read_block
 from redis_state.format.rows import Appended, Value
 from redis_state.format.segment import combined_checksum
 from redis_state.protocol import PartitionClient, SegmentGoneError
-from redis_state.store.memory_budget import ROW_BYTES, MemoryBudget
+from redis_state.store.local.memory_budget import ROW_BYTES, MemoryBudget
 
 _READ_AHEAD_BLOCKS = 256
 _MISSES_MAX = 64

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from redis_state.ids import Pin
 from redis_state.process import tell_after_fork
-from redis_state.store.local_state import LocalVersion
+from redis_state.store.local.version import LocalVersion
 
 
 class VersionCache:

@@ -17,9 +17,9 @@ from redis_state.format.entry import Entry
 from redis_state.format.ordered import OrderedRows
 from redis_state.ids import EMPTY, Pin
 from redis_state.protocol import SegmentGoneError, snapshots
-from redis_state.store.families import NO_FAMILIES, Families
-from redis_state.store.local_base import Base
-from redis_state.store.memory_budget import ROW_BYTES
+from redis_state.store.local.base import Base
+from redis_state.store.local.families import NO_FAMILIES, Families
+from redis_state.store.local.memory_budget import ROW_BYTES
 
 _MISSING: Final = object()
 _SPAN_ROWS = 1024
