@@ -24,18 +24,18 @@ Output = dict[int, list[str]]
 _FIRST_MTIME_S = 1_000_000_000
 # What Spark says when a Python worker of the driver was not there after ten seconds, which no conf
 # makes longer: a machine that stands still that long is not what a test is about.
-_WORKER_LATE = "Python worker failed to connect back"
-_STARTS = 3
+WORKER_LATE = "Python worker failed to connect back"
+STARTS = 3
 
 
 def run_to_end(start: Callable[[], StreamingQuery]) -> StreamingQuery:
     """Starts a query that ends by itself, again if its Python worker came too late."""
-    for _ in range(_STARTS - 1):
+    for _ in range(STARTS - 1):
         query = start()
         try:
             query.awaitTermination()
         except StreamingQueryException as error:
-            if _WORKER_LATE not in str(error):
+            if WORKER_LATE not in str(error):
                 raise
         else:
             return query

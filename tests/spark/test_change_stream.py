@@ -12,7 +12,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import redis_state
 from redis_state.spark.live.change_stream import has_limits
-from tests.spark.streams import Streams
+from tests.spark.streams import STARTS, WORKER_LATE, Streams
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import wait_until
 
@@ -161,10 +161,19 @@ def test_running_stream_follows_and_ends_with_advice(
     frame = changes(spark, counts, shared_redis_server.url)
     replica = Replica()
     writer = frame.writeStream.foreachBatch(replica)
-    query = writer.option("checkpointLocation", str(streams.checkpoint("replica"))).start()
+    writer = writer.option("checkpointLocation", str(streams.checkpoint("replica")))
+    query = writer.start()
     try:
         counts.run(2)
-        wait_until(lambda: replica.rows == counts.state(), "the stream has come as far")
+        for _ in range(STARTS):
+            wait_until(
+                lambda query=query: replica.rows == counts.state() or not query.isActive,
+                "the stream has come as far",
+            )
+            if query.isActive or WORKER_LATE not in str(query.exception()):
+                break
+            query = writer.start()
+        assert replica.rows == counts.state()
         shared_redis_server.client().flushdb()
         with pytest.raises(StreamingQueryException, match=r"REDIS_NOT_FOUND|REDIS_STATE_LOST"):
             query.awaitTermination(120)
