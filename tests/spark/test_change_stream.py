@@ -163,13 +163,14 @@ def test_running_stream_follows_and_ends_with_advice(
     writer = frame.writeStream.foreachBatch(replica)
     writer = writer.option("checkpointLocation", str(streams.checkpoint("replica")))
     query = writer.start()
+
+    def has_ended_or_come_as_far() -> bool:
+        return replica.rows == counts.state() or not query.isActive
+
     try:
         counts.run(2)
         for _ in range(STARTS):
-            wait_until(
-                lambda query=query: replica.rows == counts.state() or not query.isActive,
-                "the stream has come as far",
-            )
+            wait_until(has_ended_or_come_as_far, "the stream has come as far")
             if query.isActive or WORKER_LATE not in str(query.exception()):
                 break
             query = writer.start()
