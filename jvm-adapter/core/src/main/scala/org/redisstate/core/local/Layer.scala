@@ -393,10 +393,6 @@ object Layer {
     s"one batch changes more than $bytesMax bytes of one partition. Nothing was written. " +
       "Use more shuffle partitions or smaller batches.")
 
-  /** Bytes that rows take at most in a layer. */
-  private[core] def bytesFor(rows: RowBlock): Long =
-    rows.bytes.length + Arena.HeadBytes.toLong * rows.count
-
   /** Sorted entries, valid for the bytes and rows that the layer had then. */
   private final class SortedEntries(val entries: Array[Int], val end: Int, val size: Int)
 
@@ -411,8 +407,7 @@ object Layer {
 
   /** One layer that says what these say together; removals stay, since older rows may lie below. */
   def merge(newest: Seq[Layer]): Layer = {
-    val bytes = newest.iterator.map(_.usedBytes.toLong).sum
-    val merged = new Layer(newest.map(_.rows).sum, math.min(BytesMax, bytes).toInt)
+    val merged = new Layer(newest.map(_.rows).sum)
     newest.reverseIterator.foreach { layer =>
       layer.cleared.reverse.foreach(merged.clear)
       layer.entries().foreach { e =>

@@ -83,12 +83,8 @@ private[store] final class LayerLoader(
       val appends = blocks.exists(b => (0 until b.rows.count).exists(b.rows.isAppended))
       val bytes = blocks.iterator.map(b => b.rows.bytes.length + RowBytes * b.rows.count).sum
       val isFull = layers.headOption.exists(_.usedBytes + bytes > sizes.mergedMax)
-      if (layers.isEmpty || isFull || (appends && !layers.head.isEmpty)) {
-        val count = math.min(rows, RoomRowsMax)
-        val all = blocks.iterator.map(b => Layer.bytesFor(b.rows)).sum * count /
-          math.max(1, head.segment.entry.rows)
-        layers ::= new Layer(count.toInt, math.min(all, sizes.mergedMax).toInt)
-      }
+      if (layers.isEmpty || isFull || (appends && !layers.head.isEmpty))
+        layers ::= new Layer(math.min(rows, RoomRowsMax).toInt)
       head.header.tombstones.foreach(layers.head.clear)
       blocks.foreach(block => addAll(layers.head, block))
     }
