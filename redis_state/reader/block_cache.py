@@ -134,12 +134,14 @@ _Layer = tuple[Mapping[bytes, Value], Sequence[Tombstone]]
 """Changes of a segment to keys of one field: their rows, and removals of rows below."""
 
 
-class _Version(NamedTuple):
+@dataclass(slots=True)
+class _Version:
     """A version of a partition whose headers are cached.
 
     Attributes:
         searched: Those of its segments that have blocks, the newest first.
         last: Number of the last bucket of the segment with most buckets.
+        bytes: Approximate size, which the cache counts until a newer version takes its place.
         tables: By bucket, cached rows of all segments.
     """
 
@@ -147,7 +149,8 @@ class _Version(NamedTuple):
     families: tuple[Family, ...]
     searched: tuple[_SearchedSegment, ...]
     last: int
-    tables: dict[int, Sequence[_Layer]]
+    bytes: int
+    tables: dict[int, Sequence[_Layer]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,10 +314,10 @@ class BlockCache:
                 searched.append(_SearchedSegment(segment, where, head, cached, last))
         if families is None:
             return None
-        before = 0 if known is None else _VERSION_BYTES + _SEARCHED_BYTES * len(known.searched)
-        self._make_room(_VERSION_BYTES + _SEARCHED_BYTES * len(searched) - before)
+        size = _VERSION_BYTES + _SEARCHED_BYTES * len(searched)
+        self._make_room(size - (0 if known is None else known.bytes))
         last = max((one.last for one in searched), default=0)
-        found = _Version(opened.segments, families, tuple(searched), last, {})
+        found = _Version(opened.segments, families, tuple(searched), last, size)
         # Not kept by a cache that has started afresh since.
         kept.versions[opened.id] = found
         return found
@@ -341,7 +344,9 @@ class BlockCache:
                 size += _JOINED_ROW_BYTES * len(rows)
             if rows or head.tombstones:
                 layers.append((rows, head.tombstones))
-        self._make_room(size + _LAYER_BYTES * len(layers))
+        size += _LAYER_BYTES * len(layers)
+        self._make_room(size)
+        version.bytes += size
         version.tables[bucket] = layers
         return layers
 

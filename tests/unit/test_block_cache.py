@@ -79,6 +79,26 @@ def test_version_ends_when_the_cache_is_reset() -> None:
     assert cache.find(opened, [key], "none") is None
 
 
+def test_tables_of_a_version_count_until_a_newer_version_replaces_it() -> None:
+    cache = BlockCache()
+    id_, family = PartitionId(StoreId("0" * 32, 0), 0), Family(0, "default", "none", (), "", "")
+    segments = []
+    for number in (2, 1):
+        entry = Entry("0" * 32, 1, 1, blocks=3, bytes=9, buckets=1, checksum=0, header=True)
+        segments.append(Segment(False, number, f"{number:032x}", entry))
+        where = where_of(id_, segments[-1])
+        cache.add_head(where, Header(families=(family,), parts={0: 2}))
+        for part in (0, "0.1"):
+            cache.add_rows(where, part, {stored_key(0, b"%d" % at): b"" for at in range(1_000)}, 9)
+    versions = [
+        Opened(id_, Pin(number, "0" * 32), False, 1, 0, EMPTY, tuple(segments[-number:]))
+        for number in (1, 2)
+    ]
+    for number in range(BYTES_MAX // 100_000):
+        assert cache.find(versions[number % 2], [stored_key(0, b"1")], "none") is not None
+    assert cache.resets == 0
+
+
 def test_payloads_count_until_a_table_replaces_them() -> None:
     cache = BlockCache()
     cache.add_payload(*place(0), b"payload")
