@@ -125,7 +125,11 @@ class _LoadSample:
         return _LoadSample(client.clock.monotonic_s(), sum(seconds), usec)
 
     def since(self, before: _LoadSample) -> tuple[tuple[str, float], ...]:
-        spent = {name: usec - before.commands.get(name, 0) for name, usec in self.commands.items()}
+        # CONFIG RESETSTAT or a restart in between makes counters smaller.
+        spent = {
+            name: max(0, usec - before.commands.get(name, 0))
+            for name, usec in self.commands.items()
+        }
         total = sum(spent.values())
         most = sorted(spent.items(), key=lambda one: -one[1])[:3]
         return tuple((name, usec / total) for name, usec in most if usec > 0)
