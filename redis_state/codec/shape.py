@@ -1,4 +1,4 @@
-"""Rules that converts Python objects to values for msgpack, and back; no I/O.
+"""Rules that convert Python objects to values for msgpack, and back; no I/O.
 
 A rule is compiled once from a type (`type_hints`) and works in both directions: `plain` accepts
 only values that `build` can restore. Records become maps by field name, tuples and sets lists.

@@ -9,6 +9,7 @@ from typing import Any
 
 from redis_state import keys
 from redis_state.backend.client import Client
+from redis_state.backend.replies import time_ms
 from redis_state.backend.script import script
 from redis_state.errors import ConfigError, FormatError, Kind, NotFoundError, StateError, UsageError
 from redis_state.exports.digest import DIGEST_DIGITS, digest_sum, digest_text
@@ -185,7 +186,7 @@ class _ExportRun:
         alone = any(one.alone for one in stores)
         return ExportPlan(
             uuid.uuid4().hex,
-            int(time[0]) * 1000 + int(time[1]) // 1000,
+            time_ms(time),
             asked,
             None if alone else view.version,
             None if alone else view.batch,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from redis_state.backend.client import Client
 from redis_state.format.header import Family
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 ScanRows = Sequence[tuple[bytes, bytes]]
 """Stored keys and their values."""
 
+R = TypeVar("R", "ScanRows", "ScanRows | RowMatrix")
+
 _ROWS_AT_ONCE = 1_000
 
 
@@ -31,8 +33,7 @@ def pieces_of(client: Client, opened: Opened) -> Iterator[tuple[ScanRows, Sequen
         FormatError: Blocks are damaged.
         UnavailableError: Maintenance dropped a segment after rows of it were returned.
     """
-    version = Reopening(client, opened, attempted="reading all rows")
-    yield from version.rows(partial(_read, client))
+    return _pieces(client, opened, _lists)
 
 
 def arrays_of(
@@ -43,8 +44,7 @@ def arrays_of(
     Raises:
         RedisStateError: See `pieces_of`.
     """
-    version = Reopening(client, opened, attempted="reading all rows")
-    yield from version.rows(partial(_read_arrays, client))
+    return _pieces(client, opened, _arrays)
 
 
 def rows_of(client: Client, opened: Opened) -> Iterator[tuple[bytes, bytes, Sequence[Family]]]:
@@ -80,38 +80,24 @@ def _family_table(client: Client, opened: Opened) -> tuple[Family, ...] | None:
     return next((head.families for head in heads if head.families is not None), None)
 
 
-def _read(client: Client, opened: Opened) -> Iterator[tuple[ScanRows, Sequence[Family]]]:
-    if not opened.segments:
-        return
-    version = _rows(client, opened)
-    live = 0
-    for group in version.hashed():
-        live += len(group)
-        if group:
-            yield list(group.items()), version.families
-    yield from _ordered(version, live)
+def _pieces(
+    client: Client, opened: Opened, hashed: Callable[[VersionRows], Iterator[R]]
+) -> Iterator[tuple[R | ScanRows, Sequence[Family]]]:
+    version = Reopening(client, opened, attempted="reading all rows")
+    return version.rows(partial(_read, client, hashed))
 
 
-def _read_arrays(
-    client: Client, opened: Opened
-) -> Iterator[tuple[ScanRows | RowMatrix, Sequence[Family]]]:
+def _read(
+    client: Client, hashed: Callable[[VersionRows], Iterator[R]], opened: Opened
+) -> Iterator[tuple[R | ScanRows, Sequence[Family]]]:
     if not opened.segments:
         return
-    version = _rows(client, opened)
+    version = VersionRows(partial(fetch, client, opened.id), opened.segments, where=str(opened.id))
     live = 0
-    for group in version.matrices():
+    for group in hashed(version):
         live += len(group)
         if len(group):
-            yield list(group.items()) if isinstance(group, dict) else group, version.families
-    yield from _ordered(version, live)
-
-
-def _ordered(version: VersionRows, live: int) -> Iterator[tuple[ScanRows, Sequence[Family]]]:
-    """Yields the rows of the ordered families, and checks the number of all rows.
-
-    Args:
-        live: Number of rows of the hashed families.
-    """
+            yield group, version.families
     for family in version.ordered_families():
         rows = version.ordered(family)
         while piece := list(islice(rows, _ROWS_AT_ONCE)):
@@ -120,6 +106,10 @@ def _ordered(version: VersionRows, live: int) -> Iterator[tuple[ScanRows, Sequen
     version.check(live)
 
 
-def _rows(client: Client, opened: Opened) -> VersionRows:
-    read = partial(fetch, client, opened.id)
-    return VersionRows(read, opened.segments, where=str(opened.id))
+def _lists(version: VersionRows) -> Iterator[ScanRows]:
+    return (list(group.items()) for group in version.hashed())
+
+
+def _arrays(version: VersionRows) -> Iterator[ScanRows | RowMatrix]:
+    for group in version.matrices():
+        yield list(group.items()) if isinstance(group, dict) else group

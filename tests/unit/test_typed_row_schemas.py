@@ -19,8 +19,6 @@ from pyspark.sql.types import (
 
 from redis_state.codec.typed_row import TypedKey, TypedRow
 from redis_state.errors import UsageError
-from redis_state.format.header import Family
-from redis_state.rows.typed_rows import typed_row_codec
 from redis_state.types.declared import schema_json
 
 
@@ -81,27 +79,3 @@ def test_user_defined_type_raises_usage_error_with_its_name(kind: DataType) -> N
         assert "declaring state variable 'v', column 'p'" in message
         assert "the user-defined type shapes.Point, which cannot be stored" in message
         assert "sqlType()" in message
-
-
-def test_live_read_names_structs_inside_map_keys() -> None:
-    schema = schema_json("m map<array<struct<a: int>>, struct<b: array<int>>>")
-    described = json.dumps({"key": json.loads(schema_json("k string"))})
-    values = json.dumps({"now": 0, "written": [schema]})
-    codec = typed_row_codec(Family(1, "v", "none", (), described, values))
-    (found,) = codec.value_row(TypedRow(schema).encode(({((1,), (2,)): ([3],)},)))
-    ((key, value),) = found.items()
-    assert [one["a"] for one in key] == [1, 2]
-    assert value["b"] == [3]
-
-
-def test_comment_of_a_nested_column_may_change() -> None:
-    def schema(inner: StructField) -> str:
-        return schema_json(StructType([StructField("s", StructType([inner]))]))
-
-    older = schema(StructField("a", IntegerType(), metadata={"comment": "old"}))
-    now = schema(StructField("a", IntegerType()))
-    assert older != now
-    data = TypedRow(older).encode(((1,),))
-    assert TypedRow(now, [older]).decode(data) == ((1,),)
-    with pytest.raises(UsageError, match="was struct and is struct now"):
-        TypedRow(schema(StructField("a", IntegerType(), nullable=False)), [older])

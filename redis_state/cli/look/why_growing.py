@@ -11,14 +11,11 @@ from redis_state.cli.arguments.place import add_query
 from redis_state.cli.help import example
 from redis_state.cli.operate.maintain import PROBLEMS_STATUS
 from redis_state.cli.output import printing
+from redis_state.cli.output.causes import show_cause
 from redis_state.cli.output.printing import Sheet
 from redis_state.live import Reader
-from redis_state.reader import Cause
-from redis_state.status import figures
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from redis_state.cli.command import Subparsers
 
 _NONE = (
@@ -56,24 +53,9 @@ def run(arguments: argparse.Namespace) -> int:
     if printing.format_of(arguments) == printing.TABLE:
         console = printing.console_of()
         for one in causes:
-            _tell(console, one)
+            show_cause(console, one)
         if not causes:
             console.print(_NONE)
     else:
         printing.emit(arguments, Sheet(asdict(one) for one in causes))
     return PROBLEMS_STATUS if causes else 0
-
-
-def _tell(console: Console, cause: Cause) -> None:
-    from rich.padding import Padding
-    from rich.text import Text
-
-    where = "" if cause.operator is None else f", operator {cause.operator}"
-    if cause.store not in (None, "default"):
-        where += f", store {figures.plain(str(cause.store))}"
-    if cause.partitions:
-        listed = ", ".join(map(str, cause.partitions[:8]))
-        more = "" if len(cause.partitions) <= 8 else f" and {len(cause.partitions) - 8} more"
-        where += f", partition{'s' if len(cause.partitions) > 1 else ''} {listed}{more}"
-    console.print(Text(f"{cause.kind}{where}", style="bold"))
-    console.print(Padding(Text(f"{figures.plain(cause.found)}\n→ {cause.advice}"), (0, 0, 0, 2)))

@@ -13,9 +13,10 @@ from redis_state.cli.arguments.place import add_query
 from redis_state.cli.help import example
 from redis_state.cli.operate.maintain import PROBLEMS_STATUS
 from redis_state.cli.output import printing
+from redis_state.cli.output.causes import show_cause
 from redis_state.cli.output.printing import Sheet
 from redis_state.live import Reader
-from redis_state.reader import SlowCause, Slowness, TimeSpent
+from redis_state.reader import Slowness, TimeSpent
 from redis_state.status import figures
 from redis_state.status.slow_figures import PARTS
 
@@ -73,7 +74,7 @@ def _show(console: Console, found: Slowness) -> None:
         named = "" if store == "default" else f", store {figures.plain(store)}"
         _show_times(console, f"operator {operator}{named}: a batch of one partition", list(of))
     for cause in found.causes:
-        _show_cause(console, cause)
+        show_cause(console, cause)
     if not found.causes:
         console.print(_NONE)
     for line in found.unknown:
@@ -98,16 +99,3 @@ def _show_times(console: Console, title: str, times: list[TimeSpent]) -> None:
         printing.column("meaning", folds=True),
     ]
     console.print(printing.table_of(columns, rows, heading=False))
-
-
-def _show_cause(console: Console, cause: SlowCause) -> None:
-    from rich.padding import Padding
-    from rich.text import Text
-
-    where = "" if cause.operator is None else f", operator {cause.operator}"
-    if cause.store not in (None, "default"):
-        where += f", store {figures.plain(str(cause.store))}"
-    if cause.partitions:
-        where += f", partitions {figures.some_of(list(map(str, cause.partitions)))}"
-    console.print(Text(f"{cause.kind}{where}", style="bold"))
-    console.print(Padding(Text(f"{figures.plain(cause.found)}\n→ {cause.advice}"), (0, 0, 0, 2)))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from redis_state import keys as redis_keys
 from redis_state.backend.client import Client
+from redis_state.backend.replies import time_ms
 from redis_state.batches.streams import Inputs, StreamPlan, known_partitions, list_store, make_plan
 from redis_state.codec.typed_row import TypedRow
 from redis_state.config import Config
@@ -269,7 +270,7 @@ def _take_initial(
     schema = arrow_schema(initial.sparkSession, initial.schema)
     (time,) = client.call("reading the time of the server", [("TIME",)])
     # Values with a time to live expire by the server's time, like those of batches.
-    began_ms = int(time[0]) * 1000 + int(time[1]) // 1000
+    began_ms = time_ms(time)
     task = InitialTask(plan, config, owner, engine, schema, began_ms)
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
