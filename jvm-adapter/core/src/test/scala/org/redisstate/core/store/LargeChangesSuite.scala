@@ -1,5 +1,7 @@
 package org.redisstate.core.store
 
+import java.lang.management.ManagementFactory
+
 import scala.util.Random
 
 import org.scalatest.BeforeAndAfterAll
@@ -41,6 +43,11 @@ class LargeChangesSuite extends AnyFunSuite with BeforeAndAfterAll with Eventual
     session.commit(): Unit
   }
 
+  /** Bytes that this thread has allocated so far. */
+  private def allocated(): Long = ManagementFactory.getThreadMXBean
+    .asInstanceOf[com.sun.management.ThreadMXBean].getThreadAllocatedBytes(
+      Thread.currentThread().getId)
+
   private def length(version: OpenVersion, key: Array[Byte]): Int = {
     val value = new Slice
     if (version.get(key, key.length, value)) value.length else -1
@@ -73,6 +80,20 @@ class LargeChangesSuite extends AnyFunSuite with BeforeAndAfterAll with Eventual
       val read = p.store("b").open(7)
       assert(length(read, hot) == 6 * some.length)
       assert(length(read, key(0, "other")) == 1)
+    }
+  }
+
+  test("loading a large row and then many small ones takes no more memory than these need") {
+    partition() { p =>
+      val store = p.store("a")
+      val large = new Random(1).nextBytes(1 << 20)
+      // The first delta may be a base of its own.
+      for (version <- 0 to 1) commit(store, version.toLong)(putBytes(_, "large", large))
+      commit(store, 2)(session => (0 until 2000).foreach(i => put(session, key(0, s"k$i"), "x")))
+      val loaded = p.store("b")
+      val before = allocated()
+      assert(length(loaded.open(3), key(0, "large")) == large.length)
+      assert(allocated() - before < 64 * large.length)
     }
   }
 
