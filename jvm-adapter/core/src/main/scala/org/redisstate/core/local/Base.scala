@@ -38,8 +38,14 @@ final class Base private (
   private val chunkLocks =
     Array.fill((buckets + ChunkBuckets - 1) / ChunkBuckets)(new ReentrantLock)
 
-  def memoryBytes: Long = memory.get + buckets * SlotBytes +
+  def memoryBytes: Long = memory.get + heldBytes + buckets * SlotBytes +
     orderedRows.valuesIterator.map(_.memoryBytes).sum
+
+  /** Part of `memoryBytes` that is kept for buckets that were not read yet. */
+  private[local] def heldBytes: Long = {
+    val from = source
+    if (from == null) 0L else from.heldBytes
+  }
 
   /**
    * Bytes of all rows when decoded, whatever their present form; an estimate until all were seen.

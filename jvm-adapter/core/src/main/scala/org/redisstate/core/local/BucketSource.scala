@@ -10,9 +10,18 @@ trait BucketSource {
 
   /** Approximate bytes of a bucket while it is read. */
   def bucketBytes: Long = BucketSource.BytesMax
+
+  /** Bytes of rows that are kept for reads to come. */
+  def heldBytes: Long = 0L
 }
 
 object BucketSource {
+
+  /** Buckets without rows. */
+  val Empty: BucketSource = new BucketSource {
+    override def read(from: Int, until: Int): Array[RowBlock] =
+      Array.fill(until - from)(RowBlock.Empty)
+  }
 
   /** Writers aim at 16 KiB or 128 rows a bucket, and each row has a place in an index. */
   val BytesMax: Long = 17L << 10

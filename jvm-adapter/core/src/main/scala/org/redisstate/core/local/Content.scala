@@ -34,7 +34,7 @@ final class Content private (val base: Base, val layers: List[Layer], known: Fro
   def isFolded: Boolean = layers.isEmpty && base.isOwn
 
   /** Returns whether a part cannot be dropped block by block. */
-  def isHeld: Boolean = layers.nonEmpty || base.isOwn
+  def isHeld: Boolean = layers.nonEmpty || base.isOwn || base.heldBytes > 0
 
   private def oneLayer: Layer = Content.oneOf(layers)
 

@@ -7,7 +7,7 @@ import org.redisstate.core.format._
 import org.redisstate.core.ids.{Pin, RegisteredRun}
 import org.redisstate.core.local._
 import org.redisstate.core.protocol.{CheckpointFormat, PartitionClient, RetainReport, SegmentGone}
-import org.redisstate.core.store.loading.LayerLoader
+import org.redisstate.core.store.loading.{LayerLoader, Purpose}
 import org.redisstate.core.store.resources.{MemoryBudget, StoreCounters, StoreRoom}
 
 /**
@@ -65,7 +65,7 @@ final class PartitionVersions(
         hit
       case None =>
         counters.cacheMisses.incrementAndGet()
-        val loaded = timed(counters.loadNs)(loader.load(opened, held))
+        val loaded = timed(counters.loadNs)(loader.load(opened, held, Purpose.Keep))
         cache.remember(loaded)
         loaded
     }
@@ -88,7 +88,7 @@ final class PartitionVersions(
   def openOnce(version: Long, uid: Option[String]): OpenVersion = {
     val opened = client.open(runId, Some(version), uid, Nil)
     val whole = Some(opened.segments).collect {
-      case Seq(one) if one.isSnapshot || one.entry.complete => loader.load(opened, Nil, once = true)
+      case Seq(one) if one.isSnapshot || one.entry.complete => loader.load(opened, Nil, Purpose.Stream)
     }
     whole.filter(_.hasOneHashedFamily)
       .fold(open(version, uid))(new OpenVersion(this, _, opened.held, byUid = uid.isDefined))
@@ -121,7 +121,7 @@ final class PartitionVersions(
 
   private[store] override def changes(version: LocalVersion, family: Int): ChangeIterator = {
     val segments = loader.segments()
-    val layers = new LayerLoader(client.segments, segments.decoder, counters, sizes)
+    val layers = new LayerLoader(segments.whole, sizes)
     new VersionChanges(open(_).local, client, segments, layers).of(version, family)
   }
 

@@ -8,7 +8,7 @@ import org.redisstate.core.errors.{InternalException, StateLostException}
 import org.redisstate.core.ids.Pin
 import org.redisstate.core.local.{Base, Content, LayerSizes, Room, RowValidator}
 import org.redisstate.core.protocol.{Opened, PartitionClient, SegmentGone}
-import org.redisstate.core.store.loading.{ContentLoader, SegmentLoader, WholeSegment}
+import org.redisstate.core.store.loading.{ContentLoader, Purpose, SegmentLoader, WholeSegment}
 import org.redisstate.core.store.resources.{Background, StoreCounters}
 
 /**
@@ -35,12 +35,11 @@ private[store] final class VersionLoader(
   def load(
       first: Opened,
       held: List[LocalVersion],
-      layered: Boolean = true,
-      once: Boolean = false): LocalVersion = {
+      purpose: Purpose): LocalVersion = {
     var opened = first
     var tries = 0
     while (true) {
-      try return build(opened, if (tries == 0) held else Nil, layered, once)
+      try return build(opened, if (tries == 0) held else Nil, purpose)
       catch {
         case e: SegmentGone =>
           val again = client.reopen(first.pin)
@@ -61,8 +60,7 @@ private[store] final class VersionLoader(
   private def build(
       opened: Opened,
       held: List[LocalVersion],
-      layered: Boolean,
-      once: Boolean): LocalVersion = {
+      purpose: Purpose): LocalVersion = {
     val loader = segments()
     val start = held.find(v => v.pin == opened.start && v.pin.version > 0)
     if (start.isEmpty && opened.start.version > 0) {
@@ -74,7 +72,8 @@ private[store] final class VersionLoader(
     var history = start.fold(History.Empty)(_.history)
     var bottom: Option[WholeSegment] = None
     val above = mutable.ArrayBuffer.empty[WholeSegment]
-    loader.heads(opened.segments.reverse).foreach { head =>
+    val isLate = purpose == Purpose.Keep && start.isEmpty
+    loader.heads(opened.segments.reverse, all = isLate).foreach { head =>
       val entry = head.segment.entry
       val alone = head.segment.isSnapshot || entry.complete
       table = table.after(head.header)
@@ -89,15 +88,17 @@ private[store] final class VersionLoader(
     val below = if (isAlone) None else start.map(_.content)
     val deltas = above.filter(_.head.segment.entry.blocks > 0).toSeq
     counters.deltasLoaded.addAndGet(deltas.size.toLong)
-    val content = new ContentLoader(client.segments, loader, counters, room, sizes)
-      .over(below, bottom, deltas, layered, once).getOrElse(reload(opened.pin))
-    if (once) content.base.counted(false)
-    else if (layered && !below.exists(_.base eq content.base)) readAhead(content.base)
     val live = opened.segments.headOption
       .map(newest => LiveRows.of(newest.entry))
       .orElse(start.map(_.live))
       .getOrElse(LiveRows.None)
-    new LocalVersion(opened.pin, live, table, content, history, if (once) reloadOnce else reload)
+    val content = new ContentLoader(loader, counters, room, sizes)
+      .over(below, bottom, deltas, live.all, purpose).getOrElse(reload(opened.pin))
+    val isOnce = purpose == Purpose.Stream
+    if (isOnce) content.base.counted(false)
+    else if (purpose != Purpose.Pass && !below.exists(_.base eq content.base))
+      readAhead(content.base)
+    new LocalVersion(opened.pin, live, table, content, history, if (isOnce) reloadOnce else reload)
   }
 
   private def readAhead(base: Base): Unit =
@@ -112,12 +113,14 @@ private[store] final class VersionLoader(
     }
 
   /** The rows of a version, as Redis has them now. */
-  def reload(pin: Pin): Content = Room.missing(room)(load(client.reopen(pin), Nil).content)
-  private def reloadOnce(pin: Pin): Content = load(client.reopen(pin), Nil, once = true).content
+  def reload(pin: Pin): Content =
+    Room.missing(room)(load(client.reopen(pin), Nil, Purpose.Check).content)
+  private def reloadOnce(pin: Pin): Content =
+    load(client.reopen(pin), Nil, Purpose.Stream).content
 
   /** The rows of a version bucket by bucket from Redis, for one pass. */
   def withoutLayers(pin: Pin): Content = {
-    val rows = load(client.reopen(pin), Nil, layered = false).content
+    val rows = load(client.reopen(pin), Nil, Purpose.Pass).content
     rows.base.counted(false)
     rows
   }

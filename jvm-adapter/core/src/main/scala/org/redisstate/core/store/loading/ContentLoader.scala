@@ -2,59 +2,84 @@ package org.redisstate.core.store.loading
 
 import org.redisstate.core.format.Entry
 import org.redisstate.core.local.{Content, LayerSizes, Room}
-import org.redisstate.core.protocol.SegmentIo
 import org.redisstate.core.store.resources.StoreCounters
+
+/** What the rows of a version are read for. */
+private[store] sealed trait Purpose
+
+private[store] object Purpose {
+
+  /** They stay in memory; each is read when it is asked for, or in the background. */
+  case object Keep extends Purpose
+
+  /** As `Keep`, but all deltas are read at once, so that a missing one is found before any use. */
+  case object Check extends Purpose
+
+  /** A pass, bucket by bucket: nothing stays. */
+  case object Pass extends Purpose
+
+  /** A pass over a version in one segment, which may have large buckets. */
+  case object Stream extends Purpose
+}
 
 /** Builds the content of a version from its segments. */
 private[store] final class ContentLoader(
-    io: SegmentIo,
     loader: SegmentLoader,
     counters: StoreCounters,
     room: Room,
     sizes: LayerSizes) {
 
   /**
-   * Deltas over what is below them. Those that memory has room for become layers, as long as these
-   * can become one; older ones are read bucket by bucket, together with the snapshot.
+   * Deltas over what is below them. Those that memory has room for are kept whole, as long as they
+   * can become one layer; older ones are read bucket by bucket, together with the snapshot.
    *
    * @param below a content that is here, if they stand on one
    * @param bottom a snapshot, if they stand on one
    * @param deltas oldest first
-   * @param layered whether any of them become layers
-   * @param once for one pass over the rows: the delta that they begin with is not brought into memory
+   * @param live rows of the version
    * @return None when they do not fit over what is here
    */
   def over(
       below: Option[Content],
       bottom: Option[WholeSegment],
       deltas: Seq[WholeSegment],
-      layered: Boolean,
-      once: Boolean): Option[Content] = {
+      live: Long,
+      purpose: Purpose): Option[Content] = {
+    val once = purpose == Purpose.Stream
     val isBottom = below.isEmpty && bottom.isEmpty
     val alone =
       deltas.headOption.count(d => isBottom && (once || ContentLoader.isBase(d.head.segment.entry)))
-    val above = if (layered) deltas.drop(alone) else Nil
+    val above = if (purpose == Purpose.Pass) Nil else deltas.drop(alone)
     var together = 0L
     val newest =
-      above.reverseIterator.map(d => LayerLoader.bytesOf(d.head.segment.entry)).takeWhile { bytes =>
+      above.reverseIterator.map(d => WholeReader.bytesOf(d.head.segment.entry)).takeWhile { bytes =>
         together += bytes
         together <= sizes.mergedMax && room.offer(bytes)
       }.toSeq
     try {
       val (large, small) = deltas.splitAt(deltas.length - newest.length)
-      val base =
-        if (large.isEmpty) below.orElse(bottom.map(b => new Content(loader.base(b.head), Nil)))
-          .orElse(Some(Content.empty()))
-        else if (below.isEmpty) Some(new Content(loader.together(bottom.toSeq ++ large, once), Nil))
+      def changed = 
+        if (purpose == Purpose.Keep && below.isEmpty) loader.changed(bottom, large, small, live)
         else None
-      base.map { content =>
-        val layers = new LayerLoader(io, loader.decoder, counters, sizes).layers(small)
-        val loaded = content.over(layers)
-        if (loaded.layers.length > ContentLoader.LayersMax) loaded.merged(sizes.mergedMax)
-        else loaded
+      changed.map(new Content(_, Nil)).orElse {
+        base(below, bottom, large, once).map { content =>
+          val loaded = content.over(new LayerLoader(loader.whole, sizes).layers(small))
+          if (loaded.layers.length > ContentLoader.LayersMax) loaded.merged(sizes.mergedMax)
+          else loaded
+        }
       }
     } finally room.give(newest.sum)
   }
+
+  private def base(
+      below: Option[Content],
+      bottom: Option[WholeSegment],
+      large: Seq[WholeSegment],
+      once: Boolean): Option[Content] =
+    if (large.isEmpty) below.orElse(bottom.map(b => new Content(loader.base(b.head), Nil)))
+      .orElse(Some(Content.empty()))
+    else if (below.isEmpty) Some(new Content(loader.together(bottom.toSeq ++ large, once), Nil))
+    else None
 }
 
 private[store] object ContentLoader {

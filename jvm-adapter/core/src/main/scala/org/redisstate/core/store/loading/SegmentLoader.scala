@@ -15,12 +15,21 @@ private[store] final class SegmentLoader(
     room: Room) {
   val decoder: SegmentDecoder = new SegmentDecoder(io.id, validator)
 
-  /** Reads the descriptions of these segments in one round trip. */
-  def heads(segments: Seq[Segment]): Seq[SegmentHead] = {
-    val described = segments.filter(_.entry.header)
-    val pieces = described.map(s => Piece(s, Seq(Header.Field), s.entry.bytes / s.entry.blocks))
+  /** Reads segments as a whole. */
+  val whole: WholeReader = new WholeReader(io, decoder, counters)
+
+  /**
+   * Reads the descriptions of these segments in one round trip.
+   *
+   * @param all whether segments without a description are looked at too
+   * @throws org.redisstate.core.protocol.SegmentGone when one that is looked at has not all its
+   * blocks
+   */
+  def heads(segments: Seq[Segment], all: Boolean = false): Seq[SegmentHead] = {
+    val asked = segments.filter(s => s.entry.header || (all && s.entry.blocks > 0))
+    val pieces = asked.map(s => Piece(s, Seq(Header.Field), s.entry.bytes / s.entry.blocks))
     val blocks = Piece.grouped(pieces).flatMap(io.fetch).map(_.head)
-    val found = described.zip(blocks).toMap
+    val found = asked.zip(blocks).filter(_._1.entry.header).toMap
     segments.map { segment =>
       val block = found.getOrElse(segment, null)
       SegmentHead(segment, decoder.named(segment)(new SegmentReader(segment).header(block)), block)
@@ -41,13 +50,50 @@ private[store] final class SegmentLoader(
    * @param once as `MergedSource` has it
    */
   def together(segments: Seq[WholeSegment], once: Boolean): Base = {
-    val source =
-      new MergedSource(
-        segments.map(s => blocksOf(s.head, s.families)),
-        segments.last.families,
-        once)
+    val source = merged(segments, once)
     Base.remote(source.buckets, source, source.ordered(room), room)
   }
+
+  /**
+   * Returns what `together` does, with small deltas over it whose blocks are read once for all
+   * buckets.
+   *
+   * @param bottom a snapshot, if they stand on one
+   * @param large deltas over it, oldest first
+   * @param small newer ones that memory has room for, oldest first
+   * @param live rows of the version
+   * @return None if the small ones cannot be spread over the buckets below them
+   */
+  def changed(
+      bottom: Option[WholeSegment],
+      large: Seq[WholeSegment],
+      small: Seq[WholeSegment],
+      live: Long): Option[Base] =
+    if (small.isEmpty || small.exists(_.families.exists(_.kind.ordered))) None
+    else {
+      val entries = small.map(_.head.segment.entry)
+      val (buckets, below) = (bottom.toSeq ++ large) match {
+        case Nil => Bucketing.bucketsFor(live, 2 * entries.map(_.bytes).sum) -> BucketSource.Empty
+        case Seq(one) if one.head.segment.isSnapshot =>
+          one.head.segment.entry.buckets -> new SnapshotSource(blocksOf(one.head))
+        case all =>
+          val source = merged(all, once = false)
+          source.buckets -> source
+      }
+      if (entries.exists(_.buckets > buckets)) None
+      else
+        Some(Base.remote(
+          buckets,
+          new ChangedSource(below, buckets, small, whole, room),
+          Map.empty,
+          room))
+    }
+
+  private def merged(segments: Seq[WholeSegment], once: Boolean): MergedSource =
+    new MergedSource(
+      segments.map(s => blocksOf(s.head, s.families)),
+      segments.last.families,
+      once)
 
   /** Attaches a snapshot to a base with the same rows, so that the base can be dropped. */
   def attach(base: Base, head: SegmentHead)(
