@@ -69,7 +69,7 @@ private[store] final class SegmentLoader(
       large: Seq[WholeSegment],
       small: Seq[WholeSegment],
       live: Long): Option[Base] =
-    if (small.isEmpty || small.exists(_.families.exists(_.kind.ordered))) None
+    if (small.isEmpty || small.exists(hasRanges)) None
     else {
       val entries = small.map(_.head.segment.entry)
       val (buckets, below) = (bottom.toSeq ++ large) match {
@@ -88,6 +88,10 @@ private[store] final class SegmentLoader(
           Map.empty,
           room))
     }
+
+  /** Returns whether the rows of a delta are not those of its buckets alone. */
+  private def hasRanges(delta: WholeSegment): Boolean =
+    delta.head.header.tombstones.nonEmpty || delta.families.exists(_.kind.ordered)
 
   private def merged(segments: Seq[WholeSegment], once: Boolean): MergedSource =
     new MergedSource(
