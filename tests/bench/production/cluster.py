@@ -117,6 +117,8 @@ def _builder(
         "spark.driver.memory": "1g",
         "spark.executor.memory": "1g",
         "spark.executor.cores": "2",
+        "spark.log.level": "ERROR",
+        "spark.executor.syncLogLevel.enabled": "true",
         "spark.deploy.maxExecutorRetries": "-1",  # executors are killed on purpose
         "spark.scheduler.minRegisteredResourcesRatio": "1.0",
         "spark.sql.streaming.stateStore.maintenanceInterval": "10s",

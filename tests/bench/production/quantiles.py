@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Mapping, Sequence
+
+import numpy as np
 
 from tests.bench.ratio import Ratio
 
@@ -15,7 +16,7 @@ OURS, SPARKS = "redis", ("hdfs", "rocksdb")
 
 def quantile(series: Sequence[float], share: float) -> float:
     """Smallest value that at least `share` of the series does not exceed."""
-    return sorted(series)[max(0, math.ceil(share * len(series)) - 1)]
+    return sorted(series)[_place(len(series), share)]
 
 
 def ratio_to_better(series: Mapping[str, Sequence[float]], share: float) -> Ratio:
@@ -24,16 +25,18 @@ def ratio_to_better(series: Mapping[str, Sequence[float]], share: float) -> Rati
     The interval is of a bootstrap over batches, which all lanes ran at about the same time.
     """
     count = len(series[OURS])
-    point = _to_better(series, range(count), share)
+    points = {name: quantile(all_, share) for name, all_ in series.items()}
+    point = points[OURS] / min(points[name] for name in SPARKS)
     if count < _BATCHES_MIN:
         return Ratio(point)
-    dice = random.Random(0)
-    found = sorted(
-        _to_better(series, dice.choices(range(count), k=count), share) for _ in range(_RESAMPLES)
-    )
-    return Ratio(point, found[_RESAMPLES // 20], found[-(_RESAMPLES // 20) - 1])
+    picks = np.random.default_rng(0).integers(0, count, (_RESAMPLES, count))
+    place = _place(count, share)
+    found = {
+        name: np.sort(np.asarray(all_)[picks], axis=1)[:, place] for name, all_ in series.items()
+    }
+    ratios = np.sort(found[OURS] / np.minimum(*(found[name] for name in SPARKS)))
+    return Ratio(point, float(ratios[_RESAMPLES // 20]), float(ratios[-(_RESAMPLES // 20) - 1]))
 
 
-def _to_better(series: Mapping[str, Sequence[float]], picks: Sequence[int], share: float) -> float:
-    found = {name: quantile([all_[i] for i in picks], share) for name, all_ in series.items()}
-    return found[OURS] / min(found[name] for name in SPARKS)
+def _place(count: int, share: float) -> int:
+    return max(0, math.ceil(share * count) - 1)
