@@ -45,6 +45,11 @@ class Amounts:
     warm_up: int
     kills: int
 
+    @property
+    def warm_up_again(self) -> int:
+        """Of later settings, for which the JVMs have compiled most of the code already."""
+        return (self.warm_up + 1) // 2
+
 
 _FULL = Amounts(batches=300, short=60, warm_up=30, kills=5)
 _QUICK = Amounts(batches=20, short=8, warm_up=5, kills=1)
@@ -86,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--rows", type=int, default=5_000, help="rows of a batch, of each input")
     add("--batches", type=int, help="of the main setting, each provider (300; quick: 20)")
     add("--short-batches", type=int, help="of the other settings (60; quick: 8)")
-    add("--warm-up", type=int, help="unmeasured batches before (30; quick: 5)")
+    add("--warm-up", type=int, help="unmeasured batches before the main setting (30; quick: 5), half before the others")
     add("--kills", type=int, help="killed executors of each provider (5; quick: 1)")
     add = parser.add_argument_group("Spark").add_argument
     add(
@@ -150,7 +155,7 @@ def _measured(place: Cluster, options: argparse.Namespace, amounts: Amounts) -> 
     for name, partitions, steps in groups:
         with lanes(place, f"{name}-{partitions}", QUERIES[name], size, partitions) as made:
             place.redis_link.set_round_trip(main_ms)
-            warm_up(made, amounts.warm_up)
+            warm_up(made, amounts.warm_up if steps else amounts.warm_up_again)
             for ms, count in steps or [(main_ms, amounts.short)]:
                 yield measure(place, made, ms, count)
 
@@ -164,12 +169,12 @@ def _killed(
     place.redis_link.set_round_trip(options.redis_ms[0])
     size = Size(options.keys, options.rows)
     with lanes(place, "killed", QUERIES[name], size, partitions) as made:
-        warm_up(made, amounts.warm_up)
+        warm_up(made, amounts.warm_up_again)
         return measure_kills(place.spark, made, amounts.kills)
 
 
 def _links(place: Cluster, options: argparse.Namespace) -> list[str]:
-    """What the proxies really added, measured now and over the whole run."""
+    """Measures the delays that the proxies really added."""
     straight = median_ping_ms(place.direct)
     lines = [f"A `PING` of Redis took {straight:.2f} ms at the median without its proxy."]
     for ms in sorted(options.redis_ms):

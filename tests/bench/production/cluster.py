@@ -1,4 +1,4 @@
-"""What a run needs: Redis and an S3 server, each behind its proxy, and a Spark application."""
+"""Redis and an S3 server, each behind its proxy, and a Spark application that uses both."""
 
 from __future__ import annotations
 

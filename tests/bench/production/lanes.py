@@ -96,8 +96,9 @@ class Lane:
         streaming = self._jvm.org.apache.spark.sql.execution.streaming
         state = streaming.state
         session = self._spark._jsparkSession
+        environment = getattr(getattr(self._jvm.org.apache.spark, "SparkEnv$"), "MODULE$").get()
         reference = state.StateStoreCoordinatorRef.forDriver(
-            self._jvm.org.apache.spark.SparkEnv.get(), session.sessionState().conf()
+            environment, session.sessionState().conf()
         )
         run = self._jvm.java.util.UUID.fromString(self._query.runId)
         found = []
@@ -113,7 +114,7 @@ class Lane:
 
 
 class Lanes:
-    """The same query on each provider; every batch runs on each, in random order.
+    """One query on every provider, fed the same batches in random order.
 
     Attributes:
         fed: Number of batches so far.

@@ -16,7 +16,7 @@ Requests = dict[str, dict[str, int]]
 
 @dataclass(frozen=True, slots=True)
 class RedisUse:
-    """What Redis used during some batches.
+    """Memory, CPU and network that Redis used during some batches.
 
     Attributes:
         memory_bytes: Of the server in the end, with what it retains.

@@ -1,4 +1,4 @@
-"""When a chunk may leave a proxy: in order, after a latency, at a bandwidth."""
+"""Queue of chunks that leave a proxy in order, after a latency, at a bandwidth."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Flow:
 
 
 class Lateness:
-    """How late chunks left, in buckets of 20 µs."""
+    """Histogram of the delay beyond the time a chunk was due, in buckets of 20 µs."""
 
     def __init__(self) -> None:
         self._buckets: Counter[int] = Counter()

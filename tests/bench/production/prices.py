@@ -1,4 +1,4 @@
-"""What requests to an object store cost at list price."""
+"""List prices of requests to an object store."""
 
 from __future__ import annotations
 

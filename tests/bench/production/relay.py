@@ -24,7 +24,7 @@ Latency = Callable[[bytes], float]
 
 
 class Policy(Protocol):
-    """What a proxy does to the connections it passes on.
+    """Delays and bandwidth of a proxy's connections.
 
     Attributes:
         bytes_per_s: Of each connection and direction; `None` for no limit.

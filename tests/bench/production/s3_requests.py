@@ -51,7 +51,7 @@ class RequestStream:
         self._read: Callable[[bytes], None] = self._head_line
 
     def feed(self, data: bytes) -> bool:
-        """Takes the next bytes; returns whether a request begins in them."""
+        """Parses the next bytes; returns whether a request begins in these bytes."""
         begins = False
         at = 0
         while at < len(data):
