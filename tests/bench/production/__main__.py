@@ -91,7 +91,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--rows", type=int, default=5_000, help="rows of a batch, of each input")
     add("--batches", type=int, help="of the main setting, each provider (300; quick: 20)")
     add("--short-batches", type=int, help="of the other settings (60; quick: 8)")
-    add("--warm-up", type=int, help="unmeasured batches before the main setting (30; quick: 5), half before the others")
+    add(
+        "--warm-up",
+        type=int,
+        help="unmeasured batches first (30; quick: 5); half before later settings",
+    )
     add("--kills", type=int, help="killed executors of each provider (5; quick: 1)")
     add = parser.add_argument_group("Spark").add_argument
     add(
