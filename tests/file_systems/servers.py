@@ -23,13 +23,21 @@ KEY, SECRET = "local-identity", "local-credential"
 BUCKET = "checkpoints"
 _MAVEN_S = 280
 _STOP_S = 20
+# Without it Logback writes every line of the server's debugging: megabytes in a minute.
+_QUIET = """<configuration>
+  <appender name="out" class="ch.qos.logback.core.ConsoleAppender">
+    <encoder><pattern>%d %-5level %logger -- %msg%n</pattern></encoder>
+  </appender>
+  <root level="WARN"><appender-ref ref="out"/></root>
+</configuration>
+"""
 
 
 def class_path(profile: str) -> str:
     """Of a profile of the pom; its files come from Maven's repository, the first time from outside.
 
     Args:
-        profile: `s3`, `hdfs` or `s3a`.
+        profile: `s3`, `hdfs`, `s3a` or `cloud`.
     """
     file = ROOT / "jvm-adapter" / "target" / f"file-systems-{profile}.txt"
     if not file.exists() or file.stat().st_mtime < POM.stat().st_mtime:
@@ -96,8 +104,12 @@ def _ready(process: subprocess.Popen[bytes], log: Path, ask: Callable[[], object
 
 
 @contextmanager
-def s3(folder: Path) -> Iterator[Store]:
-    """S3Proxy over its store in memory."""
+def s3(folder: Path, *, heap: str = "512m") -> Iterator[Store]:
+    """S3Proxy over its store in memory.
+
+    Args:
+        heap: What the server and all objects may take, as the JVM's option has it.
+    """
     port = free_port()
     endpoint = f"http://127.0.0.1:{port}"
     settings = {
@@ -122,13 +134,15 @@ def s3(folder: Path) -> Iterator[Store]:
         "fs.s3a.attempts.maximum": "2",
     }
     log = folder / "s3proxy.log"
+    quiet = folder / "logback.xml"
+    quiet.write_text(_QUIET)
     with _java(
         "s3",
         "org.gaul.s3proxy.Main",
         "--properties",
         str(properties),
         log=log,
-        options=("-Xmx512m", "-DLOG_LEVEL=warn"),
+        options=(f"-Xmx{heap}", f"-Dlogback.configurationFile={quiet}"),
     ) as process:
         admin = fsspec.filesystem(
             "s3", **options, use_listings_cache=False, skip_instance_cache=True

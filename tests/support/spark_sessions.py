@@ -40,7 +40,7 @@ def application(
 
 def two_executors(name: str, scratch: Path, settings: Mapping[str, str]) -> SparkSession.Builder:
     """An application with two executors of one core, which are processes of their own."""
-    os.environ["SPARK_HOME"] = str(_home(scratch))
+    os.environ["SPARK_HOME"] = str(spark_home(scratch))
     ours = {
         "spark.driver.extraJavaOptions": " ".join(OF_A_QUERY),
         "spark.executor.memory": "768m",
@@ -50,7 +50,7 @@ def two_executors(name: str, scratch: Path, settings: Mapping[str, str]) -> Spar
     return application(name, scratch, {**ours, **settings}, master="local-cluster[2,1,1024]")
 
 
-def _home(scratch: Path) -> Path:
+def spark_home(scratch: Path) -> Path:
     """Links to PySpark's own files: the workers write into the home that they are given."""
     home = scratch / "spark"
     if not home.exists():

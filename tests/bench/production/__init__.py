@@ -1,0 +1,1 @@
+"""`python -m tests.bench.production`: state stores where checkpoints are objects far away."""
