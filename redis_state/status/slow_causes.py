@@ -156,9 +156,11 @@ def _loads(of: StoreFigures, _servers: Servers) -> Iterator[SlowCause]:
     again = loads - len(of.partitions)
     if again < _LOADS_MIN or again < _LOADS_SHARE * of.commits or not of.is_full:
         return
+    # A load lists what there is; its rows are read when look-ups ask for them.
+    each = ms_text((of.number("loadUs") + of.number("missUs")) / loads)
     seen = (
         f"{loads:,} of {of.commits:,} batches of a partition began with a load from Redis, which "
-        f"takes {ms_text(of.number('loadUs') / loads)} on average"
+        f"takes {each} on average"
     )
     yield from _why_loads(of, seen)
     deltas = of.number("deltas") / loads
