@@ -6,7 +6,9 @@ from collections.abc import Mapping
 
 WRITE_USD_PER_1000 = 0.005
 READ_USD_PER_1000 = 0.0004
-SOURCE = "S3 Standard in us-east-1, https://aws.amazon.com/s3/pricing/, November 2026"
+SOURCE = (
+    "list prices of S3 Standard in us-east-1; look yours up: https://aws.amazon.com/s3/pricing/"
+)
 """`PUT`, `COPY`, `POST` and `LIST`; `GET` and all others; `DELETE` is free."""
 
 WRITES = frozenset({"PUT", "COPY", "POST", "LIST"})

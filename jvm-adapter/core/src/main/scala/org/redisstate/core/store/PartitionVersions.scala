@@ -88,7 +88,8 @@ final class PartitionVersions(
   def openOnce(version: Long, uid: Option[String]): OpenVersion = {
     val opened = client.open(runId, Some(version), uid, Nil)
     val whole = Some(opened.segments).collect {
-      case Seq(one) if one.isSnapshot || one.entry.complete => loader.load(opened, Nil, Purpose.Stream)
+      case Seq(one) if one.isSnapshot || one.entry.complete =>
+        loader.load(opened, Nil, Purpose.Stream)
     }
     whole.filter(_.hasOneHashedFamily)
       .fold(open(version, uid))(new OpenVersion(this, _, opened.held, byUid = uid.isDefined))

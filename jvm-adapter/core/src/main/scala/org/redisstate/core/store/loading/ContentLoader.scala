@@ -4,7 +4,7 @@ import org.redisstate.core.format.Entry
 import org.redisstate.core.local.{Content, LayerSizes, Room}
 import org.redisstate.core.store.resources.StoreCounters
 
-/** What the rows of a version are read for. */
+/** Use that a caller makes of the rows of a version. */
 private[store] sealed trait Purpose
 
 private[store] object Purpose {
@@ -12,7 +12,7 @@ private[store] object Purpose {
   /** They stay in memory; each is read when it is asked for, or in the background. */
   case object Keep extends Purpose
 
-  /** As `Keep`, but all deltas are read at once, so that a missing one is found before any use. */
+  /** They stay in memory. All deltas are read at once, so that a missing one is found before any use. */
   case object Check extends Purpose
 
   /** A pass, bucket by bucket: nothing stays. */
@@ -58,7 +58,7 @@ private[store] final class ContentLoader(
       }.toSeq
     try {
       val (large, small) = deltas.splitAt(deltas.length - newest.length)
-      def changed = 
+      def changed =
         if (purpose == Purpose.Keep && below.isEmpty) loader.changed(bottom, large, small, live)
         else None
       changed.map(new Content(_, Nil)).orElse {

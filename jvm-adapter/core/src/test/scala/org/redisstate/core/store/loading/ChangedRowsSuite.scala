@@ -26,7 +26,8 @@ class ChangedRowsSuite extends AnyFunSuite {
     val chosen = of.filter(_ => random.nextInt(3) > 0)
     val rows = new RowBlock.Builder(64)
     chosen.foreach { case (key, _) =>
-      val value = MultiValue.encode(Seq.fill(1 + random.nextInt(2))(random.nextBytes(random.nextInt(9))))
+      val value =
+        MultiValue.encode(Seq.fill(1 + random.nextInt(2))(random.nextBytes(random.nextInt(9))))
       random.nextInt(if (whole) 1 else 3) match {
         case 0 => rows.add(key, 0, key.length, value, 0, value.length)
         case 1 => rows.addRemoved(key, 0, key.length)
