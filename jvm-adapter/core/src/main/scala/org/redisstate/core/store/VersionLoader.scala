@@ -92,7 +92,7 @@ private[store] final class VersionLoader(
       .map(newest => LiveRows.of(newest.entry))
       .orElse(start.map(_.live))
       .getOrElse(LiveRows.None)
-    val content = new ContentLoader(loader, counters, room, sizes)
+    val content = new ContentLoader(loader, room, sizes)
       .over(below, bottom, deltas, live.all, purpose).getOrElse(reload(opened.pin))
     val isOnce = purpose == Purpose.Stream
     if (isOnce) content.base.counted(false)

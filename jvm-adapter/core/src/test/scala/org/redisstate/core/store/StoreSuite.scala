@@ -310,6 +310,21 @@ class StoreSuite extends AnyFunSuite with BeforeAndAfterAll {
     assert(refused.getMessage.contains("Nothing was committed"))
   }
 
+  partition("deltas that would crowd a small snapshot become layers") { p =>
+    val store = p.store("a")
+    val first = commit(store, 0)(s => (0 until 50).foreach(i => put(s, key(0, s"k$i"), "0")))
+    assert(store.addSnapshot(first))
+    (1 to 20).foreach { v =>
+      commit(store, v.toLong)(s => (0 until 100).foreach(i => put(s, key(0, s"k$v $i"), "1")))
+    }
+    def layers(version: Long): Int = {
+      val fresh = p.store("a reader")
+      assert(rows(fresh.open(version).iterator(0)).size == 50 + 100 * (version - 1))
+      fresh.cache.versions.head.here.get.layers.length
+    }
+    assert(layers(3) == 0 && layers(21) == 1)
+  }
+
   partition("missing, cut and foreign blocks are named errors") { p =>
     val store = p.store("a")
     val first = commit(store, 0)(s => (0 until 2000).foreach(i => put(s, key(0, s"k$i"), "v")))

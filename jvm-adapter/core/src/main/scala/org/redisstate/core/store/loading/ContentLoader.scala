@@ -2,7 +2,6 @@ package org.redisstate.core.store.loading
 
 import org.redisstate.core.format.Entry
 import org.redisstate.core.local.{Content, LayerSizes, Room}
-import org.redisstate.core.store.resources.StoreCounters
 
 /** Use that a caller makes of the rows of a version. */
 private[store] sealed trait Purpose
@@ -25,7 +24,6 @@ private[store] object Purpose {
 /** Builds the content of a version from its segments. */
 private[store] final class ContentLoader(
     loader: SegmentLoader,
-    counters: StoreCounters,
     room: Room,
     sizes: LayerSizes) {
 

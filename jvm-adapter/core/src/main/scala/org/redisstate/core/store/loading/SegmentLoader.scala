@@ -13,6 +13,8 @@ private[store] final class SegmentLoader(
     validator: RowValidator,
     counters: StoreCounters,
     room: Room) {
+  import SegmentLoader._
+
   val decoder: SegmentDecoder = new SegmentDecoder(io.id, validator)
 
   /** Reads segments as a whole. */
@@ -62,7 +64,7 @@ private[store] final class SegmentLoader(
    * @param large deltas over it, oldest first
    * @param small newer ones that memory has room for, oldest first
    * @param live rows of the version
-   * @return None if the small ones cannot be spread over the buckets below them
+   * @return None if the small ones cannot be spread over the buckets below them, or would crowd them
    */
   def changed(
       bottom: Option[WholeSegment],
@@ -80,7 +82,10 @@ private[store] final class SegmentLoader(
           val source = merged(all, once = false)
           source.buckets -> source
       }
-      if (entries.exists(_.buckets > buckets)) None
+      val wanted =
+        MergedSource.bucketsFor((bottom.toSeq ++ large).map(_.head.segment.entry) ++ entries)
+      if (entries.exists(_.buckets > buckets) || wanted > CrowdedMax * buckets)
+        None
       else
         Some(Base.remote(
           buckets,
@@ -111,4 +116,10 @@ private[store] final class SegmentLoader(
 
   private def blocksOf(head: SegmentHead, families: Seq[Family]): SegmentBlocks =
     new SegmentBlocks(io, decoder, counters, head, families)
+}
+
+private object SegmentLoader {
+
+  /** Rows of deltas may fill buckets up to so many times of what a writer would put there. */
+  private val CrowdedMax = 4
 }
