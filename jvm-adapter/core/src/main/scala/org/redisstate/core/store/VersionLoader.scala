@@ -72,8 +72,8 @@ private[store] final class VersionLoader(
     var history = start.fold(History.Empty)(_.history)
     var bottom: Option[WholeSegment] = None
     val above = mutable.ArrayBuffer.empty[WholeSegment]
-    val isLate = purpose == Purpose.Keep && start.isEmpty
-    loader.heads(opened.segments.reverse, all = isLate).foreach { head =>
+    val isLazy = purpose == Purpose.Keep && start.isEmpty
+    loader.heads(opened.segments.reverse, all = isLazy).foreach { head =>
       val entry = head.segment.entry
       val alone = head.segment.isSnapshot || entry.complete
       table = table.after(head.header)

@@ -87,8 +87,11 @@ class LargeChangesSuite extends AnyFunSuite with BeforeAndAfterAll with Eventual
     partition() { p =>
       val store = p.store("a")
       val large = new Random(1).nextBytes(1 << 20)
-      // The first delta may be a base of its own.
-      for (version <- 0 to 1) commit(store, version.toLong)(putBytes(_, "large", large))
+      // The first delta may be a base of its own; deltas over an ordered family become layers.
+      for (version <- 0 to 1) commit(store, version.toLong) { session =>
+        session.defineFamily(Ordered)
+        putBytes(session, "large", large)
+      }
       commit(store, 2)(session => (0 until 2000).foreach(i => put(session, key(0, s"k$i"), "x")))
       val loaded = p.store("b")
       val before = allocated()

@@ -1,5 +1,7 @@
 package org.redisstate.core.store
 
+import java.util.concurrent.CountDownLatch
+
 import org.scalatest.BeforeAndAfterAll
 import org.scalatest.funsuite.AnyFunSuite
 
@@ -9,6 +11,7 @@ import org.redisstate.core.format.{RowBlock, Segment, SegmentWriter, Vectors}
 import org.redisstate.core.ids.{Keys, Pin}
 import org.redisstate.core.local.{Base, Content, RowValidator, Slice}
 import org.redisstate.core.protocol.SegmentGone
+import org.redisstate.core.store.resources.Background
 
 /** The store on a real server: versions, attempts, local state, snapshots and retention. */
 class StoreSuite extends AnyFunSuite with BeforeAndAfterAll {
@@ -343,6 +346,19 @@ class StoreSuite extends AnyFunSuite with BeforeAndAfterAll {
     p.raw.del(delta)
     intercept[StateLostException](p.store("a").open(2))
     assert(read(store.open(2), key(0, "x")).contains("1"))
+  }
+
+  partition("a delta that is gone when its rows are read is lost state") { p =>
+    val store = p.store("a")
+    commit(store, 0)(s => (0 until 500).foreach(i => put(s, key(0, s"k$i"), "v")))
+    val newest = commit(store, 1)(put(_, key(0, "x"), "1"))
+    val gate = new CountDownLatch(1)
+    (1 to Background.HelpersMax).foreach(_ => Background.helping("waiting")(gate.await()))
+    try {
+      val opened = p.store("b").open(2)
+      p.raw.del(Keys.segment(p.id, Segment.deltaIdent(2, newest.uid)).getBytes)
+      intercept[StateLostException](read(opened, key(0, "x")))
+    } finally gate.countDown()
   }
 
   partition("a row that does not fit the schema is refused") { p =>

@@ -15,7 +15,7 @@ private[store] final class SegmentLoader(
     room: Room) {
   import SegmentLoader._
 
-  val decoder: SegmentDecoder = new SegmentDecoder(io.id, validator)
+  private val decoder = new SegmentDecoder(io.id, validator)
 
   /** Reads segments as a whole. */
   val whole: WholeReader = new WholeReader(io, decoder, counters)
