@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tests.bench.production import prices
 from tests.bench.production.kills import Recovery
+from tests.bench.production.lanes import Batch
 from tests.bench.production.measure import Measured
 from tests.bench.production.quantiles import OURS, SPARKS, quantile, ratio_to_better
 from tests.bench.ratio import Ratio
@@ -108,16 +109,14 @@ def _settings(settings: Sequence[Measured]) -> Iterator[str]:
 def _shares(settings: Sequence[Measured]) -> Iterator[str]:
     yield f"| query | part of a batch, median, ms | {_NAMES} |"
     yield "|---|---|---|---|---|"
+    parts: dict[str, Callable[[Batch], float]] = {
+        "Spark's logs of offsets and commits": lambda batch: batch.logs_ms,
+        "the rest": lambda batch: batch.trigger_ms - batch.logs_ms,
+    }
     for one in settings:
-        logs = {
-            name: statistics.median(b.logs_ms for b in all_) for name, all_ in one.batches.items()
-        }
-        rest = {
-            name: statistics.median(b.trigger_ms - b.logs_ms for b in all_)
-            for name, all_ in one.batches.items()
-        }
-        for title, found in (("Spark's logs of offsets and commits", logs), ("the rest", rest)):
-            cells = [f"{found[name]:,.0f}" for name in PROVIDERS]
+        for title, part in parts.items():
+            found = [statistics.median(map(part, one.batches[name])) for name in PROVIDERS]
+            cells = [f"{ms:,.0f}" for ms in found]
             yield f"| {_title(one)} | {title} | {' | '.join(cells)} |"
 
 
