@@ -12,7 +12,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import redis_state
 from redis_state.spark.live.change_stream import has_limits
-from tests.spark.streams import STARTS, WORKER_LATE, Streams
+from tests.spark.streams import STARTS, WORKER_LATE, Streams, run_to_end
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import wait_until
 
@@ -96,9 +96,10 @@ def changes(spark: SparkSession, counts: Counts, url: str, **options: str) -> Da
     return spark.readStream.format("redis_state").options(**given).load()
 
 
-def start(streams: Streams, frame: DataFrame, replica: Replica) -> StreamingQuery:
+def follow(streams: Streams, frame: DataFrame, replica: Replica) -> StreamingQuery:
+    """Applies the changes that there are."""
     writer = frame.writeStream.foreachBatch(replica).trigger(availableNow=True)
-    return writer.option("checkpointLocation", str(streams.checkpoint("replica"))).start()
+    return run_to_end(writer.option("checkpointLocation", str(streams.checkpoint("replica"))).start)
 
 
 @pytest.mark.compatibility("data source redis_state", "readStream of changes")
@@ -111,23 +112,23 @@ def test_replayed_changes_are_the_state_over_restarts(
     replica = Replica()
     counts.run(2)
     frame = changes(spark, counts, shared_redis_server.url)
-    start(streams, frame, replica).awaitTermination()
+    follow(streams, frame, replica)
     assert replica.rows == counts.state()
     assert replica.parts[-1] == 2
     # A batch whose sink fails is repeated as it was, though the state has gone on.
     counts.run(1)
     replica.fails = replica.runs[-1] + 1
     with pytest.raises(StreamingQueryException, match="the sink is away"):
-        start(streams, frame, replica).awaitTermination()
+        follow(streams, frame, replica)
     counts.run(1)
-    start(streams, frame, replica).awaitTermination()
+    follow(streams, frame, replica)
     if not has_limits():
         # There a run is one micro-batch, and this one was the repeated one.
-        start(streams, frame, replica).awaitTermination()
+        follow(streams, frame, replica)
     assert replica.rows == counts.state()
     assert set(replica.seen.values()) == {1}
     before = len(replica.seen)
-    start(streams, frame, replica).awaitTermination()
+    follow(streams, frame, replica)
     assert len(replica.seen) == before
 
 
@@ -144,7 +145,7 @@ def test_batch_limit_applies_to_each_micro_batch(
     frame = changes(spark, counts, shared_redis_server.url, **options)
     replica = Replica()
     counts.run(3)
-    start(streams, frame, replica).awaitTermination()
+    follow(streams, frame, replica)
     batches = sorted({number for number, _ in replica.seen})
     assert len(batches) > 1
     # A micro-batch for each batch that could be seen, also for one that changed nothing.
@@ -189,4 +190,4 @@ def test_stream_without_since_is_refused(
     options = {"url": shared_redis_server.url, "query": counts.id}
     frame = spark.readStream.format("redis_state").options(**options).load()
     with pytest.raises(StreamingQueryException, match="the start of the stream is not set"):
-        start(streams, frame, Replica()).awaitTermination()
+        follow(streams, frame, Replica())
