@@ -38,7 +38,11 @@ class Administrators:
     def vanished(self) -> None:
         """Twice, with time between, as a service does. The query was in use all the time."""
         play = self._play
-        if play.held or play.idle_for_long:
+        if play.held:
+            return
+        if play.dice.one_in(2):
+            self._use_for_long()
+        if play.idle_for_long:
             return
         gen = play.python.gen() if play.python.idle_ms > 30 * _DAY_MS else None
         for _ in range(2):
@@ -52,6 +56,19 @@ class Administrators:
         if gen is not None:
             self._call_back(gen)
         play.python.look()
+        if play.processors is not None:
+            # Its checkpoint may have been purged, and can be recalled for a day.
+            play.processors.in_peace()
+
+    def _use_for_long(self) -> None:
+        """Stops the query after a run that began long ago and committed a short time ago."""
+        play = self._play
+        if not any(job.alive for job in play.jobs):
+            return
+        play.people.let_months_pass()
+        play.work_for_a_batch()
+        if play.stop_all():
+            play.lab.counters["long runs ended before a search"] += not play.idle_for_long
 
     def _call_back(self, gen: str) -> None:
         """Recalls a checkpoint that was purged after long disuse."""

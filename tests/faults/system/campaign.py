@@ -51,6 +51,7 @@ _REQUIRED = (
     "maintenance by Spark",
     "maintenance by Python",
     "searches for vanished checkpoints",
+    "long runs ended before a search",
     "purges while a task lists the query",
     "purge of a query in use",
     "rewind of a query in use",

@@ -168,10 +168,15 @@ class People:
 
     def _time(self) -> None:
         """Time goes by; whoever lives goes on reporting meanwhile."""
+        if not self._play.held:
+            self._idle(self._play.dice.choice(_JUMPS_MS))
+
+    def let_months_pass(self) -> None:
+        """The longest time that goes by at once."""
+        self._idle(max(_JUMPS_MS))
+
+    def _idle(self, by_ms: int) -> None:
         play = self._play
-        if play.held:
-            return
-        by_ms = play.dice.choice(_JUMPS_MS)
         play.lab.counters["time went by"] += 1
         play.idle_for_long |= by_ms > _DAY_MS
         play.is_forgotten |= by_ms >= _DAY_MS and not play.world.logged

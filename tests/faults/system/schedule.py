@@ -28,6 +28,9 @@ _POINTS = (_RENAME, _RENAME, "open:_redis_state", "delete:_redis_state", _LISTIN
 _BESIDE_MAX = 60
 """Steps of a query that is rewound while somebody reads, until a partition is written anew."""
 
+_BATCH_MAX = 80
+"""Steps of a query in which it mostly gets a batch done."""
+
 _UNLOADED_MAX = 3
 """Providers, also of ended runs, that are unloaded while the last run has its own."""
 
@@ -162,6 +165,14 @@ class Schedule:
         for _ in range(goal):
             if not self.world.problems:
                 self._work_again()
+
+    def work_for_a_batch(self) -> None:
+        """The query goes on until it has logged another batch, if its runs let it."""
+        before = len(self.world.logged)
+        for _ in range(_BATCH_MAX):
+            if len(self.world.logged) > before or self.world.problems:
+                break
+            self._work()
 
     def _work_again(self) -> None:
         if not any(job.alive for job in self.jobs):
