@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from redis_state.process import process_id
 
@@ -57,6 +57,10 @@ class PartitionId:
 
     store: StoreId
     partition: int
+
+    def of_gen(self, gen: str) -> PartitionId:
+        """Returns the same partition of another checkpoint."""
+        return replace(self, store=replace(self.store, gen=gen))
 
     def __str__(self) -> str:
         of = self.store

@@ -41,9 +41,13 @@ def meta(id_: PartitionId) -> str:
     return f"{partition(id_)}:m"
 
 
-def segment(id_: PartitionId, ident: str) -> str:
-    """Returns the key of a delta or snapshot by its ident, such as ``d:12:9f…``."""
-    return f"{partition(id_)}:{ident}"
+def segment(id_: PartitionId, ident: str, gen: str = "") -> str:
+    """Returns the key of a delta or snapshot by its ident, such as ``d:12:9f…``.
+
+    Args:
+        gen: The checkpoint that has the key, if the segment is foreign (docs/format.md, 14).
+    """
+    return f"{partition(id_.of_gen(gen) if gen else id_)}:{ident}"
 
 
 def claim(id_: PartitionId) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from itertools import takewhile
 
 from redis_state.errors import InternalError
 
@@ -74,9 +75,8 @@ def script(name: str) -> Script:
         InternalError: The installation lacks the script.
     """
     text = _read(name)
-    first = text.split("\n", 1)[0]
-    if first.startswith(_INCLUDE):
-        text = _read(first.removeprefix(_INCLUDE).strip()) + text
+    head = takewhile(lambda line: line.startswith(_INCLUDE), text.split("\n"))
+    text = "".join(_read(line.removeprefix(_INCLUDE).strip()) for line in head) + text
     return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 

@@ -7,12 +7,17 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from redis_state.errors import FormatError
-from redis_state.ids import EMPTY_UID, is_uid, text_number
+from redis_state.ids import EMPTY_UID, is_gen, is_uid, text_number
 
 BUCKETS_MAX = 1 << 20
 CHECKSUM_MAX = (1 << 32) - 1
 _FLAGS = {"-": (False, False), "c": (True, False), "h": (False, True), "ch": (True, True)}
+FORMATS = (b"1", b"2")
+"""Format numbers of partitions that this release reads and writes."""
+
 _KINDS = (b"d:", b"s:")
+_ASIDE = b"z:"
+_PLACE = "p "
 _WORDS = 8
 _BYTES_WORD = 4
 # One more word if the version has rows in internal families.
@@ -90,12 +95,17 @@ def parse_entry(text: str) -> Entry:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A delta or snapshot that a manifest names."""
+    """A delta or snapshot that a manifest names.
+
+    Attributes:
+        gen: The checkpoint that has its key, if it is foreign; empty for the manifest's own.
+    """
 
     snapshot: bool
     version: int
     uid: str
     entry: Entry
+    gen: str = ""
 
     @property
     def field(self) -> str:
@@ -114,11 +124,15 @@ class Segment:
 
 
 @lru_cache(maxsize=_KNOWN_MAX)
-def parse_segment(field: str, entry: str) -> Segment:
+def parse_segment(field: str, entry: str, place: str = "") -> Segment:
     """Parses a manifest field and its entry.
 
+    Args:
+        place: Where the key of the segment is (docs/format.md, section 14); empty for the
+            partition's own.
+
     Raises:
-        FormatError: One of the two is malformed.
+        FormatError: One of them is malformed.
     """
     kind, _, rest = field.partition(":")
     version_text, _, uid = rest.partition(":")
@@ -128,33 +142,66 @@ def parse_segment(field: str, entry: str) -> Segment:
     parsed = parse_entry(entry)
     if kind == "s" and (parsed.ref == EMPTY_UID or parsed.complete):
         raise _bad("a snapshot has no writer, or the flag of a delta")
-    return Segment(kind == "s", version, uid, parsed)
+    gen = place.removeprefix(_PLACE)
+    if place and not (is_gen(gen) and place.startswith(_PLACE)):
+        raise _bad("its place is of a kind that this release does not know")
+    return Segment(kind == "s", version, uid, parsed, gen)
+
+
+def placed_segment(manifest: Mapping[bytes, bytes], field: bytes, entry: bytes) -> Segment:
+    """Parses an entry, and says by the manifest which checkpoint has the key of the segment.
+
+    Raises:
+        FormatError: The entry or its place is malformed.
+        UnicodeDecodeError: A byte is not ASCII.
+    """
+    texts = field.decode("ascii"), entry.decode("ascii")
+    segment = parse_segment(*texts)
+    place = manifest.get(b"a:" + segment.ident.encode())
+    return segment if place is None else parse_segment(*texts, place.decode("ascii"))
 
 
 def segments_in(
     manifest: Mapping[bytes, bytes], damaged: Callable[[Exception], object] | None = None
 ) -> Iterator[Segment]:
-    """Yields the segments that a manifest names.
+    """Yields the segments that a manifest names, those that were set aside included.
 
     Args:
         damaged: Called with the error of each malformed entry, which is skipped.
     """
-    for name, entry in manifest.items():
-        if name[:2] in _KINDS:
-            try:
-                segment = parse_segment(name.decode("ascii"), entry.decode("ascii"))
-            except (FormatError, UnicodeDecodeError) as error:
-                if damaged is not None:
-                    damaged(error)
-            else:
-                yield segment
+    for name, value in manifest.items():
+        if name[:2] not in _KINDS and name[:2] != _ASIDE:
+            continue
+        field, entry = name, value
+        if name[:2] == _ASIDE:
+            field, _, entry = value.partition(b" ")
+        try:
+            segment = placed_segment(manifest, field, entry)
+        except (FormatError, UnicodeDecodeError) as error:
+            if damaged is not None:
+                damaged(error)
+        else:
+            yield segment
 
 
 def bytes_in(manifest: Mapping[bytes, bytes]) -> int:
-    """Sums the sizes of all segments that a manifest names, without parsing their other numbers."""
-    entries = (manifest[name].split(b" ") for name in manifest if name[:2] in _KINDS)
-    sizes = (words[_BYTES_WORD] for words in entries if len(words) > _BYTES_WORD)
-    return sum(int(size) for size in sizes if size.isdigit())
+    """Sums the sizes of all segments whose keys a manifest has, those set aside included.
+
+    The other numbers of their entries are not parsed.
+    """
+    total = 0
+    for name, value in manifest.items():
+        words = value.split(b" ")
+        if name[:2] == _ASIDE:
+            ident, words = name[2:], words[1:]
+        elif name[:2] in _KINDS:
+            ident = name if name[:2] == b"d:" else b":".join([*name.split(b":")[:2], words[0]])
+        else:
+            continue
+        is_counted = len(words) > _BYTES_WORD and words[_BYTES_WORD].isdigit()
+        if is_counted and b"a:" + ident not in manifest:
+            total += int(words[_BYTES_WORD])
+    return total
 
 
 def _bad(found: str) -> FormatError:

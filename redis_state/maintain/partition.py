@@ -85,7 +85,8 @@ def _is_signed(client: Client, id_: PartitionId) -> bool:
     for segment in segments_in(raw):
         if segment.entry.header:
             (head,) = client.call(
-                "looking for a signature", [("HGET", keys.segment(id_, segment.ident), FIELD)]
+                "looking for a signature",
+                [("HGET", keys.segment(id_, segment.ident, segment.gen), FIELD)],
             )
             if head is not None:
                 return is_signed(bytes(head))

@@ -135,7 +135,7 @@ def _purge_partitions(
     replies = client.call(_WHAT, commands)
     for id_, meta, live in zip(ids, replies[::2], replies[1::2], strict=True):
         # The scan finds the segments of unreadable entries.
-        named = (one.ident for one in segments_in(meta) if one.entry.blocks)
+        named = (one.ident for one in segments_in(meta) if one.entry.blocks and not one.gen)
         segments = [keys.segment(id_, ident) for ident in named]
         if meta:
             found.partitions += 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from redis_state import keys
 from redis_state.backend.client import Client
@@ -32,12 +32,12 @@ def verify(
     """Compares the segments of a partition with its manifest, and corrects their expiries."""
     id_ = partition.id
     raw, left_ms = client.call(_WHAT, [("HGETALL", keys.meta(id_)), ("PTTL", keys.meta(id_))])
-    suspects = _suspects(client, id_, _named(raw, report, where=where), left_ms, report)
+    suspects = _suspects(client, id_, raw, left_ms, report, where=where)
     if suspects:
         # Another maintainer may have removed the segment from the manifest, and its key, meanwhile.
         (now,) = client.call(_WHAT, [("HGETALL", keys.meta(id_))])
         for segment, found in suspects:
-            if now.get(segment.field.encode()) == segment.entry.text.encode():
+            if segment in segments_in(now):
                 report.problem(
                     f"{where}: {segment.ident} has {found} of {segment.entry.blocks} blocks: "
                     "look for evictions or deleted keys, and restore the Redis data"
@@ -61,18 +61,20 @@ def _named(raw: Mapping[bytes, bytes], report: MaintenanceReport, *, where: str)
 def _suspects(
     client: Client,
     id_: PartitionId,
-    named: Sequence[Segment],
+    raw: Mapping[bytes, bytes],
     left_ms: int,
     report: MaintenanceReport,
+    *,
+    where: str,
 ) -> list[tuple[Segment, int]]:
     """Returns the segments that are not whole, each with its number of blocks."""
     suspects: list[tuple[Segment, int]] = []
-    with_key = [segment for segment in named if segment.entry.blocks]
+    with_key = [one for one in _named(raw, report, where=where) if one.entry.blocks]
     for start in range(0, len(with_key), SEGMENTS_AT_ONCE):
         chunk = with_key[start : start + SEGMENTS_AT_ONCE]
         commands: list[Command] = []
         for segment in chunk:
-            key = keys.segment(id_, segment.ident)
+            key = keys.segment(id_, segment.ident, segment.gen)
             commands += [("HLEN", key), ("PTTL", key)]
         replies = client.call(_WHAT, commands)
         for segment, blocks, expiry_ms in zip(chunk, replies[::2], replies[1::2], strict=True):
@@ -80,7 +82,9 @@ def _suspects(
                 suspects.append((segment, blocks))
                 continue
             report.verified += 1
-            if (expiry_ms == _NO_EXPIRY) != (left_ms == _NO_EXPIRY):
+            named = raw.get(segment.field.encode()) == segment.entry.text.encode()
+            is_own = named and not segment.gen
+            if is_own and (expiry_ms == _NO_EXPIRY) != (left_ms == _NO_EXPIRY):
                 report.mended += _mend(client, id_, segment)
     return suspects
 
@@ -105,6 +109,6 @@ def _read(
     try:
         read_whole(partition.fetch, segment)
     except (FormatError, SegmentGoneError) as error:
-        (now,) = client.call(_WHAT, [("HGET", keys.meta(partition.id), segment.field)])
-        if now == segment.entry.text.encode():
+        (now,) = client.call(_WHAT, [("HGETALL", keys.meta(partition.id))])
+        if segment in segments_in(now):
             report.problem(f"{where}: {segment.ident} is damaged: {error}")

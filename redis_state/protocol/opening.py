@@ -46,7 +46,7 @@ class Opened:
 
     def key(self, segment: Segment) -> str:
         """Returns the Redis key of a segment."""
-        return keys.segment(self.id, segment.ident)
+        return keys.segment(self.id, segment.ident, segment.gen)
 
 
 def opening(version: int | None) -> str:
@@ -136,13 +136,13 @@ def read_opened(
     match answer:
         case ["EMPTY"]:
             return Opened(id_, EMPTY, False, 0, 0, EMPTY, ())
-        case ["OK", at, uid, held, opened, floor, start, start_uid, *pairs]:
+        case ["OK", at, uid, held, opened, floor, start, start_uid, *listed]:
             numbers = [text_number(word) for word in (at, opened, floor, start)]
         case ["OK", *_]:
             raise FormatError(what, found=_MALFORMED, where=where)
         case _:
             raise refusal(what, answer, where=where, version=version)
-    if None in numbers or len(pairs) % 2 or (at != "0" and not is_uid(uid)):
+    if None in numbers or len(listed) % 3 or (at != "0" and not is_uid(uid)):
         raise FormatError(what, found=_MALFORMED, where=where)
     version_at, opened_at, floor_at, start_at = (number or 0 for number in numbers)
     found = Opened(
@@ -152,7 +152,7 @@ def read_opened(
         opened_at,
         floor_at,
         Pin(start_at, start_uid),
-        tuple(map(parse_segment, pairs[::2], pairs[1::2])),
+        tuple(map(parse_segment, listed[::3], listed[1::3], listed[2::3])),
     )
     wrong = _wrong_chain(found, cached)
     if wrong:

@@ -12,7 +12,7 @@ from redis_state.backend.client import Client
 from redis_state.backend.replies import words
 from redis_state.backend.script import script
 from redis_state.errors import FullError, RedisStateError
-from redis_state.format.entry import Entry, Segment
+from redis_state.format.entry import FORMATS, Entry, Segment
 from redis_state.ids import PartitionId, Pin
 from redis_state.process import Home
 from redis_state.protocol import retention
@@ -234,7 +234,7 @@ class PartitionClient:
             format_ = manifest.get(b"f")
             if format_ is None:
                 return RetainReport(0, 0, 0, 0)
-            if format_ != b"1":
+            if format_ not in FORMATS:
                 raise refusal(
                     what,
                     ["FORMAT", format_.decode("ascii", "replace")],

@@ -73,6 +73,9 @@ def plan(manifest: Mapping[bytes, bytes]) -> RetentionPlan:
         if segment.version <= opened.version
         and not (name in lineage and _is_needed(segment, base, kept_bases))
     ]
+    kept = len(segments) - len(gone)
+    # Was set aside for a pin that has ended.
+    gone += [name for name in fields if name[:2] == "z:" and f"y:{name[2:]}" not in fields]
     return RetentionPlan(
         _text(fields.get("e", b"")),
         opened,
@@ -80,7 +83,7 @@ def plan(manifest: Mapping[bytes, bytes]) -> RetentionPlan:
         floor if base is None else max(base, floor),
         "" if base is None else bases[base],
         tuple(sorted(gone)),
-        len(segments) - len(gone),
+        kept,
     )
 
 

@@ -63,7 +63,7 @@ def fetch_many(
     for group in _groups(wanted, _bytes_about):
         commands: list[Command] = []
         for id_, segment, names in group:
-            key, each = keys.segment(id_, segment.ident), _fields_at_once(segment)
+            key, each = keys.segment(id_, segment.ident, segment.gen), _fields_at_once(segment)
             commands += [
                 ("HMGET", key, *names[at : at + each]) for at in range(0, len(names), each)
             ]
@@ -76,7 +76,7 @@ def fetch_many(
             while len(values) < len(names):
                 values += next(replies)
             is_complete = next(replies) == segment.entry.blocks
-            key = keys.segment(id_, segment.ident)
+            key = keys.segment(id_, segment.ident, segment.gen)
             yield client.opened(key, names, values) if is_complete else None
 
 
@@ -113,7 +113,7 @@ def fetch_each(
         FormatError: A field has an unknown name.
     """
     for group in _groups(wanted, lambda one: one[1].entry.bytes):
-        named = [keys.segment(id_, segment.ident) for id_, segment in group]
+        named = [keys.segment(id_, segment.ident, segment.gen) for id_, segment in group]
         what = f"reading {len(group)} segments"
         replies = client.call(what, [("HGETALL", key) for key in named])
         for (_, segment), key, reply in zip(group, named, replies, strict=True):

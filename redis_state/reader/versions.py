@@ -15,6 +15,7 @@ from redis_state.backend.client import Client
 from redis_state.backend.replies import words
 from redis_state.backend.script import Command, script
 from redis_state.errors import StateError, UnavailableError
+from redis_state.format.entry import FORMATS
 from redis_state.ids import EMPTY, PartitionId, text_number
 from redis_state.protocol.opening import (
     NO_RUN,
@@ -32,7 +33,6 @@ _CHAIN_MAX = 16
 _TOGETHER_MAX = 64
 _BEHIND_FIELDS = ("o", "c", "b", "k", "e")
 _CONFIRMED_FIELDS = ("f", "o", "ou")
-_FORMAT = b"1"
 # Reply of the script `open` for a partition without a manifest.
 _NOTHING = [b"STATE_LOST", b"0", b"0"]
 _WHAT = "opening the state"
@@ -77,7 +77,7 @@ class NewestOpener:
         return [
             one
             for one, reply in zip(known, replies, strict=True)
-            if reply == [_FORMAT, b"%d" % one.pin.version, one.pin.uid.encode()]
+            if reply[0] in FORMATS and reply[1:] == [b"%d" % one.pin.version, one.pin.uid.encode()]
         ]
 
     def _opened(self, wanted: Sequence[tuple[PartitionId, Opened | None]]) -> list[Opened]:

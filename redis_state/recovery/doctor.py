@@ -10,7 +10,7 @@ from redis_state.backend.client import Client
 from redis_state.backend.replies import OTHER_TYPE, purged_gen
 from redis_state.backend.script import Command
 from redis_state.errors import FormatError
-from redis_state.format.entry import Segment, parse_segment
+from redis_state.format.entry import Segment, placed_segment
 from redis_state.ids import PartitionId
 from redis_state.progress import Progress, silent
 from redis_state.protocol.newest_batch import NewestBatch
@@ -182,7 +182,9 @@ def look_at(client: Client, id_: PartitionId) -> PartitionHealth:
     try:
         fields = {name.decode("ascii"): value.decode("ascii") for name, value in raw.items()}
         segments = [
-            parse_segment(name, value) for name, value in fields.items() if name[:2] in ("d:", "s:")
+            placed_segment(raw, name, value)
+            for name, value in raw.items()
+            if name[:2] in (b"d:", b"s:")
         ]
         numbers = [int(fields.get(name, "0")) for name in ("l", "o", "w")]
     except (FormatError, ValueError) as error:
@@ -216,7 +218,7 @@ def _broken(client: Client, id_: PartitionId, segments: Sequence[Segment]) -> se
     broken = set()
     for start in range(0, len(with_key), _SEGMENTS_AT_ONCE):
         chunk = with_key[start : start + _SEGMENTS_AT_ONCE]
-        commands: list[Command] = [("HLEN", keys.segment(id_, one.ident)) for one in chunk]
+        commands: list[Command] = [("HLEN", keys.segment(id_, one.ident, one.gen)) for one in chunk]
         for segment, blocks in zip(chunk, client.call(_WHAT, commands), strict=True):
             if blocks != segment.entry.blocks:
                 broken.add(segment)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.errors import FormatError
-from redis_state.format.entry import Entry, Segment, parse_segment
+from redis_state.format.entry import Entry, Segment, placed_segment
 from redis_state.format.header import FIELD, Header
 from redis_state.format.segment import read_header
 from redis_state.ids import EMPTY_UID, PartitionId, StoreId
@@ -108,7 +108,11 @@ def _history(status: PartitionStatus, raw: Mapping[bytes, bytes]) -> PartitionHi
 
 def _segment(raw: Mapping[bytes, bytes], field: str) -> Segment | None:
     entry = raw.get(field.encode())
-    return None if entry is None else parse_segment(field, entry.decode("ascii"))
+    return None if entry is None else placed_segment(raw, field.encode(), entry)
+
+
+def _key(id_: PartitionId, base: Segment) -> str:
+    return keys.segment(id_, base.ident, base.gen)
 
 
 def _with_headers(
@@ -117,7 +121,7 @@ def _with_headers(
     """Reads the headers of the largest partitions; skips headers that are gone by now."""
     largest = sorted(all_, key=lambda one: -one.status.bytes)[:_HEADERS_MAX]
     wanted = [
-        (one, keys.segment(PartitionId(store, one.status.partition), one.base.ident), one.base)
+        (one, _key(PartitionId(store, one.status.partition), one.base), one.base)
         for one in largest
         if one.base is not None and one.base.entry.header
     ]

@@ -18,7 +18,7 @@ COMPLETE = ["d:2:u2", "u1 2 2 1 30 1 7 ch"]
 
 def answer(at: int, *entries: list[str], start: Pin = EMPTY) -> list[str]:
     head = ["OK", str(at), f"u{at}" if at else "-", "1", "3", "1", str(start.version), start.uid]
-    return head + [word for entry in entries for word in entry]
+    return head + [word for entry in entries for word in (*entry, "")]
 
 
 @pytest.mark.parametrize(

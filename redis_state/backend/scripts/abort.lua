@@ -2,7 +2,8 @@
 -- KEYS  1 P:m  2 key of the segment
 -- ARGV  1 its manifest field
 -- Reply OK · PUBLISHED (nothing was done)
--- Keeps: a published segment is never touched.
-if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 1 then return {'PUBLISHED'} end
+-- Keeps: a segment that was published is never touched, whether it is in the manifest or set aside.
+local aside = 'z:' .. string.sub(KEYS[2], #KEYS[1])
+if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 1 or redis.call('HEXISTS', KEYS[1], aside) == 1 then return {'PUBLISHED'} end
 redis.call('UNLINK', KEYS[2])
 return {'OK'}

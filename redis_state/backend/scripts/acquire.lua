@@ -56,7 +56,7 @@ if not format then
   keep(META, ARGV[9])
   return {'OK', '0'}
 end
-if format ~= FORMAT then return {'FORMAT', format} end
+if not FORMATS[format] then return {'FORMAT', format} end
 
 local opened = number('o')
 local held = meta('r') == run

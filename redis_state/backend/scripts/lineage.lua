@@ -2,7 +2,10 @@
 local META = KEYS[1]
 local PREFIX = string.sub(META, 1, -3)
 local FORMAT = '1'
+-- Format 2 has fields that releases of format 1 do not know: pins, segments set aside, foreign segments.
+local FORMATS = {['1'] = true, ['2'] = true}
 local TOUCH_MS = 60000
+local ASIDE_MS = 315360000000
 
 local function meta(field) return redis.call('HGET', META, field) end
 local function number(field) return tonumber(meta(field) or '0') end
@@ -28,11 +31,13 @@ local function is_there(version, uid)
     or redis.call('HEXISTS', META, snapshot_field(version, uid)) == 1
 end
 
--- Key of the segment that a manifest field and its entry name.
-local function segment_key(field, entry)
-  if string.sub(field, 1, 2) == 'd:' then return PREFIX .. ':' .. field end
-  return PREFIX .. ':s:' .. string.match(field, '^s:(%d+):') .. ':' .. ref(entry)
+-- Ident of the segment that a manifest field and its entry name: what stands behind `P:` in its key.
+local function ident_of(field, entry)
+  if string.sub(field, 1, 2) == 'd:' then return field end
+  return string.match(field, '^s:%d+:') .. ref(entry)
 end
+
+local function segment_key(field, entry) return PREFIX .. ':' .. ident_of(field, entry) end
 
 -- Follows parents from (version, uid) down to `target`; returns its uid, or nil if the chain is cut.
 local function walk(version, uid, target)
@@ -46,11 +51,15 @@ local function walk(version, uid, target)
   return uid
 end
 
+local function now_ms()
+  local time = redis.call('TIME')
+  return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+end
+
 -- Notes the time of the last write, to the minute: most commits find it recent and write nothing.
 local function touch()
-  local time = redis.call('TIME')
-  local now_ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-  if math.abs(now_ms - number('t')) >= TOUCH_MS then redis.call('HSET', META, 't', text(now_ms)) end
+  local now = now_ms()
+  if math.abs(now - number('t')) >= TOUCH_MS then redis.call('HSET', META, 't', text(now)) end
 end
 
 -- Returns whether the partition was purged: then it expires, and no run opens, acquires or publishes on it until a recall.
@@ -114,10 +123,38 @@ local function here(all, fields)
   for _, i in ipairs(fields) do redis.call('HLEN', segment_key(all[i], all[i + 1])) end
 end
 
--- Removes a segment from the manifest; its key lives `ttl_ms` longer for readers under way.
+-- Segment that a field of the manifest names, set aside or not: its manifest field and entry; nil for other fields.
+local function segment_in(field, value)
+  if string.match(field, '^z:') then field, value = string.match(value, '^(%S+) (.+)$') end
+  if field and string.match(field, '^[ds]:%d+:') and ref(value) then return field, value end
+  return nil
+end
+
+local function is_pinned(ident) return redis.call('HEXISTS', META, 'y:' .. ident) == 1 end
+
+-- Removes a segment from the manifest. Its key lives `ttl_ms` longer for readers under way. A pinned segment is set aside, where
+-- no version finds it; its key gets an expiry of ten years, since maintenance of format 1 leaves alone what expires.
+local has_pins
 local function drop(field, entry, ttl_ms)
+  if has_pins == nil then has_pins = meta('f') ~= FORMAT end
+  local ident = ident_of(field, entry)
   redis.call('HDEL', META, field)
-  redis.call('PEXPIRE', segment_key(field, entry), ttl_ms)
+  if has_pins and is_pinned(ident) then
+    redis.call('HSET', META, 'z:' .. ident, field .. ' ' .. entry)
+    ttl_ms = ASIDE_MS
+  elseif has_pins then
+    redis.call('HDEL', META, 'a:' .. ident)
+  end
+  redis.call('PEXPIRE', PREFIX .. ':' .. ident, ttl_ms)
+end
+
+-- Gives the partition the format number that its fields need.
+local function settle_format()
+  local found = FORMAT
+  for _, field in ipairs(redis.call('HKEYS', META)) do
+    if field == 'g' or string.find(field, '^[axyz]:') then found = '2' end
+  end
+  redis.call('HSET', META, 'f', found)
 end
 
 -- A kept key has no expiry, except in an ephemeral checkpoint (keep_ms > 0).

@@ -3,9 +3,10 @@
 -- KEYS  1 P:m
 -- ARGV  1 run id ('' for a reader outside Spark)   2 version, or 'opened' for the newest confirmed one
 --       3 wanted uid, or '' for the one on the living timeline   4… pairs (version, uid) that the caller has cached
--- Reply OK version uid held opened floor start-version start-uid [field entry]…
+-- Reply OK version uid held opened floor start-version start-uid [field entry place]…
 --         held is 1 if the caller's run holds the partition or contends for it; the segments run from the newest to the oldest; apply
---         them over (start-version, start-uid), which is a cached pair, or 0 and '-' if the oldest segment stands alone.
+--         them over (start-version, start-uid), which is a cached pair, or 0 and '-' if the oldest segment stands alone. The
+--         place is empty, or names the checkpoint that has the key of a foreign segment.
 --       EMPTY (version 0 of a partition without meta) · FORMAT found · FENCED opened found |FENCED pinned found
 --       STATE_LOST latest floor · VERSION_EXPIRED floor latest
 -- Keeps: Spark's log has the batch of a contender that opens its own attempt: it then holds the partition, without contenders.
@@ -17,7 +18,7 @@ if not format then
   if ARGV[2] == '0' or ARGV[2] == 'opened' then return {'EMPTY'} end
   return {'STATE_LOST', '0', '0'}
 end
-if format ~= FORMAT then return {'FORMAT', format} end
+if not FORMATS[format] then return {'FORMAT', format} end
 
 local opened, opened_uid = number('o'), meta('ou')
 local version = ARGV[2] == 'opened' and opened or tonumber(ARGV[2])
@@ -48,6 +49,12 @@ if held and version == opened and uid ~= opened_uid then return {'FENCED', 'pinn
 local cached = {}
 for i = 4, #ARGV, 2 do cached[delta_field(ARGV[i], ARGV[i + 1])] = true end
 local reply = {'OK', text(version), uid, held and '1' or '0', text(opened), meta('w'), '0', '-'}
+local has_places = format ~= FORMAT
+local function list(field, entry)
+  reply[#reply + 1] = field
+  reply[#reply + 1] = entry
+  reply[#reply + 1] = has_places and meta('a:' .. ident_of(field, entry)) or ''
+end
 local at, at_uid = version, uid
 local delta_name = delta_field(at, at_uid)
 while at > 0 and not cached[delta_name] do
@@ -57,12 +64,10 @@ while at > 0 and not cached[delta_name] do
   local parent = delta and ref(delta)
   local parent_name = delta and delta_field(at - 1, parent)
   if snapshot and not (delta and cached[parent_name]) then
-    reply[#reply + 1] = snapshot_name
-    reply[#reply + 1] = snapshot
+    list(snapshot_name, snapshot)
     at, at_uid = 0, '-'
   elseif delta then
-    reply[#reply + 1] = delta_name
-    reply[#reply + 1] = delta
+    list(delta_name, delta)
     if has_flag(delta, 'c') then
       at, at_uid = 0, '-'
     else

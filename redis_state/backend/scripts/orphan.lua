@@ -5,7 +5,7 @@
 -- Reply OK · NAMED · EXPIRES (it already has an expiry, or is gone)
 -- Keeps: a published segment never gets an expiry; a staged one keeps its own.
 if redis.call('PTTL', KEYS[2]) ~= -1 then return {'EXPIRES'} end
-if meta(ARGV[1]) then return {'NAMED'} end
+if meta(ARGV[1]) or meta('z:' .. ARGV[1]) then return {'NAMED'} end
 local version, writer = string.match(ARGV[1], '^s:(%d+):(.+)$')
 if version then
   local all = redis.call('HGETALL', META)

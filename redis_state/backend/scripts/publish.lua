@@ -14,15 +14,16 @@ local run, epoch, version, parent, uid = ARGV[1], tonumber(ARGV[2]), tonumber(AR
 local delta = KEYS[2]
 local field = delta_field(version + 1, uid)
 
+-- A delta that was published before, and set aside since then, keeps its key.
 local function refuse(reply)
-  redis.call('UNLINK', delta)
+  if redis.call('HEXISTS', META, 'z:' .. field) == 0 then redis.call('UNLINK', delta) end
   return reply
 end
 
 local format, published = meta('f'), meta(field)
-if format and format ~= FORMAT then
-  if not published then redis.call('UNLINK', delta) end
-  return {'FORMAT', format}
+if format and not FORMATS[format] then
+  if published then return {'FORMAT', format} end
+  return refuse({'FORMAT', format})
 end
 if published and published ~= ARGV[7] then return {'TAKEN'} end
 if published then

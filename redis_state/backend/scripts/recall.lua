@@ -8,15 +8,18 @@ if #all == 0 then return {'EMPTY'} end
 if not is_purged(meta('f')) then return {'KEPT'} end
 local segments, incomplete = {}, 0
 for i = 1, #all, 2 do
-  if string.match(all[i], '^[ds]:%d+:') and ref(all[i + 1]) then
-    segments[#segments + 1] = i
-    local blocks = redis.call('HLEN', segment_key(all[i], all[i + 1]))
-    if blocks ~= tonumber(string.match(all[i + 1], '^%S+ %S+ %S+ (%S+)')) then incomplete = incomplete + 1 end
+  local field, entry = segment_in(all[i], all[i + 1])
+  if field and not meta('a:' .. ident_of(field, entry)) then
+    local key, is_aside = segment_key(field, entry), field ~= all[i]
+    segments[#segments + 1] = {key, is_aside}
+    if redis.call('HLEN', key) ~= tonumber(string.match(entry, '^%S+ %S+ %S+ (%S+)')) then incomplete = incomplete + 1 end
   end
 end
 local left_ms, format, run = string.match(meta('p'), '^(%S+) (%S+) (.*)$')
 local keep_ms = math.max(0, tonumber(left_ms))
-for _, i in ipairs(segments) do keep(segment_key(all[i], all[i + 1]), keep_ms) end
+for _, one in ipairs(segments) do
+  if one[2] then redis.call('PEXPIRE', one[1], ASIDE_MS) else keep(one[1], keep_ms) end
+end
 keep(META, keep_ms)
 redis.call('HDEL', META, 'p')
 if format == '-' then redis.call('HDEL', META, 'f') else redis.call('HSET', META, 'f', format) end

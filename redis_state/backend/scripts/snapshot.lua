@@ -10,13 +10,14 @@
 local version, uid, writer = tonumber(ARGV[1]), ARGV[2], ARGV[3]
 local field = snapshot_field(version, uid)
 
+-- A snapshot that was entered before, and set aside since then, keeps its key.
 local function refuse(reply)
-  redis.call('UNLINK', KEYS[2])
+  if redis.call('HEXISTS', META, 'z:s:' .. text(version) .. ':' .. writer) == 0 then redis.call('UNLINK', KEYS[2]) end
   return reply
 end
 
 local format = meta('f')
-if format and format ~= FORMAT then return {'FORMAT', format} end
+if format and not FORMATS[format] then return {'FORMAT', format} end
 local entry = meta(field)
 if entry then
   if ref(entry) ~= writer then return refuse({'EXISTS'}) end

@@ -64,9 +64,8 @@ object Script {
 
   private def load(name: String): Script = {
     val text = read(name)
-    val first = text.linesIterator.next()
-    new Script(if (first.startsWith(Include)) read(first.stripPrefix(Include).trim) + text
-    else text)
+    val head = text.linesIterator.takeWhile(_.startsWith(Include))
+    new Script(head.map(line => read(line.stripPrefix(Include).trim)).mkString + text)
   }
 
   private def read(name: String): String = {

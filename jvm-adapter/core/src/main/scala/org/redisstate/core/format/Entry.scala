@@ -1,6 +1,7 @@
 package org.redisstate.core.format
 
 import org.redisstate.core.errors.FormatException
+import org.redisstate.core.ids.{Keys, PartitionId}
 
 /**
  * Manifest entry of a segment (docs/format.md, section 3).
@@ -82,8 +83,21 @@ private[format] object EntryText {
     }
 }
 
-/** A delta or snapshot named in a manifest. */
-final case class Segment(isSnapshot: Boolean, version: Long, uid: String, entry: Entry) {
+/**
+ * A delta or snapshot named in a manifest.
+ *
+ * @param gen the checkpoint that has its key, if it is foreign; empty for the manifest's own
+ */
+final case class Segment(
+    isSnapshot: Boolean,
+    version: Long,
+    uid: String,
+    entry: Entry,
+    gen: String = "") {
+
+  /** Its key in Redis; that of a foreign segment is in the other checkpoint. */
+  def key(id: PartitionId): String =
+    Keys.segment(if (gen.isEmpty) id else id.ofGen(gen), ident)
 
   /** Suffix of the segment's key after `P:`; part of every block's check. */
   def ident: String =
@@ -99,8 +113,14 @@ object Segment {
   def snapshotIdent(version: Long, writer: String): String = s"s:$version:$writer"
   def snapshotField(version: Long, uid: String): String = s"s:$version:$uid"
 
-  /** @param field manifest field, `d:<version>:<uid>` or `s:<version>:<uid>` */
-  def parse(field: String, entry: String): Segment = field.split(":", -1) match {
+  private val Place = "p ([0-9a-f]{32})".r
+
+  /**
+   * @param field manifest field, `d:<version>:<uid>` or `s:<version>:<uid>`
+   * @param place where the key of the segment is (docs/format.md, section 14); empty for the
+   *   partition's own
+   */
+  def parse(field: String, entry: String, place: String = ""): Segment = field.split(":", -1) match {
     case Array(kind @ ("d" | "s"), version, uid)
         if EntryText.number(version) > 0 && EntryText.isUid(uid) =>
       val parsed = Entry.parse(entry)
@@ -108,7 +128,14 @@ object Segment {
       if (snapshot && (parsed.ref == "-" || parsed.complete)) {
         throw new FormatException(s"the entry of snapshot ${field.take(200)} is that of a delta")
       }
-      Segment(snapshot, version.toLong, uid, parsed)
+      val gen = place match {
+        case "" => ""
+        case Place(found) => found
+        case _ =>
+          throw new FormatException(
+            s"the place of $field is of a kind that this release does not know: ${place.take(200)}")
+      }
+      Segment(snapshot, version.toLong, uid, parsed, gen)
     case _ => throw new FormatException(s"a manifest field cannot be read: ${field.take(200)}")
   }
 }

@@ -64,8 +64,8 @@ final class PartitionClient(
           Stored.number(what, opened),
           Stored.number(what, floor),
           Pin(Stored.number(what, start), startUid),
-          listed.grouped(2).collect { case Seq(field, entry) =>
-            Segment.parse(field, entry)
+          listed.grouped(3).collect { case Seq(field, entry, place) =>
+            Segment.parse(field, entry, place)
           }.toSeq
         )
       case reply => throw refusal(what, reply, version.getOrElse(0))
@@ -205,7 +205,7 @@ final class PartitionClient(
       val manifest = this.manifest(what)
       manifest.get("f") match {
         case None => RetainReport(0, 0, 0, 0)
-        case Some(found) if found != "1" => throw refusal(what, Seq("FORMAT", found), 0)
+        case Some(found) if !Formats(found) => throw refusal(what, Seq("FORMAT", found), 0)
         case Some(_) =>
           val plan = Retention.of(manifest)
           var report = before.copy(floor = plan.base, kept = plan.kept.toLong)
@@ -348,6 +348,7 @@ object PartitionClient {
   private val NoLog = "-"
   private[core] val PublishTriesMax = 5
   private val PlansMax = 4
+  private val Formats = Set("1", "2")
 
   private def bytes(text: String): Array[Byte] = Command.bytes(text)
 

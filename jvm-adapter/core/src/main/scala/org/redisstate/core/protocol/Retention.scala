@@ -58,14 +58,18 @@ private[core] object Retention {
       case (field, s)
           if s.version <= opened.version && !(lineage(field) && isNeeded(s, base, keptBases)) =>
         field
-    }.toSeq.sorted
+    }.toSeq
+    // What was set aside for a pin that has ended.
+    val unpinned = manifest.keysIterator.filter { field =>
+      field.startsWith("z:") && !manifest.contains("y:" + field.drop(2))
+    }
     Retention(
       manifest.getOrElse("e", ""),
       opened,
       floor,
       math.max(floor, base.getOrElse(floor)),
       carrier.fold("")(_._2),
-      gone,
+      (gone ++ unpinned).sorted,
       segments.size - gone.size)
   }
 

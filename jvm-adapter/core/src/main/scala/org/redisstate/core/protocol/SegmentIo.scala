@@ -55,7 +55,7 @@ final class SegmentIo private[protocol] (calls: PartitionCalls, signer: Option[B
   /** Reads all pieces in one round trip, signatures included. */
   def fetchStored(pieces: Seq[Piece]): Seq[Seq[Array[Byte]]] = {
     val commands = pieces.flatMap { piece =>
-      val key = Command.bytes(Keys.segment(id, piece.segment.ident))
+      val key = Command.bytes(piece.segment.key(id))
       // HLEN comes second: if the key vanishes in between, the missing fields cannot pass for empty buckets.
       Seq(
         Command("HMGET", (key +: piece.fields.map(Command.bytes)).toArray),
@@ -85,7 +85,7 @@ final class SegmentIo private[protocol] (calls: PartitionCalls, signer: Option[B
 
   private def opened(piece: Piece, values: Seq[Array[Byte]]): Seq[Array[Byte]] =
     signer.fold(values) { signer =>
-      val key = Command.bytes(Keys.segment(id, piece.segment.ident))
+      val key = Command.bytes(piece.segment.key(id))
       piece.fields.zip(values).map { case (field, value) =>
         if (value == null) null else signer.opened(key, field, value)
       }

@@ -1,0 +1,206 @@
+"""Pins hold the segments of a version for an owner (docs/format.md, section 14)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from redis_state import keys
+from redis_state.backend.client import Client
+from redis_state.backend.replies import words
+from redis_state.backend.script import Command, script
+from redis_state.errors import Kind, LimitError, StateError, UsageError
+from redis_state.format.entry import Segment, parse_segment
+from redis_state.ids import PartitionId, Pin, text_number
+from redis_state.protocol.opening import Opened
+from redis_state.protocol.refusal import not_there, refusal
+
+FORK = "fork"
+KEEP = "keep"
+KEEP_OWNER = "keep."
+"""The owner of a kept version is this and the name of the version."""
+
+_WHAT = "pinning a version"
+_READING = "reading a pinned version"
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedVersion:
+    """The version of one partition that an owner pins.
+
+    Attributes:
+        retained: The parent's number of retained versions.
+        checkpoint_format: Spark's checkpoint format of the run that wrote it, 1 or 2.
+        segments: Newest first.
+    """
+
+    id: PartitionId
+    pin: Pin
+    retained: str
+    checkpoint_format: str
+    segments: tuple[Segment, ...]
+
+    @property
+    def floor(self) -> int:
+        """The lowest version that can be read from the segments."""
+        return self.segments[-1].version if self.segments and self.segments[-1].alone else 0
+
+
+def pin_all(
+    client: Client,
+    ids: Sequence[PartitionId],
+    owner: str,
+    version: int,
+    *,
+    kind: str,
+    uids: Mapping[PartitionId, str] | None = None,
+    ttl_ms: int = 0,
+) -> list[PinnedVersion]:
+    """Pins a version of each partition, in one pipeline; sent again, it renews the pins.
+
+    Args:
+        owner: Id of the fork, or `KEEP_OWNER` and a name.
+        kind: `FORK` or `KEEP`.
+        uids: The wanted attempts, by partition; without one, that on the living timeline.
+        ttl_ms: Time until the pins expire; 0 for never.
+
+    Raises:
+        StateError: A partition does not have the version, or lost a segment of it.
+        UsageError: The owner pins another version, or the checkpoint is ephemeral.
+        LimitError: A segment has as many owners as it may have.
+        FormatError: A partition is of another format, or purged.
+    """
+    known = uids or {}
+    calls: list[tuple[str, Sequence[str | bytes]]] = [
+        (keys.meta(id_), (owner, kind, str(version), known.get(id_, ""), str(ttl_ms)))
+        for id_ in ids
+    ]
+    replies = client.call(_WHAT, script("pin").many(calls)) if calls else []
+    return [
+        _pinned(id_, words(_WHAT, reply, where=str(id_)), owner, version)
+        for id_, reply in zip(ids, replies, strict=True)
+    ]
+
+
+def _pinned(id_: PartitionId, reply: list[str], owner: str, version: int) -> PinnedVersion:
+    match reply:
+        case ["OK", at, uid, retained, format_, *listed]:
+            return PinnedVersion(id_, Pin(int(at), uid), retained, format_, _segments(listed))
+        case ["OTHER", at, _]:
+            raise UsageError(
+                _WHAT,
+                found=f"{owner} pins version {at} already, not {version}",
+                advice="Let the other version go first, or take another name.",
+                where=str(id_),
+            )
+        case ["EPHEMERAL"]:
+            raise UsageError(
+                _WHAT,
+                found="the checkpoint is ephemeral: its state expires when its run ends",
+                advice="Only a checkpoint that stays can be forked or kept.",
+                where=str(id_),
+            )
+        case ["LIMIT", owners]:
+            raise LimitError(
+                _WHAT,
+                found=f"{owners} forks and kept versions hold the same segment, as many as may be",
+                advice="Drop one: `redis-state keep QUERY --list` shows them.",
+                where=str(id_),
+            )
+        case ["STATE_LOST", latest, *_]:
+            raise not_there(_WHAT, latest=latest, where=str(id_), version=version)
+    raise refusal(_WHAT, reply, where=str(id_), version=version)
+
+
+def held_commands(ids: Sequence[PartitionId], owner: str) -> list[Command]:
+    """Returns the commands that list what an owner pins, in one pipeline."""
+    return script("held").many([(keys.meta(id_), (owner,)) for id_ in ids])
+
+
+def read_held(id_: PartitionId, reply: object) -> Opened | None:
+    """Decodes a reply to `held_commands` as if the version had been opened; `None` without a pin.
+
+    Raises:
+        StateError: A pinned segment is gone.
+        FormatError: The partition is of another format, purged, or damaged.
+    """
+    match words(_READING, reply, where=str(id_)):
+        case ["NONE"]:
+            return None
+        case ["OK", at, uid, _, _, opened, floor, *listed]:
+            pin = Pin(int(at), uid)
+            newest, lowest = text_number(opened) or 0, text_number(floor) or 0
+            return Opened(id_, pin, False, newest, lowest, Pin(0, "-"), _segments(listed))
+        case ["STATE_LOST", *_]:
+            raise StateError(
+                _READING,
+                found="a segment that the pin holds is gone",
+                advice="Look for evictions, FLUSHDB or deleted keys; restore the Redis data.",
+                kind=Kind.STATE_LOST,
+                where=str(id_),
+            )
+        case other:
+            raise refusal(_READING, other, where=str(id_), version=None)
+
+
+def unpin_all(client: Client, ids: Sequence[PartitionId], owner: str, *, expires: str = "") -> int:
+    """Ends the pins of an owner; returns in how many partitions there was one.
+
+    Args:
+        expires: Only a pin that expires at this time is ended, if it is given.
+
+    Raises:
+        FormatError: A partition is of another format, or purged.
+    """
+    what = "letting a pinned version go"
+    calls: list[tuple[str, Sequence[str | bytes]]] = [
+        (keys.meta(id_), (owner, expires)) for id_ in ids
+    ]
+    replies = client.call(what, script("unpin").many(calls)) if calls else []
+    ended = 0
+    for id_, reply in zip(ids, replies, strict=True):
+        answer = words(what, reply, where=str(id_))
+        if answer[0] not in ("OK", "NONE", "RENEWED"):
+            raise refusal(what, answer, where=str(id_), version=None)
+        ended += answer[0] == "OK"
+    return ended
+
+
+def fork_partitions(
+    client: Client, gen: str, pinned: Sequence[PinnedVersion], *, ttl_ms: int
+) -> None:
+    """Creates the partitions of a fork from what its parent pins for it. Can be done again.
+
+    Args:
+        gen: Checkpoint id of the fork.
+        ttl_ms: Expiry of the partitions, until the fork is complete.
+
+    Raises:
+        UsageError: A partition is there that began at another version or has another parent.
+    """
+    what = "creating the partitions of a fork"
+    ids = [one.id.of_gen(gen) for one in pinned]
+    calls: list[tuple[str, Sequence[str | bytes]]] = []
+    for id_, one in zip(ids, pinned, strict=True):
+        parent = one.id.store.gen
+        listed = [
+            word
+            for each in one.segments
+            for word in (each.field, each.entry.text, f"p {each.gen or parent}")
+        ]
+        head = [parent, str(one.pin.version), one.pin.uid, str(one.floor), one.retained]
+        calls.append((keys.meta(id_), [*head, one.checkpoint_format, str(ttl_ms), *listed]))
+    replies = client.call(what, script("fork").many(calls)) if calls else []
+    for id_, one, reply in zip(ids, pinned, replies, strict=True):
+        answer = words(what, reply, where=str(id_))
+        if answer != ["OK"] and answer != ["PRESENT", str(one.pin.version), one.pin.uid]:
+            raise UsageError(
+                what,
+                found=f"checkpoint {gen} has this partition already, with other state",
+                advice="Fork to another path or name.",
+                where=str(id_),
+            )
+
+
+def _segments(listed: Sequence[str]) -> tuple[Segment, ...]:
+    return tuple(map(parse_segment, listed[::3], listed[1::3], listed[2::3]))
