@@ -15,7 +15,7 @@ from tests.faults.system.lab import Lab
 from tests.faults.system.mutants import MUTANTS
 from tests.faults.system.schedule import Schedule
 
-_MUTANT_SEEDS = 400
+_MUTANT_SEEDS = 1200
 _AT_ONCE = 20
 # What a killed process leaves in the JVM that plays it (its class loader, idle threads) adds up.
 _PLAYED_MAX = 2000
