@@ -29,6 +29,7 @@ class Options(TypedDict, total=False):
     versions_to_retain: int | None
     ephemeral: bool | None
     adopt: bool | None
+    real_time: bool | None
     rescale_to: int | None
     durability: str | None
     signing_key_file: str | Path | None

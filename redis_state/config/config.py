@@ -44,6 +44,7 @@ class Config:
     versions_to_retain: int | None = None
     ephemeral: bool = False
     adopt: bool = False
+    real_time: bool = False
     rescale_to: int | None = None
     durability: str = "none"
     signing_key_file: str | None = None

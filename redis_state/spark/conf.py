@@ -29,6 +29,7 @@ EXTENSIONS_CONF = "spark.sql.extensions"
 FORMAT_CONF = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 JARS_CONF = "spark.jars"
 
+_WITHOUT_REAL_TIME = ("4.0", "4.1", "4.2")
 _FORMAT_1_ONLY = ("4.0",)
 """Minors that have format 2 but refuse it for a stateful operator of one partition."""
 
@@ -103,10 +104,13 @@ def conf_settings(
             found="unix:// is not supported by the JVM adapter",
             advice="Configure a loopback port of the server as well, and use a redis:// URL.",
         )
+    real_time = checked.get("realTime") == "true"
+    if real_time:
+        _check_real_time(spark_version, existing)
     jar = str(jar_path(spark_version))
     settings = {
         JARS_CONF: _appended(existing.get(JARS_CONF, ""), jar),
-        PROVIDER_CONF: PROVIDER_CLASS,
+        **({} if real_time else {PROVIDER_CONF: PROVIDER_CLASS}),
         LISTENERS_CONF: _appended(existing.get(LISTENERS_CONF, ""), LISTENER_CLASS),
         EXTENSIONS_CONF: _appended(existing.get(EXTENSIONS_CONF, ""), EXTENSION_CLASS),
     }
@@ -114,6 +118,23 @@ def conf_settings(
         settings[FORMAT_CONF] = "2"
     settings.update(_confs(checked))
     return settings
+
+
+def _check_real_time(spark_version: str, existing: Mapping[str, str]) -> None:
+    """Raises if Spark has no real-time mode for stateful queries, or a provider is named."""
+    what = "option 'realTime'"
+    if minor_of(spark_version) in _WITHOUT_REAL_TIME:
+        raise ConfigError(
+            what,
+            found=f"real-time mode of Spark {spark_version} takes no stateful query",
+            advice="Use Spark 4.3, or leave the option out.",
+        )
+    if PROVIDER_CONF in existing:
+        raise ConfigError(
+            what,
+            found=f"{PROVIDER_CONF} is set, and Spark refuses real-time mode then",
+            advice="Leave that setting out: the option takes its place for every query.",
+        )
 
 
 def redis_confs(options: Mapping[str, object]) -> dict[str, str]:

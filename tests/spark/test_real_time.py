@@ -25,19 +25,20 @@ NONE_IN_PYTHON = "its Python has no real-time mode"
 NO_STATE = "its real-time mode takes no stateful operator"
 NO_TRIGGER = "unexpected keyword argument 'realTime'"
 ALLOWLIST = "OPERATOR_OR_SINK_NOT_IN_ALLOWLIST"
+REFUSED = "takes no stateful query"
 
 
 @pytest.mark.application
 @pytest.mark.compatibility(
     "real-time mode",
-    "of a query that an ordinary batch began",
+    "of a new query, with the option `realTime`",
     refused={
-        "4.0": ("'JavaPackage' object is not callable", NONE),
-        "4.1": (NO_TRIGGER, NONE_IN_PYTHON),
-        "4.2": (ALLOWLIST, NO_STATE),
+        "4.0": (REFUSED, NONE),
+        "4.1": (REFUSED, NONE_IN_PYTHON),
+        "4.2": (REFUSED, NO_STATE),
     },
 )
-def test_query_continues_in_real_time_mode(
+def test_query_starts_and_continues_in_real_time_mode(
     shared_redis_server: RedisServer, tmp_path: Path
 ) -> None:
     settings = {
@@ -61,15 +62,15 @@ def test_query_continues_in_real_time_mode(
 
 @pytest.mark.compatibility(
     "real-time mode",
-    "of a new query",
+    "of a new query, where the session names the provider",
     refused={
         "4.0": (NO_TRIGGER, NONE),
         "4.1": (NO_TRIGGER, NONE_IN_PYTHON),
         "4.2": (ALLOWLIST, NO_STATE),
-        "4.3": ("providerClass must be", "it begins one on RocksDB's provider only"),
+        "4.3": ("providerClass must be", "set `realTime` instead"),
     },
 )
-def test_new_query_starts_in_real_time_mode(spark: SparkSession, tmp_path: Path) -> None:
+def test_new_query_with_a_named_provider_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     spark.conf.set(PROVIDER, REDIS)
     # Older ones lack the trigger; the stream below would hide that.
     rate: Any = spark.readStream.format("rate").load().writeStream  # its stub lacks real time

@@ -117,6 +117,29 @@ def test_requested_checkpoint_format_is_kept() -> None:
     assert conf[module.FORMAT_CONF] == "1"
 
 
+def test_real_time_names_no_provider(built_jars: Path) -> None:
+    conf: dict[str, str] = {}
+    redis_state.configure(conf, url=URL, versions_to_retain=20, real_time=True)
+    wanted = expected(built_jars) | {PREFIX + "realTime": "true"}
+    del wanted[module.PROVIDER_CONF]
+    assert conf == wanted
+
+
+def test_real_time_is_refused_where_a_provider_is_named() -> None:
+    conf = {module.PROVIDER_CONF: "org.example.Provider"}
+    with pytest.raises(ConfigError, match="Leave that setting out"):
+        redis_state.configure(conf, url=URL, real_time=True)
+    assert conf == {module.PROVIDER_CONF: "org.example.Provider"}
+
+
+@pytest.mark.parametrize("minor", ["4.0", "4.1", "4.2"])
+def test_real_time_is_refused_for_a_spark_without_it(minor: str) -> None:
+    with pytest.raises(ConfigError, match="takes no stateful query"):
+        module.conf_settings(
+            {"url": URL, "realTime": True}, spark_version=f"{minor}.0", existing={}
+        )
+
+
 @pytest.mark.parametrize("minor", jars.SUPPORTED_MINORS)
 def test_each_spark_gets_the_format_that_all_operators_support(
     minor: str, built_jars: Path, capsys: pytest.CaptureFixture[str]

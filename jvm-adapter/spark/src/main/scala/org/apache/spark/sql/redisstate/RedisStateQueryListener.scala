@@ -116,6 +116,7 @@ class RedisStateQueryListener extends StreamingQueryListener with Logging {
 
   private def started(query: StreamExecution, event: QueryStartedEvent): Unit = {
     val session = QuerySession.of(query)
+    nameProvider(query, session)
     val sqlConf = session.sessionState.conf
     if (sqlConf.stateStoreProviderClass == classOf[RedisStateStoreProvider].getName) {
       val extensions = session.conf.getOption(StaticSQLConf.SPARK_SESSION_EXTENSIONS.key)
@@ -140,6 +141,28 @@ class RedisStateQueryListener extends StreamingQueryListener with Logging {
             register(query, event, sqlConf, checkpoint, hadoopConf, stateful)
           }
         case None => register(query, event, sqlConf, checkpoint, hadoopConf, stateful)
+      }
+    }
+  }
+
+  /**
+   * Sets the provider for this query alone, if the option `realTime` asks for it. Spark posts the
+   * start of a query before it plans a batch, and before it sets RocksDB's provider for real-time
+   * mode, which it does only where the query's session names none
+   * (`MicroBatchExecution.setSparkSessionConfigsForRealTimeMode`).
+   */
+  private def nameProvider(query: StreamExecution, session: SparkSession): Unit = {
+    val sqlConf = session.sessionState.conf
+    val isAsked = sqlConf.getConfString(s"${RedisStateConf.Prefix}realTime", "false").toBoolean
+    if (isAsked && !sqlConf.contains(SQLConf.STATE_STORE_PROVIDER_CLASS.key)) {
+      if (session eq query.sparkSession) {
+        logError(
+          "The option realTime has no effect: this version of Spark does not show the session of " +
+            s"query ${query.id}, whose state goes to Spark's own provider.")
+      } else {
+        session.conf.set(
+          SQLConf.STATE_STORE_PROVIDER_CLASS.key,
+          classOf[RedisStateStoreProvider].getName)
       }
     }
   }

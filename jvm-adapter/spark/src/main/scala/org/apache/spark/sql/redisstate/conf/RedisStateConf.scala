@@ -39,6 +39,9 @@ final class RedisStateConf private (
   /** True if a checkpoint of another provider is moved here when its query starts. */
   val adopt: Boolean = flag("adopt")
 
+  /** True if queries of a session without a provider keep their state here. */
+  val realTime: Boolean = flag("realTime")
+
   /** Number of partitions that the state gets when its query starts. */
   val rescaleTo: Option[Int] = number("rescaleTo").map(_.toInt)
 
