@@ -152,30 +152,36 @@ def finished(scene: Scene, to: Path) -> str:
 
 
 def test_folder_killed_between_two_files_is_finished(scene: Scene, tmp_path: Path) -> None:
-    for at in range(100):
-        to = tmp_path / f"new-{at}"
-        left = [at]
-
-        def opened(address: str, to: Path = to, left: list[int] = left) -> Any:
-            folder = folder_at(address)
-            return interrupting(folder, at=left[0]) if address == str(to) else folder
-
-        try:
-            fork_with(scene.config, str(scene.folder), to=str(to), open_folder=opened)
-        except Interrupted:
-            made = scene.fork(to)
-            scene.check_complete(made.gen, batch=scene.batch)
-            assert not [path for path in to.rglob("*") if path.name.endswith(".redis_state")]
-        else:
-            break
+    at = 0
+    while killed_at_file(scene, to := tmp_path / f"new-{at}", at):
+        made = scene.fork(to)
+        scene.check_complete(made.gen, batch=scene.batch)
+        assert not [path for path in to.rglob("*") if path.name.endswith(".redis_state")]
+        at += 1
     assert at > 10
 
 
-def test_interrupted_fork_keeps_its_batch(
-    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def killed_at_file(scene: Scene, to: Path, at: int, **given: Any) -> bool:
+    """Runs a call that ends after a change of the new folder; returns whether it got so far."""
+
+    def opened(address: str) -> Any:
+        folder = folder_at(address)
+        return interrupting(folder, at=at) if address == str(to) else folder
+
+    try:
+        fork_with(scene.config, str(scene.folder), to=str(to), open_folder=opened, **given)
+    except Interrupted:
+        return True
+    return False
+
+
+LOGS_BEGIN = 3
+"""Change of the new folder with which the logs begin: the pins are for ever, nothing else is."""
+
+
+def test_interrupted_fork_keeps_its_batch(scene: Scene, tmp_path: Path) -> None:
     to = tmp_path / "new"
-    assert killed_at(monkeypatch, lambda: scene.fork(to, at_batch=5), 16, after=True)
+    assert killed_at_file(scene, to, LOGS_BEGIN, at_batch=5)
     with pytest.raises(UsageError, match="a fork of batch 5 was interrupted there"):
         scene.fork(to, at_batch=6)
     made = scene.fork(to, at_batch=5)
@@ -184,12 +190,10 @@ def test_interrupted_fork_keeps_its_batch(
         scene.fork(to, at_batch=5)
 
 
-def test_expired_fork_begins_again(
-    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_expired_fork_begins_again(scene: Scene, tmp_path: Path) -> None:
     """Nobody ran the command again for a day."""
     to = tmp_path / "new"
-    assert killed_at(monkeypatch, lambda: scene.fork(to, at_batch=5), 22, after=True)
+    assert killed_at_file(scene, to, LOGS_BEGIN, at_batch=5)
     gen = json.loads(text_of(to, "state/_redis_state"))["gen"]
     assert any(f"x:{gen}" in manifest for manifest in scene.manifests(GEN))
     for key in scene.raw.keys(f"*{gen}*"):  # of Redis
