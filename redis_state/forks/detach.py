@@ -7,35 +7,48 @@ from collections.abc import Sequence
 from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.errors import UnavailableError
-from redis_state.forks.state import StateFork
 from redis_state.ids import PartitionId
 from redis_state.maintain.compaction import add_snapshot
-from redis_state.progress import Progress
+from redis_state.progress import Progress, silent
 from redis_state.protocol.partition import PartitionClient
+from redis_state.protocol.registry import counted_partitions, parse_operators
 
 _FOREIGN = b"a:"
 _TRIES_MAX = 5
 _WHAT = "detaching a fork"
 
 
-def detach_all(client: Client, forks: Sequence[StateFork], progress: Progress) -> int:
+def detach_all(
+    client: Client, gens: Sequence[str], *, tenant: str, progress: Progress = silent
+) -> int:
     """Writes a snapshot of each partition, and drops the segments of the parent; may be repeated.
 
     The parent lets its segments go a day later, when maintenance has noted that the fork names none
     of them.
 
+    Args:
+        gens: Checkpoints of the fork.
+
     Returns:
-        The number of partitions that name no foreign segment any more.
+        The number of partitions, none of which names a foreign segment any more.
 
     Raises:
         UnavailableError: Other workers were faster again and again.
         RedisStateError: See `add_snapshot`.
     """
-    ids = [id_.of_gen(each.gen) for each in forks for id_ in each.ids]
+    ids = [id_ for gen in gens for id_ in _partitions(client, gen, tenant)]
     for number, id_ in enumerate(ids, 1):
         _detach(client, id_)
         progress("writing snapshots", number, len(ids))
     return len(ids)
+
+
+def _partitions(client: Client, gen: str, tenant: str) -> list[PartitionId]:
+    """Returns the partitions of a checkpoint that were ever written."""
+    (raw,) = client.call(_WHAT, [("HGETALL", keys.query(gen, tenant=tenant))])
+    ids = counted_partitions(client, gen, parse_operators(raw).values(), tenant=tenant)
+    there = client.call(_WHAT, [("EXISTS", keys.meta(id_)) for id_ in ids]) if ids else []
+    return [id_ for id_, is_there in zip(ids, there, strict=True) if is_there]
 
 
 def _detach(client: Client, id_: PartitionId) -> None:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from redis_state import config as options_table
 from redis_state import keys
 from redis_state.backend.client import Client
+from redis_state.backend.replies import purged_error
+from redis_state.backend.script import Command
 from redis_state.backend.server import check_server
 from redis_state.clock import SYSTEM, wall_ms
 from redis_state.config import Config
@@ -22,8 +24,9 @@ from redis_state.forks.names import check_free, claim, store_gen, store_names
 from redis_state.forks.parent import FORK_OF, Parent, ParentState, find_parent
 from redis_state.forks.state import FORKS, StateFork, forget_pins, fork_fields, held_versions
 from redis_state.forks.target import ForkRecord, TargetFolder
-from redis_state.forks.versions import Held, check_secret, unforkable, versions_at
+from redis_state.forks.versions import Held, VersionsAt, check_secret, unforkable, versions_at
 from redis_state.progress import Progress, silent
+from redis_state.protocol.runs import PURGED_FIELD
 from redis_state.recovery.marker import path_hash_of
 from redis_state.recovery.rewind import newest_commit, startable_batches
 
@@ -152,20 +155,21 @@ def fork_with(
         names = store_names(parent, to, stores)
         target = None if parent.folder is None else TargetFolder(open_folder(to))
         plan = _ForkPlan(client, tenant, parent, target, names)
-        plan.choose(at_batch, title=name)
+        plan.choose(at_batch, title=name, may_be_complete=detach)
         forks = plan.forks()
-        for step in (plan.begin, plan.pin, plan.create, plan.secure):
-            step(forks)
-        plan.publish(forks, progress)
-        detached = detach_all(client, forks, progress) if detach else 0
-    opened = [one for each in forks for one in each.versions.opened]
+        if not plan.is_complete:
+            for step in (plan.begin, plan.pin, plan.create, plan.secure):
+                step(forks)
+            plan.publish(forks, progress)
+        gens = [one.gen for one in forks]
+        detached = detach_all(client, gens, tenant=tenant, progress=progress) if detach else 0
     return Forked(
-        gen=forks[0].gen,
+        gen=gens[0],
         path=to if target is None else str(target.folder),
         name=plan.title,
         batch=plan.batch,
         version=forks[0].versions.version,
-        partitions=len(opened),
+        partitions=sum(len(each.ids) for each in forks),
         rows=sum(each.versions.rows for each in forks),
         seconds=SYSTEM.monotonic_s() - began_s,
         stores=names,
@@ -179,6 +183,7 @@ class _ForkPlan:
     Attributes:
         batch: See `Forked`.
         title: Name of the fork.
+        is_complete: True if an earlier call has made all of the fork.
     """
 
     def __init__(
@@ -196,15 +201,34 @@ class _ForkPlan:
         self._held: Held = {}
         self.batch: int | None = None
         self.title = ""
+        self.is_complete = False
 
-    def choose(self, at_batch: int | None, *, title: str | None) -> None:
-        """Chooses the batch: that of an interrupted fork, the given or the newest one."""
+    def choose(
+        self, at_batch: int | None, *, title: str | None, may_be_complete: bool = False
+    ) -> None:
+        """Chooses the batch: that of an interrupted fork, the given or the newest one.
+
+        Args:
+            may_be_complete: Accepts a fork that is complete, of which the parent still has all
+                pins.
+        """
         parents = tuple(state.gen for state in self._parent.states)
         if self._target is not None and self._parent.folder is not None:
             self._target.check_place(self._parent.folder)
             self._record = self._target.record(parents)
         self.title = title or f"{self._parent.title}-fork"
         begun = [self._begun(state) for state in self._parent.states]
+        self.is_complete = bool(begun) and all(
+            f"{FORKS}{self._gen(state)}" in state.fields and mark is not None
+            for state, mark in zip(self._parent.states, begun, strict=True)
+        )
+        if self.is_complete and not may_be_complete:
+            raise UsageError(
+                _WHAT,
+                found="that fork is complete already",
+                advice="Start a query with it, or fork to another path or name.",
+                where=self._where,
+            )
         if self._target is None:
             self.title = title or next(iter(self._names.values()))
         decided = self._decided(begun)
@@ -215,20 +239,24 @@ class _ForkPlan:
                 advice=f"Finish it with --at-batch {decided}, or fork to another path or name.",
                 where=self._where,
             )
-        self.batch = self._batch(at_batch if decided is None else decided)
+        wanted = at_batch if decided is None else decided
+        self.batch = wanted if self.is_complete else self._batch(wanted)
         self._record = replace(self._record, batch=self.batch)
 
     def forks(self) -> list[StateFork]:
         """Opens the state of the batch, and returns the forks of its checkpoints."""
-        attempts = {} if self._logs is None else self._logs.attempts
-        found = versions_at(
-            self._client,
-            self._parent,
-            self.batch,
-            attempts,
-            held=self._held,
-            tenant=self._tenant,
-        )
+        if self.is_complete:
+            found = [self._held_by(state) for state in self._parent.states]
+        else:
+            attempts = {} if self._logs is None else self._logs.attempts
+            found = versions_at(
+                self._client,
+                self._parent,
+                self.batch,
+                attempts,
+                held=self._held,
+                tenant=self._tenant,
+            )
         check_secret(self._client, found)
         for old, new in self._names.items():
             gen = next(one.gen for one in self._parent.states if one.name == old)
@@ -292,6 +320,11 @@ class _ForkPlan:
             return str(self._target.folder)
         return next(iter(self._names.values()), self._parent.where)
 
+    def _held_by(self, state: ParentState) -> VersionsAt:
+        """Returns what the parent still holds for a complete fork."""
+        held = self._held.values()
+        return VersionsAt(state, tuple(one for one in held if one.id.store.gen == state.gen))
+
     def _gen(self, state: ParentState) -> str:
         return store_gen(state.gen, self._names[state.name]) if state.name else self._record.gen
 
@@ -314,13 +347,16 @@ class _ForkPlan:
         """Returns what an interrupted fork of a checkpoint was made from; ``None`` without any.
 
         Raises:
-            UsageError: The fork is complete, or it is a fork of something else.
+            UsageError: The checkpoint is a fork of something else.
         """
         gen = self._gen(state)
         if not gen:
             return None
         query = keys.query(gen, tenant=self._tenant)
-        ((raw, listed),) = self._client.call(_WHAT, [("HMGET", query, FORK_OF, "f")])
+        wanted: Command = ("HMGET", query, FORK_OF, "f", PURGED_FIELD)
+        ((raw, listed, purged),) = self._client.call(_WHAT, [wanted])
+        if purged is not None:
+            raise purged_error(_WHAT, gen, where=self._where)
         if listed is None:
             if f"{FORKS}{gen}" in state.fields or state.name or self._record.batch is not None:
                 forget_pins(self._client, state, gen, tenant=self._tenant)
@@ -331,14 +367,6 @@ class _ForkPlan:
                 _WHAT,
                 found="the new path or name has other state",
                 advice="Fork to another path or name. Nothing was made.",
-                where=self._where,
-            )
-        (left_ms,) = self._client.call(_WHAT, [("PTTL", query)])
-        if left_ms < 0 and f"{FORKS}{gen}" in state.fields:
-            raise UsageError(
-                _WHAT,
-                found="that fork is complete already",
-                advice="Start a query with it, or fork to another path or name.",
                 where=self._where,
             )
         held = held_versions(self._client, state, gen, tenant=self._tenant)

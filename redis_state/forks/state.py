@@ -61,6 +61,11 @@ class StateFork:
         return [one.id for one in self.versions.opened]
 
     @property
+    def is_alone(self) -> bool:
+        """True if each partition has versions of its own, and there are no batches."""
+        return all(one.alone for one in self.versions.state.operators)
+
+    @property
     def mark(self) -> str:
         """The parent and the version, as the fork's query names them."""
         return f"{self.versions.state.gen} {self.versions.version}"
@@ -85,10 +90,14 @@ class StateFork:
         found = {name.decode("utf-8", "replace"): _text(value) for name, value in raw.items()}
         if PURGED_FIELD in found:
             raise purged_error(_WHAT, self.gen, where=self.where)
-        if found.get(FORK_OF) != self.mark:
+        known = found.get(FORK_OF, "")
+        if known != self.mark and self.is_alone and known.startswith(self.versions.state.gen):
+            # Its partitions have versions of their own, and went on after a call that was killed.
+            self.client.call(_WHAT, [("HSET", query, FORK_OF, self.mark)])
+        elif known != self.mark:
             raise UsageError(
                 _WHAT,
-                found=f"checkpoint {self.gen} is a fork of other state ({found.get(FORK_OF)})",
+                found=f"checkpoint {self.gen} is a fork of other state ({known})",
                 advice="Fork to another path or name. Nothing was changed.",
                 where=self.where,
             )

@@ -252,8 +252,18 @@ def test_detached_fork_names_no_foreign_segment(scene: Scene, tmp_path: Path) ->
         assert not [name for name in manifest if name.startswith("a:")]
         assert manifest["g"].startswith(GEN)
     assert scene.rows(made.gen) == scene.expected(9)
-    again = scene.fork(tmp_path / "older", at_batch=8, detach=True)
-    assert scene.rows(again.gen) == scene.expected(8)
+    assert scene.fork(tmp_path / "new", detach=True).gen == made.gen
+
+
+def test_complete_fork_can_be_detached_later(scene: Scene, tmp_path: Path) -> None:
+    """A kill between both parts of a call, or a second thought."""
+    made = scene.fork(tmp_path / "new", at_batch=8)
+    scene.run(4)
+    scene.maintain()
+    again = scene.fork(tmp_path / "new", at_batch=8, detach=True)
+    assert (again.gen, again.batch, again.rows, again.detached) == (made.gen, 8, made.rows, 4)
+    assert not [name for one in scene.manifests(made.gen) for name in one if name[:2] == "a:"]
+    assert scene.rows(made.gen) == scene.expected(8)
 
 
 def test_folder_of_another_file_system_is_a_target(scene: Scene) -> None:
