@@ -6,7 +6,7 @@ from typing import Any
 
 from redis_state.files import Folder
 
-CHANGING = ("create", "rename", "remove")
+CHANGING = ("create", "rename", "remove", "replace", "make_folder")
 
 
 class Interrupted(BaseException):

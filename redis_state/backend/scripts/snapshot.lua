@@ -5,7 +5,8 @@
 -- Reply OK · ALREADY · EXISTS (another writer was first) · STALE · INCOMPLETE found · STATE_LOST
 --       FORMAT found
 -- Keeps: only versions that the opened version descends from, and attempts right above it, get a snapshot, so no loadable
---        version changes; publish drops the snapshot with the attempt that it replaces.
+--        version changes; publish drops the snapshot with the attempt that it replaces. One of another checkpoint (a fork has
+--        those of its parent) gives way to the fork's own.
 --        Every reply but OK, ALREADY and FORMAT leaves no key of the snapshot.
 local version, uid, writer = tonumber(ARGV[1]), ARGV[2], ARGV[3]
 local field = snapshot_field(version, uid)
@@ -19,11 +20,11 @@ end
 local format = meta('f')
 if format and not FORMATS[format] then return {'FORMAT', format} end
 local entry = meta(field)
-if entry then
-  if ref(entry) ~= writer then return refuse({'EXISTS'}) end
+if entry and ref(entry) == writer then
   keep(KEYS[2], ARGV[6])
   return {'ALREADY'}
 end
+if entry and not meta('a:' .. ident_of(field, entry)) then return refuse({'EXISTS'}) end
 if not format then return refuse({'STATE_LOST'}) end
 local function is_above()
   local delta = version == number('o') + 1 and meta(delta_field(version, uid))
@@ -35,6 +36,7 @@ if version == 0 or not on_lineage or not is_there(version, uid) then
 end
 local blocks = redis.call('HLEN', KEYS[2])
 if blocks ~= tonumber(ARGV[4]) then return refuse({'INCOMPLETE', text(blocks)}) end
+if entry then drop(field, entry, ASIDE_MS) end
 redis.call('HSET', META, field, ARGV[5])
 keep(KEYS[2], ARGV[6])
 return {'OK'}
