@@ -15,7 +15,7 @@ from redis_state.errors import FormatError, NotFoundError, StateError
 from redis_state.format.header import Family
 from redis_state.ids import PartitionId, StoreId
 from redis_state.protocol.instances import find_counted
-from redis_state.protocol.kept import open_kept
+from redis_state.protocol.kept import KeptVersion, open_kept, read_kept
 from redis_state.protocol.opening import Opened, open_commands, open_named, read_replies
 from redis_state.protocol.registry import (
     OperatorInfo,
@@ -85,6 +85,16 @@ class Query(Operators):
     def status(self) -> QueryStatus:
         """Returns the status of the query, as `Reader.status` does for all queries."""
         return status_of(self._client, self.info, tenant=self._tenant)
+
+    def kept(self) -> list[KeptVersion]:
+        """Returns the kept versions of the query, oldest first; ``at=name`` reads one of them.
+
+        Raises:
+            FormatError: An entry is damaged.
+            UnavailableError: Redis gave no answer before the deadline.
+        """
+        now_ms, found = read_kept(self._client, self.info.gen, tenant=self._tenant)
+        return [one for one in found if not one.is_over(now_ms)]
 
     def why_growing(self) -> list[Cause]:
         """Returns the causes of large or growing state, as far as metadata shows them.

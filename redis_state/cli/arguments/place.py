@@ -175,7 +175,8 @@ def add_at(parser: Adds) -> None:
         default=CONFIRMED,
         metavar="BATCH",
         help="the state after this batch; or the name of a kept version; or "
-        f"'{CONFIRMED}', the newest version that the query has confirmed; or '{LATEST}', the newest one that every partition has published (default: "
+        f"'{CONFIRMED}', the newest version that the query has confirmed; or '{LATEST}', "
+        f"the newest one that every partition has published (default: "
         f"{CONFIRMED})",
     )
 
