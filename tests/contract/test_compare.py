@@ -10,6 +10,7 @@ from contextlib import ExitStack, closing
 from typing import Any
 
 import pytest
+
 import redis_state
 from redis_state import config, keys
 from redis_state.backend.client import Client
