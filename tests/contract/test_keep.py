@@ -30,7 +30,7 @@ from redis_state.maintain.compaction import add_snapshot
 from redis_state.protocol.partition import PartitionClient
 from redis_state.protocol.pins import FORK, KEEP, KEEP_OWNER, pin_all
 from redis_state.store.provider import StateStoreProvider
-from tests.contract.planting import GEN, Planted, uid
+from tests.contract.planting import GEN, Planted, plant_checkpoint, uid
 from tests.support.redis_server import RedisServer
 
 NAME = "before-deploy"
@@ -289,3 +289,59 @@ def test_store_of_python_keeps_each_partition_and_grows(redis_server: RedisServe
     commit(2, 9)
     assert rows(NAME) == {"k0": 1, "k2": 2}
     assert rows("confirmed") == {"k0": 1, "k1": 9, "k2": 9}
+
+
+def rewind(flights: Flights, checkpoint: Path, *more: str) -> int:
+    words = ["rewind", "--url", flights.url, "--checkpoint", str(checkpoint), *more]
+    return main(words)
+
+
+def test_query_is_set_back_to_a_kept_version(
+    flights: Flights, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keep(flights.url, "flights", name=NAME, at_batch=1)
+    checkpoint = plant_checkpoint(tmp_path, batches=3)
+    assert rewind(flights, checkpoint, "--to", NAME, "--yes", "--force") == 0
+    assert "batch 1 is the newest now" in capsys.readouterr().out
+    assert {one.name for one in (checkpoint / "commits").iterdir() if one.name[0] != "."} == {
+        "0",
+        "1",
+    }
+
+
+def test_kept_version_that_spark_cannot_start_from_names_the_batches_that_can_be_reached(
+    flights: Flights, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keep(flights.url, "flights", name=NAME)
+    flights.go_on(3)
+    flights.drop_older()
+    checkpoint = plant_checkpoint(tmp_path, batches=7)
+    assert rewind(flights, checkpoint, "--to", NAME) != 0
+    told = capsys.readouterr().err
+    assert "retention has dropped versions" in told
+    assert "Batches that can be reached: 5, 6." in told
+    assert "fork" in told
+    for log in ("offsets", "commits"):
+        for batch in range(4):
+            (checkpoint / log / str(batch)).unlink()
+    assert rewind(flights, checkpoint, "--to", NAME) != 0
+    assert "logs lack its batch 2" in capsys.readouterr().err
+    assert rewind(flights, checkpoint, "--to", "nothing") != 0
+    assert "no kept version" in capsys.readouterr().err
+
+
+def test_query_that_went_back_is_not_set_to_what_it_abandoned(
+    flights: Flights, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keep(flights.url, "flights", name=NAME)
+    for number in range(4):
+        meta = keys.meta(flights.planted.id(number))
+        entry = flights.raw.hget(meta, f"d:3:{uid(3)}")
+        assert entry is not None
+        flights.raw.hset(meta, mapping={f"d:3:{uid(33)}": entry, "lu": uid(33), "ou": uid(33)})
+        segment = keys.segment(flights.planted.id(number), f"d:3:{uid(3)}")
+        if flights.raw.exists(segment):
+            flights.raw.copy(segment, keys.segment(flights.planted.id(number), f"d:3:{uid(33)}"))
+    checkpoint = plant_checkpoint(tmp_path, batches=3)
+    assert rewind(flights, checkpoint, "--to", NAME) != 0
+    assert "wrote batch 2 again" in capsys.readouterr().err
