@@ -194,7 +194,7 @@ def no_such_version(name: str, there: Sequence[KeptVersion], *, was: bool = Fals
     return NotFoundError(
         f"reading the kept version '{name}'",
         found="its time is over" if was else "the query has no kept version of this name",
-        advice=f"Kept versions: {listed or 'none'}. `redis-state keep` makes one.",
+        advice=f"Kept versions: {listed or 'none'}.",
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import shlex
 from collections.abc import Iterator
 from contextlib import closing
@@ -170,9 +171,12 @@ def test_taken_name_is_refused_with_its_batch(flights: Flights) -> None:
     keep(flights.url, "flights", name=NAME)
     flights.go_on()
     before = flights.meta()
-    with pytest.raises(UsageError, match=r"of batch 2 already, since \d{4}-"):
+    with pytest.raises(UsageError, match=r"of batch 2 already, since \d{4}-") as refused:
         keep(flights.url, "flights", name=NAME)
     assert flights.meta() == before
+    (advised,) = re.findall(r"`redis-state ([^`]+)`", str(refused.value))
+    assert main([*shlex.split(advised), "--url", flights.url]) == 0
+    assert keep(flights.url, "flights", name=NAME).batch == 3
 
 
 def test_failing_partition_keeps_no_pin(flights: Flights) -> None:

@@ -57,12 +57,14 @@ def add_to(subparsers: Subparsers) -> None:
     add_query(parser)
     parser.add_argument(
         "a",
+        type=_word,
         metavar="VERSION",
         help="a batch, or the name of a kept version; -1 is the empty state before all batches. Or "
         "a second query: both queries may be written QUERY@VERSION",
     )
     parser.add_argument(
         "b",
+        type=_word,
         nargs="?",
         metavar="VERSION",
         help="another batch or name (default: the newest batch that the query has confirmed)",
@@ -94,19 +96,22 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _version(text: str) -> str | int:
+def _word(text: str) -> str | int:
+    """Returns the number of a batch, or the text of anything else."""
     if text == str(NO_BATCH):
         return NO_BATCH
     batch = text_number(text)
-    if batch is not None:
-        return batch
-    if not is_keep_name(text):
+    return text if batch is None else batch
+
+
+def _version(word: str | int) -> str | int:
+    if isinstance(word, str) and not is_keep_name(word):
         raise ConfigError(
             _WHAT,
-            found=f"'{text}' is neither a batch nor the name of a kept version",
+            found=f"'{word}' is neither a batch nor the name of a kept version",
             advice="Give the id of a batch, such as 41, a name, or a second query.",
         )
-    return text
+    return word
 
 
 def _are_queries(reader: Reader, arguments: argparse.Namespace) -> bool:
@@ -116,10 +121,10 @@ def _are_queries(reader: Reader, arguments: argparse.Namespace) -> bool:
         ConfigError: It is both.
         NotFoundError: It is neither.
     """
-    text, found = arguments.a, {arguments.query, arguments.a}
-    if arguments.b is not None or text == str(NO_BATCH) or text_number(text) is not None:
+    text = arguments.a
+    if arguments.b is not None or isinstance(text, int):
         return False
-    if any(_AT in one for one in found):
+    if _AT in text or _AT in arguments.query:
         return True
     queries = reader.queries()
     is_query = any(text in (one.gen, one.id, one.name) for one in queries)

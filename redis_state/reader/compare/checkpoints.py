@@ -221,8 +221,7 @@ def _same_stores(a: QueryView, b: QueryView) -> list[OperatorInfo]:
                 WHAT,
                 found=f"operator {one.operator} (store '{one.store}') has {one.partitions} "
                 f"partitions in the first and {other.partitions} in the second",
-                advice="Only versions with the same number of partitions can be compared. "
-                "`redis-state rescale` gives a stopped query another number.",
+                advice="Only versions with the same number of partitions can be compared.",
             )
     return list(of_a.values())
 

@@ -111,8 +111,7 @@ def check_types(one: Family, other: Family, *, where: str) -> None:
             WHAT,
             found=f"family '{one.name}' has other columns or another order of keys in the second "
             "version",
-            advice="Only versions of the same types can be compared. `redis-state scan` prints "
-            "each of them.",
+            advice="Only versions of the same types can be compared.",
             where=where,
         )
 
