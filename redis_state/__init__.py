@@ -5,6 +5,7 @@ from redis_state.codec.state_object import StateObject
 from redis_state.coordinator import StateStoreCoordinator
 from redis_state.embedded import EmbeddedRedis
 from redis_state.forks import Forked, fork
+from redis_state.forks.keep import drop_kept, keep, kept_versions
 from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.live import connect
 from redis_state.reader import state_objects
@@ -52,8 +53,11 @@ __all__ = [
     "bootstrap_columns",
     "configure",
     "connect",
+    "drop_kept",
     "foreach_batch_with_state_store",
     "fork",
+    "keep",
+    "kept_versions",
     "lookup",
     "map_partitions_with_state_store",
     "migrate",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -14,19 +13,18 @@ from redis_state.backend.client import Client
 from redis_state.backend.transports import replica_to, transport_to
 from redis_state.clock import SYSTEM, Clock
 from redis_state.config import Config
-from redis_state.errors import NotFoundError
 from redis_state.exports.export import FILE_BYTES, export_query
 from redis_state.exports.folder import ExportFolder
 from redis_state.exports.manifest import COLUMNS, Export
 from redis_state.progress import Progress, silent
 from redis_state.protocol.instances import CheckpointCounts, Totals, find_counted
 from redis_state.protocol.registry import QueryInfo, list_queries
-from redis_state.reader.query import Query
+from redis_state.reader.compare.checkpoints import LIMIT, Comparison, compare_views
+from redis_state.reader.query import Query, find_query
 from redis_state.reader.version_request import CONFIRMED
-from redis_state.status.figures import some_of
 from redis_state.status.overview import status_of_all
 from redis_state.status.query_status import QueryStatus
-from redis_state.types.decoding import Texts
+from redis_state.types.decoding import Texts, decoding_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -110,19 +108,7 @@ class Reader:
         Raises:
             NotFoundError: No query matches.
         """
-        queries = self.queries()
-        found = [info for info in queries if which and which in (info.gen, info.id, info.name)]
-        if not found:
-            names = [info.title for info in queries]
-            near = difflib.get_close_matches(which, names, n=1)
-            hint = f"Did you mean '{near[0]}'? " if near else ""
-            raise NotFoundError(
-                f"looking for query '{which}'",
-                found="there is no such query in this Redis, database and key prefix",
-                advice=f"{hint}Queries: {some_of(names) or 'none'}.",
-            )
-        newest = max(found, key=lambda info: (info.seen_ms, info.created_ms))
-        return Query(self.client, newest, tenant=self._tenant)
+        return find_query(self.client, which, tenant=self._tenant)
 
     def sql(
         self,
@@ -205,6 +191,47 @@ class Reader:
             contents=contents,
             file_bytes=file_bytes,
             progress=progress,
+        )
+
+    def diff(
+        self,
+        a: str,
+        b: str,
+        *,
+        at_a: str | int = CONFIRMED,
+        at_b: str | int = CONFIRMED,
+        operator: int | None = None,
+        limit: int = LIMIT,
+        text: Texts = "strict",
+        progress: Progress = silent,
+    ) -> Comparison:
+        """Compares two versions of whole queries: a fork and its parent, or any two alike.
+
+        Segments that both versions name are not read, so a fork is compared with its parent by what
+        either wrote since. Versions without common segments are read whole, bucket by bucket.
+
+        Args:
+            a: See `query`.
+            b: See `query`; may be the same query.
+            at_a: Version of `a`; see docs/reading.md.
+            at_b: Version of `b`.
+            operator: Only the stores of this operator; ``None`` means all.
+            limit: Most different keys to return with both values; all are counted.
+            text: See `Query.operator`.
+            progress: Called with the name of the work, the units done and the total.
+
+        Raises:
+            ConfigError: The limit is negative.
+            NotFoundError: A query, operator or kept version does not exist.
+            UsageError: The two have other stores, numbers of partitions or types.
+            StateError: A version does not exist.
+            RedisStateError: See `OperatorState.items`.
+        """
+        first = self.query(a).view(operator, at=at_a)
+        second = self.query(b).view(operator, at=at_b)
+        decoding = decoding_of(text)
+        return compare_views(
+            self.client, first, second, decoding=decoding, limit=limit, progress=progress
         )
 
     def close(self) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from redis_state.backend.client import Client
 from redis_state.format.header import Family
+from redis_state.reader.compare.one_family import changes_between
 from redis_state.reader.family import FamilyChoice, is_ours
 from redis_state.reader.family_scan import StoredRows
 from redis_state.reader.feed.changes import ChangeBatch, changes
@@ -339,28 +340,33 @@ class OperatorState:
             arrow.table(self._stored, which_of(which, version), prefix, where, columns)
         )
 
-    def diff(self, a: int, b: int | None = None) -> Iterator[Change]:
+    def diff(self, a: str | int, b: str | int | None = None) -> Iterator[Change]:
         """Yields the keys whose values differ between the states after two batches, in no order.
 
         Reads the deltas between the two states, and those blocks of the state after the earlier
         batch that can hold the touched keys. Memory holds the changes of one partition. Where a
         range of keys was removed, its rows are read. Where the family was dropped, or the store was
-        loaded empty, all rows of one partition are read.
+        loaded empty, all rows of one partition are read. A kept version is compared by its
+        segments: those that both versions have are not read.
 
         Args:
             a: A batch, by the query's own number; of a store alone, a version minus one. -1 is the
-                empty state before all batches.
-            b: Another batch, before or after `a`; ``None`` means the newest confirmed one.
+                empty state before all batches. Or the name of a kept version.
+            b: Another batch or name, before or after `a`; ``None`` means the newest confirmed one.
 
         Raises:
             ConfigError: A batch is not a number, or the store began later.
-            NotFoundError: There is no such operator, store or family.
+            NotFoundError: There is no such operator, store, family or kept version.
             StateError: A batch is not confirmed yet, or retention has dropped changes between the
                 two (`VERSION_EXPIRED`): its `version` is the oldest one that can be compared.
             UnavailableError: Redis gave no answer before the deadline, or a version was dropped
                 during the read.
         """
-        yield from diff(self._place(), a, b)
+        if isinstance(a, str) or isinstance(b, str):
+            place = self._operator, self._store
+            yield from changes_between(self._client, self._query, place, self._choice, a, b)
+        else:
+            yield from diff(self._place(), a, b)
 
     def history(self, key: Any, *, limit: int | None = None) -> list[Revision]:
         """Returns the past values of one key, the newest first, as far back as retention reaches.

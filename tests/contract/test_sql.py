@@ -497,4 +497,4 @@ def test_the_command_prints_rows(server: RedisServer, capsys: pytest.CaptureFixt
     assert (status, out) == (1, "")
     assert "REDIS_" in error
     assert "syntax error" in error
-    assert printed("--at", "soon", "select 1")[0] == 1
+    assert printed("--at", "so on", "select 1")[0] == 1

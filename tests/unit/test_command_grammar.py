@@ -17,6 +17,7 @@ NEED_A_QUERY = {
     "get",
     "history",
     "hot",
+    "keep",
     "scan",
     "show",
     "size",

@@ -63,6 +63,18 @@ SCENES = {
     ("redis_state/backend/replies.py", "purge --gen 1 --now"): (
         f"{ADVICE}::test_purged_store_is_recalled_or_starts_empty"
     ),
+    ("redis_state/protocol/kept.py", "keep 1 --drop 1"): (
+        "tests/contract/test_keep.py::test_commands_take_the_name"
+    ),
+    ("redis_state/protocol/kept.py", "keep 1 --list"): (
+        "tests/contract/test_keep.py::test_commands_take_the_name"
+    ),
+    ("redis_state/protocol/pins.py", "keep 1 --list"): (
+        "tests/contract/test_keep.py::test_commands_take_the_name"
+    ),
+    ("redis_state/forks/keep.py", "keep 1 --drop 1"): (
+        "tests/contract/test_keep.py::test_taken_name_is_refused_with_its_batch"
+    ),
     ("redis_state/cli/operate/doctor.py", "queries"): (
         f"{ADVICE}::test_advised_read_only_commands_run"
     ),

@@ -23,6 +23,7 @@ from redis_state.errors import ConfigError, Kind, StateError, UsageError
 from redis_state.maintain.activity import refuse_if_used
 from redis_state.maintain.purge import check_gen
 from redis_state.recovery.doctor import Diagnosis, diagnose
+from redis_state.recovery.kept_batch import kept_batch
 from redis_state.recovery.query_state import QueryState, state_of
 from redis_state.recovery.rewind import plan_rewind, startable_batches
 
@@ -44,13 +45,17 @@ def add_to(subparsers: Subparsers) -> None:
         epilog=example(
             "redis-state rewind --url redis://localhost:6379/0 --checkpoint /data/flights "
             "--to-batch 41",
+            "redis-state rewind --url redis://localhost:6379/0 --checkpoint /data/flights --to "
+            "before-deploy",
             "redis-state rewind visits --to-batch 41 --url redis://localhost:6379/0",
         ),
     )
     add_checkpoint(parser)
     add_storage_options(parser)
-    parser.add_argument(
-        "--to-batch", required=True, type=int, metavar="N", help="the batch to go back to"
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--to-batch", type=int, metavar="N", help="the batch to go back to")
+    which.add_argument(
+        "--to", metavar="NAME", help="go back to the batch of a kept version, if the logs have it"
     )
     parser.add_argument(
         "--gen",
@@ -70,15 +75,21 @@ def add_to(subparsers: Subparsers) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Plans, checks that Redis serves the batch, sets the stores, and moves log entries."""
-    config, batch = config_of(arguments), arguments.to_batch
-    tenant, what = keys.tenant_of(config.key_prefix), f"rewinding to batch {batch}"
+    config = config_of(arguments)
+    tenant = keys.tenant_of(config.key_prefix)
     folder = None if arguments.checkpoint is None else folder_of(arguments)
     if arguments.gen is not None:
-        check_gen(arguments.gen, attempted=what)
+        check_gen(arguments.gen, attempted="rewinding")
     with closing(Client(config)) as client:
         state = _state_of(client, folder, arguments, tenant=tenant)
-        plan = None if folder is None else plan_rewind(folder, batch)
         found = diagnose(client, *state.gens, tenant=tenant)
+        if arguments.to is None:
+            batch = arguments.to_batch
+        else:
+            batch = kept_batch(client, arguments.to, state, folder, found, tenant=tenant)
+        what = f"rewinding to batch {batch}"
+        _check_since(state, batch, folder)
+        plan = None if folder is None else plan_rewind(folder, batch)
         for gen in state.gens if arguments.yes else ():
             refuse_if_used(client, gen, tenant=tenant, attempted=what, force=arguments.force)
         for gen in found.purged:
@@ -107,8 +118,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _state_of(
     client: Client, folder: Folder | None, arguments: argparse.Namespace, *, tenant: str
 ) -> QueryState:
-    """Returns the location of the state, after a check that the state can have the batch."""
-    batch, what = arguments.to_batch, f"rewinding to batch {arguments.to_batch}"
+    """Returns the location of the state, after a check that it can be set back."""
+    what = "rewinding" if arguments.to_batch is None else f"rewinding to batch {arguments.to_batch}"
     if folder is None and arguments.gen is None and not arguments.stores:
         raise ConfigError(
             what,
@@ -131,9 +142,14 @@ def _state_of(
             found=f"{of}, whose logs have to be set back as well",
             advice="Give the query's folder with --checkpoint. Nothing was changed.",
         )
+    return state
+
+
+def _check_since(state: QueryState, batch: int, folder: Folder | None) -> None:
+    """Refuses a batch before the last change of the number of partitions."""
     if batch < state.since:
         raise UsageError(
-            what,
+            f"rewinding to batch {batch}",
             found=(
                 f"batch {state.since} changed the number of partitions, and the state no longer "
                 "has what was before"
@@ -141,7 +157,6 @@ def _state_of(
             advice=f"Nothing was moved. Give --to-batch {state.since} or a later one.",
             where=str(folder),
         )
-    return state
 
 
 def _unserved(
