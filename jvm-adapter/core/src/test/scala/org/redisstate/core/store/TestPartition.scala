@@ -53,7 +53,7 @@ private[store] final class TestPartition(
     connectionsMax = 4,
     durability = durability
   )
-  private val backend = new RedisBackend(
+  val backend: RedisBackend = new RedisBackend(
     between(Transports.to(settings)),
     settings.deadlineMs,
     clock,
@@ -105,6 +105,9 @@ private[store] final class TestPartition(
   def copyTo(other: TestPartition): Unit = keys.foreach { name =>
     raw.copy(Keys.meta(id).dropRight(1) + name, Keys.meta(other.id).dropRight(1) + name, true)
   }
+
+  /** A field of the manifest; null where it is not there. */
+  def meta(field: String): String = raw.hget(Keys.meta(id), field)
 
   def plant(field: String, ident: String, entry: String, fields: Map[String, Array[Byte]]): Unit = {
     raw.hset(Keys.meta(id), field, entry)
