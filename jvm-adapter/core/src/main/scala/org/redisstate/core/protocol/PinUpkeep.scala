@@ -5,7 +5,7 @@ import scala.util.control.NonFatal
 import org.slf4j.LoggerFactory
 
 import org.redisstate.core.backend.{Command, RedisBackend, Script}
-import org.redisstate.core.errors.{FormatException, InternalException}
+import org.redisstate.core.errors.{FormatException, InternalException, RedisStateException}
 
 /**
  * Maintenance of the pins of one partition (docs/format.md, section 14): ends those whose time is
@@ -20,31 +20,36 @@ private[protocol] final class PinUpkeep(backend: RedisBackend, calls: PartitionC
 
   /** @param manifest all fields of the partition, as they were a moment ago */
   def run(manifest: Map[String, String]): Unit = {
-    attempt(s"end pins of $id whose time is over")(endExpired(_, manifest))
+    val pins = manifest.toSeq.sorted.collect { case (field, pin) if field.startsWith(PinPrefix) =>
+      field.drop(PinPrefix.length) -> pin
+    }
+    var clock = Option.empty[Long]
+    pins.foreach { case (owner, pin) =>
+      attempt(s"end the pin of $owner in $id, if its time is over") { what =>
+        val expires = expiryOf(what, pin)
+        if (expires > 0) {
+          val now = clock.getOrElse(nowMs(what))
+          clock = Some(now)
+          if (expires <= now) end(what, owner, expires)
+        }
+      }
+    }
     if (manifest.contains(ParentField)) attempt(s"detach the fork $id")(detach)
   }
 
   private def attempt(what: String)(step: String => Unit): Unit =
     try step(what)
     catch {
+      case e: RedisStateException =>
+        log.warn("{} The next maintenance tries again.", e.getMessage)
       case NonFatal(e) =>
         log.warn("{} was not possible this time; the next maintenance tries again", what, e)
     }
 
-  private def endExpired(what: String, manifest: Map[String, String]): Unit = {
-    val expiring = manifest.toSeq.sorted.collect {
-      case (field, pin) if field.startsWith(PinPrefix) =>
-        field.drop(PinPrefix.length) -> expiryOf(what, pin)
-    }.filter(_._2 > 0)
-    if (expiring.nonEmpty) {
-      val now = nowMs(what)
-      expiring.filter(_._2 <= now).foreach { case (owner, expires) =>
-        // Sent with the expiry that was read, so that a pin which was renewed meanwhile stays.
-        val ended = unpin(what, calls, owner, expires.toString)
-        if (ended) log.info("the pin of {} in {} ended: its time was over", owner: Any, id: Any)
-      }
-    }
-  }
+  /** Sends the expiry that was read, so that a pin which was renewed meanwhile stays. */
+  private def end(what: String, owner: String, expires: Long): Unit =
+    if (unpin(what, calls, owner, expires.toString))
+      log.info("the pin of {} in {} ended: its time was over", owner: Any, id: Any)
 
   private def expiryOf(what: String, pin: String): Long =
     Stored.number(what, pin.split(" ", ExpiryWord + 2).lift(ExpiryWord).getOrElse(""))
@@ -67,7 +72,7 @@ private[protocol] final class PinUpkeep(backend: RedisBackend, calls: PartitionC
             s"$what: its parent '${parent.take(40)}' is not the id of a checkpoint. Restore the server's data from " +
               "before the damage.")
         val there = new PartitionCalls(backend, id.ofGen(parent))
-        unpin(what, there, owner = id.gen, expires = "")
+        unpin(s"let go of checkpoint $parent, the parent of $id", there, id.gen, expires = "")
         words(calls.script(what, Script.Detach, Seq(GraceMs, AfterUnpin))) match {
           case Seq("OK") =>
             log.info("{} needs no segment of its parent {} any more, which let it go", id, parent)

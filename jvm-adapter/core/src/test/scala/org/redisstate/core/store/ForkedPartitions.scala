@@ -123,8 +123,11 @@ private[store] final class Timeline(
   }
 
   /** Compares the rows of a version, on an executor that has nothing cached, with what was written. */
-  def check(version: Long): Unit = {
-    val found = rows(open(coldStore, version).iterator(0)).toMap
+  def check(version: Long): Unit = checkAt(partition, version)
+
+  /** Compares the rows of a version where a partition is that has it. */
+  def checkAt(place: TestPartition, version: Long): Unit = {
+    val found = rows(open(coldStore(place), version).iterator(0)).toMap
     assert(found == versions(version)._2.map { case (k, v) => hex(key(0, k)) -> hex(v.getBytes) })
   }
 
@@ -141,7 +144,10 @@ private[store] final class Timeline(
     new Timeline(to, as, format, signer, versions.filter(_._1 <= version))
   }
 
-  def coldStore: PartitionVersions = partition.store("reader", format = format, signer = signer)
+  def coldStore: PartitionVersions = coldStore(partition)
+
+  private def coldStore(place: TestPartition) =
+    place.store("reader", format = format, signer = signer)
 
   private def newStore() = partition.store(run, format = format, signer = signer)
 

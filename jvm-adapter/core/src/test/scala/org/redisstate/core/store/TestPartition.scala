@@ -67,6 +67,17 @@ private[store] final class TestPartition(
 
   def registry: RunRegistry = new RunRegistry(backend, "", gen)
 
+  /** The same partition of another checkpoint on this server. */
+  def ofGen(other: String): TestPartition =
+    new TestPartition(server, versionsToRetain, gen = other, number = number)
+
+  /** Steps of a writer without a store. */
+  def client: PartitionClient = new PartitionClient(
+    backend,
+    id,
+    ProtocolSettings(versionsToRetain, 0, CheckpointFormat.V1),
+    registry)
+
   /** A store of a run, with nothing cached, as on a new executor. */
   def store(
       run: String,
