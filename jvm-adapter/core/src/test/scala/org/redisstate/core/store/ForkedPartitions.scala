@@ -160,7 +160,7 @@ private[store] final class Timeline(
     Vectors.hex(bytes, 0, bytes.length)
 }
 
-/** What the manifest of a partition says of pins. */
+/** Fields of a manifest that are about pins. */
 private[store] object PinFields {
   def of(p: TestPartition, kind: String): Map[String, String] =
     p.raw.hgetAll(Keys.meta(p.id)).asScala.toMap.collect {

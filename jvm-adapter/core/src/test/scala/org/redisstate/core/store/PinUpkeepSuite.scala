@@ -171,7 +171,7 @@ private object PinUpkeepSuite {
     def close(): Unit = opened.foreach(_.close())
   }
 
-  /** Gives a pin another expiry, as time or a renewal does. */
+  /** Sets the expiry of a pin, as time or a renewal does. */
   def expiry(p: TestPartition, owner: String, ms: Long): Unit = {
     val words = p.meta(s"x:$owner").split(' ').toSeq
     p.raw.hset(Keys.meta(p.id), s"x:$owner", words.updated(2, ms.toString).mkString(" "))

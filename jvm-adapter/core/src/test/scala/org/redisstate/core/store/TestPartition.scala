@@ -67,7 +67,7 @@ private[store] final class TestPartition(
 
   def registry: RunRegistry = new RunRegistry(backend, "", gen)
 
-  /** The same partition of another checkpoint on this server. */
+  /** Returns the same partition of another checkpoint on this server. */
   def ofGen(other: String): TestPartition =
     new TestPartition(server, versionsToRetain, gen = other, number = number)
 
