@@ -20,8 +20,9 @@ private[protocol] final class PinUpkeep(backend: RedisBackend, calls: PartitionC
 
   /** @param manifest all fields of the partition, as they were a moment ago */
   def run(manifest: Map[String, String]): Unit = {
-    val pins = manifest.toSeq.sorted.collect { case (field, pin) if field.startsWith(PinPrefix) =>
-      field.drop(PinPrefix.length) -> pin
+    val pins = manifest.toSeq.sorted.collect {
+      case (field, pin) if field.startsWith(PinPrefix) =>
+        field.drop(PinPrefix.length) -> pin
     }
     var clock = Option.empty[Long]
     pins.foreach { case (owner, pin) =>

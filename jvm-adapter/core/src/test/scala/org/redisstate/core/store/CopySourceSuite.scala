@@ -71,7 +71,8 @@ class CopySourceSuite extends AnyFunSuite {
   }
 
   for (signed <- Seq(signer, None))
-    test(s"a copy of a fork is restored without its parent: ${signed.fold("not signed")(_ => "signed")}") {
+    test(
+      s"a copy of a fork is restored without its parent: ${signed.fold("not signed")(_ => "signed")}") {
       onServer { from =>
         val parent = new Timeline(from, "parent", signer = signed)
         parent.commit(3)

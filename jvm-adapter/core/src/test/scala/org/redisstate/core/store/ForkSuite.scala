@@ -58,7 +58,9 @@ class ForkSuite extends AnyFunSuite {
       untilOwn(fork)
       // What the nested fork pins is set aside there, and is the grandparent's all the same.
       assert(PinFields.of(fork.partition, "z").nonEmpty)
-      assert(PinFields.of(fork.partition, "a").keySet.forall(PinFields.of(fork.partition, "z").contains))
+      assert(PinFields.of(fork.partition, "a").keySet.forall(PinFields.of(
+        fork.partition,
+        "z").contains))
       assert(fork.partition.meta("gt") == null)
       nested.checkAll()
       untilOwn(nested)
@@ -75,7 +77,8 @@ class ForkSuite extends AnyFunSuite {
       val parent = begun(partition(server), CheckpointFormat.V1, signer)
       val fork = parent.fork(partition(server), "fork", parent.at)
       val gen = parent.partition.id.gen
-      def purge(args: String*) = script(parent.partition.backend, "purge", parent.partition.id, args: _*)
+      def purge(args: String*) =
+        script(parent.partition.backend, "purge", parent.partition.id, args: _*)
       assert(purge(DayMs.toString, gen) == Seq("PINNED", fork.partition.id.gen))
       assert(purge(DayMs.toString, gen, "1").head == "OK")
       fork.checkAll()
@@ -97,7 +100,8 @@ class ForkSuite extends AnyFunSuite {
       val opened = fork.coldStore.open(fork.at)
       val changes = opened.changes(0)
       val (key, value) = (new Slice, new Slice)
-      assert(Iterator.continually(changes.next(key, value)).takeWhile(_.nonEmpty).size == ChangesOfOne)
+      assert(
+        Iterator.continually(changes.next(key, value)).takeWhile(_.nonEmpty).size == ChangesOfOne)
       script(parent.partition.backend, "purge", parent.partition.id, "0", "x", "1")
       val failure = intercept[StateLostException](opened.changes(0))
       assert(failure.getMessage.contains("was forked from checkpoint"))
@@ -121,7 +125,8 @@ class ForkSuite extends AnyFunSuite {
     parent.rewind(fork.at - 1)
     parent.commit(3)
     val isDropped = format == CheckpointFormat.V1
-    assert(PinFields.of(from, "z").keySet == pinned.filter(one => isDropped && one.startsWith("d:6:")))
+    assert(PinFields.of(from, "z").keySet == pinned.filter(one =>
+      isDropped && one.startsWith("d:6:")))
     Seq(parent, fork).foreach(_.checkAll())
     for (_ <- 0 to 1) {
       parent.maintain()

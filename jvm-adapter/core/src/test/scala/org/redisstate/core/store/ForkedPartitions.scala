@@ -36,7 +36,9 @@ private[store] object ForkedPartitions {
     val reply =
       script(p.backend, "pin", p.id, owner, kind, at.version.toString, at.uid, ttlMs.toString)
     assert(reply.take(3) == Seq("OK", at.version.toString, at.uid), reply)
-    reply.drop(5).grouped(3).collect { case Seq(field, entry, place) => (field, entry, place) }.toSeq
+    reply.drop(5).grouped(3).collect { case Seq(field, entry, place) =>
+      (field, entry, place)
+    }.toSeq
   }
 
   /** Makes a partition begin at a version of another checkpoint, which pins it for it. */
@@ -80,7 +82,8 @@ private[store] final class Timeline(
     name: String,
     format: CheckpointFormat = CheckpointFormat.V1,
     signer: Option[BlockSigner] = None,
-    private var versions: Map[Long, (Pin, Map[String, String])] = Map(0L -> (Pin.Empty, Map.empty))) {
+    private var versions: Map[Long, (Pin, Map[String, String])] =
+      Map(0L -> (Pin.Empty, Map.empty))) {
   import TestPartition._
 
   private var runs = 1

@@ -22,7 +22,10 @@ class LateStepsSuite extends AnyFunSuite {
       late(p, segment) {
         p.client.segments.stage(segment.ident, segment.field, fieldsOf(p, segment))
         p.client.segments.stage(segment.ident, segment.field, Nil)
-        p.client.segments.stage(segment.ident, segment.field, Seq(EncodedField("99", Array(1.toByte))))
+        p.client.segments.stage(
+          segment.ident,
+          segment.field,
+          Seq(EncodedField("99", Array(1.toByte))))
         p.client.abort(segment.ident)
       }
     }
