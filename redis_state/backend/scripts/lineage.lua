@@ -14,12 +14,13 @@ local function delta_field(version, uid) return 'd:' .. text(version) .. ':' .. 
 local function snapshot_field(version, uid) return 's:' .. text(version) .. ':' .. uid end
 
 -- First word of a manifest entry: the parent of a delta, the writer of a snapshot.
-local function ref(entry) return string.match(entry, '^%S+') end
+local match, sub = string.match, string.sub
+local function ref(entry) return match(entry, '^%S+') end
 
 -- Flags are the last word, and few: a pattern that begins anywhere costs more than all else of a step.
 local function has_flag(entry, flag)
   for at = #entry, 1, -1 do
-    local letter = string.sub(entry, at, at)
+    local letter = sub(entry, at, at)
     if letter == flag then return true end
     if letter == ' ' then return false end
   end
