@@ -14,12 +14,13 @@ local function delta_field(version, uid) return 'd:' .. text(version) .. ':' .. 
 local function snapshot_field(version, uid) return 's:' .. text(version) .. ':' .. uid end
 
 -- First word of a manifest entry: the parent of a delta, the writer of a snapshot.
-local function ref(entry) return string.match(entry, '^%S+') end
+local match, sub = string.match, string.sub
+local function ref(entry) return match(entry, '^%S+') end
 
 -- Flags are the last word, and few: a pattern that begins anywhere costs more than all else of a step.
 local function has_flag(entry, flag)
   for at = #entry, 1, -1 do
-    local letter = string.sub(entry, at, at)
+    local letter = sub(entry, at, at)
     if letter == flag then return true end
     if letter == ' ' then return false end
   end
@@ -151,8 +152,9 @@ end
 -- Gives the partition the format number that its fields need.
 local function settle_format()
   local found = FORMAT
-  for _, field in ipairs(redis.call('HKEYS', META)) do
-    if field == 'g' or string.find(field, '^[axyz]:') then found = '2' end
+  local all = redis.call('HGETALL', META)
+  for i = 1, #all, 2 do
+    if all[i] == 'g' or string.find(all[i], '^[axyz]:') then found = '2' end
   end
   redis.call('HSET', META, 'f', found)
 end

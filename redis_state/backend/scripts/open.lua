@@ -50,16 +50,20 @@ local cached = {}
 for i = 4, #ARGV, 2 do cached[delta_field(ARGV[i], ARGV[i + 1])] = true end
 local reply = {'OK', text(version), uid, held and '1' or '0', text(opened), meta('w'), '0', '-'}
 local has_places = format ~= FORMAT
+local length = #reply
 local function list(field, entry)
-  reply[#reply + 1] = field
-  reply[#reply + 1] = entry
-  reply[#reply + 1] = has_places and meta('a:' .. ident_of(field, entry)) or ''
+  reply[length + 1] = field
+  reply[length + 2] = entry
+  reply[length + 3] = has_places and meta('a:' .. ident_of(field, entry)) or ''
+  length = length + 3
 end
+-- This loop is most of the time of an open: looked up once, a name that differs in its first letter, no length of a long reply.
+local call = redis.call
 local at, at_uid = version, uid
 local delta_name = delta_field(at, at_uid)
 while at > 0 and not cached[delta_name] do
-  local snapshot_name = snapshot_field(at, at_uid)
-  local found = redis.call('HMGET', META, delta_name, snapshot_name)
+  local snapshot_name = 's' .. sub(delta_name, 2)
+  local found = call('HMGET', META, delta_name, snapshot_name)
   local delta, snapshot = found[1], found[2]
   local parent = delta and ref(delta)
   local parent_name = delta and delta_field(at - 1, parent)

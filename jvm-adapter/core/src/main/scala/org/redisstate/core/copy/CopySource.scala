@@ -48,7 +48,8 @@ final case class CopyPart(
 
 /**
  * Reads the state of a query as Redis stores it, for a copy of one version (docs/format.md, section
- * 11). Changes nothing. Blocks keep their signatures.
+ * 11). Changes nothing. Blocks keep their signatures; those of another checkpoint, from which this
+ * one was forked, get those of the keys that they have once the copy was restored.
  */
 final class CopySource(
     backend: RedisBackend,
@@ -104,7 +105,7 @@ final class CopySource(
     val io = clientOf(part.id).segments
     val written = mutable.HashMap.empty[Segment, Int].withDefaultValue(0)
     Piece.grouped(pieces(io, part.segments)).foreach { group =>
-      group.zip(io.fetchStored(group)).foreach { case (piece, values) =>
+      group.zip(io.fetchSigned(group)).foreach { case (piece, values) =>
         piece.fields.zip(values).foreach { case (field, value) =>
           if (value != null) {
             val name = field.getBytes(US_ASCII)

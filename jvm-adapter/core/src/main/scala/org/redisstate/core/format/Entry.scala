@@ -120,22 +120,23 @@ object Segment {
    * @param place where the key of the segment is (docs/format.md, section 14); empty for the
    *   partition's own
    */
-  def parse(field: String, entry: String, place: String = ""): Segment = field.split(":", -1) match {
-    case Array(kind @ ("d" | "s"), version, uid)
-        if EntryText.number(version) > 0 && EntryText.isUid(uid) =>
-      val parsed = Entry.parse(entry)
-      val snapshot = kind == "s"
-      if (snapshot && (parsed.ref == "-" || parsed.complete)) {
-        throw new FormatException(s"the entry of snapshot ${field.take(200)} is that of a delta")
-      }
-      val gen = place match {
-        case "" => ""
-        case Place(found) => found
-        case _ =>
-          throw new FormatException(
-            s"the place of $field is of a kind that this release does not know: ${place.take(200)}")
-      }
-      Segment(snapshot, version.toLong, uid, parsed, gen)
-    case _ => throw new FormatException(s"a manifest field cannot be read: ${field.take(200)}")
-  }
+  def parse(field: String, entry: String, place: String = ""): Segment =
+    field.split(":", -1) match {
+      case Array(kind @ ("d" | "s"), version, uid)
+          if EntryText.number(version) > 0 && EntryText.isUid(uid) =>
+        val parsed = Entry.parse(entry)
+        val snapshot = kind == "s"
+        if (snapshot && (parsed.ref == "-" || parsed.complete)) {
+          throw new FormatException(s"the entry of snapshot ${field.take(200)} is that of a delta")
+        }
+        val gen = place match {
+          case "" => ""
+          case Place(found) => found
+          case _ =>
+            throw new FormatException(
+              s"the place of $field is of a kind that this release does not know: ${place.take(200)}")
+        }
+        Segment(snapshot, version.toLong, uid, parsed, gen)
+      case _ => throw new FormatException(s"a manifest field cannot be read: ${field.take(200)}")
+    }
 }

@@ -18,7 +18,7 @@ final case class PartitionId(
   /** First 16 hexadecimal digits of the SHA-256 of the store name: no user text enters a key. */
   lazy val storeHash: String = Sha256.first16(storeName)
 
-  /** The same partition of another checkpoint. */
+  /** Returns the same partition of another checkpoint. */
   def ofGen(gen: String): PartitionId = copy(gen = gen)
   override def toString: String = s"operator $operator partition $partition store $storeName"
 }

@@ -2,6 +2,7 @@ package org.redisstate.core.protocol
 
 import scala.collection.mutable
 
+import org.redisstate.core.errors.StateLostException
 import org.redisstate.core.format.{BlockSigner, Segment}
 import org.redisstate.core.ids.Pin
 
@@ -21,7 +22,22 @@ final case class Opened(
     segments: Seq[Segment])
 
 /** A listed segment is no longer whole: maintenance replaced it, or it was destroyed. */
-final class SegmentGone(val segment: Segment) extends RuntimeException(segment.ident)
+final class SegmentGone(val segment: Segment) extends RuntimeException(segment.ident) {
+
+  /** Returns the error for a segment that the manifest still names, so that it was destroyed. */
+  def lost(what: String): StateLostException =
+    if (segment.gen.isEmpty) {
+      new StateLostException(
+        s"$what: ${segment.ident} is in the manifest, but blocks of it are missing. Likely: eviction, or a " +
+          "restart from older data. Nothing was changed.")
+    } else {
+      new StateLostException(
+        s"$what: this checkpoint was forked from checkpoint ${segment.gen}, which does not have blocks of " +
+          s"${segment.ident} any more. Likely: that checkpoint was purged with --force; else eviction, or a restart " +
+          "from older data. Restore the server's data, or this checkpoint from a copy or an export, or fork anew. " +
+          "Nothing was changed.")
+    }
+}
 
 /**
  * Fields of a segment that are read together.
@@ -102,4 +118,9 @@ object ProtocolSettings {
 
   /** Lifetime of a dropped segment, for readers under way. */
   val DroppedTtlMs: Long = 10L * 60 * 1000
+
+  /**
+   * Time from a fork's last foreign segment to the end of its pin: a fail-over may bring one back.
+   */
+  val DetachAfterMs: Long = 24L * 3600 * 1000
 }

@@ -30,6 +30,7 @@ final class PartitionClient(
 
   private val calls = new PartitionCalls(backend, id)
   private val meta = calls.meta
+  private val pins = new PinUpkeep(backend, calls)
 
   /** Blocks of the partition's segments. */
   val segments: SegmentIo = new SegmentIo(calls, settings.signer)
@@ -197,12 +198,16 @@ final class PartitionClient(
     }
   }
 
-  /** Drops segments that no kept version needs from the manifest, a few with each call. */
+  /**
+   * Drops segments that no kept version needs from the manifest, a few with each call. Then ends
+   * pins that are over: what only they held goes with the next retention.
+   */
   def retain(): RetainReport = {
     val what = s"retention of $id"
+    var manifest = Map.empty[String, String]
     @tailrec
     def carryOut(tries: Int, before: RetainReport): RetainReport = {
-      val manifest = this.manifest(what)
+      manifest = this.manifest(what)
       manifest.get("f") match {
         case None => RetainReport(0, 0, 0, 0)
         case Some(found) if !Formats(found) => throw refusal(what, Seq("FORMAT", found), 0)
@@ -221,7 +226,9 @@ final class PartitionClient(
           if (isDone || tries >= PlansMax) report else carryOut(tries + 1, report)
       }
     }
-    carryOut(1, RetainReport(0, 0, 0, 0))
+    val report = carryOut(1, RetainReport(0, 0, 0, 0))
+    pins.run(manifest)
+    report
   }
 
   /**

@@ -29,8 +29,9 @@ private[protocol] object Refusal {
       case Seq("FORMAT", found) if found.startsWith(Purged) =>
         purged(what, found.stripPrefix(Purged))
       case Seq("FORMAT", found) =>
-        new FormatException(s"$what: Redis holds format $found, and this release reads format 1. " +
-          "Use the release of redis-state that wrote it.")
+        new FormatException(
+          s"$what: Redis holds format $found, and this release reads formats 1 and 2. " +
+            "Use the release of redis-state that wrote it.")
       case Seq("INCOMPLETE", found) =>
         new UnavailableException(
           s"$what: the server keeps losing staged blocks (it has $found). A volatile-* " +

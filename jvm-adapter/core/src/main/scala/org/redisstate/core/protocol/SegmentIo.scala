@@ -52,8 +52,25 @@ final class SegmentIo private[protocol] (calls: PartitionCalls, signer: Option[B
   def fetch(pieces: Seq[Piece]): Seq[Seq[Array[Byte]]] =
     pieces.zip(fetchStored(pieces)).map { case (piece, values) => opened(piece, values) }
 
-  /** Reads all pieces in one round trip, signatures included. */
-  def fetchStored(pieces: Seq[Piece]): Seq[Seq[Array[Byte]]] = {
+  /**
+   * Reads all pieces in one round trip, with the signatures that they have under the partition's
+   * own keys. Those of a foreign segment are checked under its key, and signed again.
+   */
+  def fetchSigned(pieces: Seq[Piece]): Seq[Seq[Array[Byte]]] =
+    pieces.zip(fetchStored(pieces)).map { case (piece, values) =>
+      if (piece.segment.gen.isEmpty) values else signedAgain(piece, values)
+    }
+
+  private def signedAgain(piece: Piece, values: Seq[Array[Byte]]): Seq[Array[Byte]] = {
+    val key = Command.bytes(Keys.segment(id, piece.segment.ident))
+    piece.fields.zip(opened(piece, values)).map {
+      case (_, null) => null
+      case (field, block) => signer.fold(block)(_.signed(key, field, block))
+    }
+  }
+
+  /** Reads all pieces in one round trip, as the server holds them. */
+  private def fetchStored(pieces: Seq[Piece]): Seq[Seq[Array[Byte]]] = {
     val commands = pieces.flatMap { piece =>
       val key = Command.bytes(piece.segment.key(id))
       // HLEN comes second: if the key vanishes in between, the missing fields cannot pass for empty buckets.

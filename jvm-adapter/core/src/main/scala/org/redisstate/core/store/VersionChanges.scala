@@ -26,10 +26,11 @@ private[store] final class VersionChanges(
       catch {
         case e: SegmentGone =>
           tries += 1
+          val what = s"read the changes of version ${opened.pin.version} of ${client.id}"
+          if (client.reopen(opened.pin).segments.contains(e.segment)) throw e.lost(what)
           if (tries > TriesMax) {
             throw new UnavailableException(
-              s"read the changes of version ${opened.pin.version} of ${client.id}: " +
-                s"${e.segment.ident} was replaced meanwhile. Ask again.")
+              s"$what: ${e.segment.ident} was replaced meanwhile. Ask again.")
           }
       }
     }

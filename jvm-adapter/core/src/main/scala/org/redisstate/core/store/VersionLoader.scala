@@ -4,7 +4,7 @@ import scala.collection.mutable
 
 import org.slf4j.LoggerFactory
 
-import org.redisstate.core.errors.{InternalException, StateLostException}
+import org.redisstate.core.errors.InternalException
 import org.redisstate.core.ids.Pin
 import org.redisstate.core.local.{Base, Content, LayerSizes, Room, RowValidator}
 import org.redisstate.core.protocol.{Opened, PartitionClient, SegmentGone}
@@ -46,10 +46,7 @@ private[store] final class VersionLoader(
           val unchanged = again.segments.exists(s => s == e.segment)
           tries += 1
           if (unchanged || tries > LoadsMax) {
-            throw new StateLostException(
-              s"load version ${first.pin.version} of ${client.id}: ${e.segment.ident} is in the " +
-                "manifest, but blocks of it are missing. Likely: eviction, or a restart from " +
-                "older data. Nothing was changed.")
+            throw e.lost(s"load version ${first.pin.version} of ${client.id}")
           }
           opened = again
       }

@@ -40,7 +40,7 @@ class CopySourceSuite extends AnyFunSuite {
       assert(copied.head.head == s"${partition.id.gen} 0 0 ${Sha256.first16("default")} 5 " +
         s"${part.pin.uid} 1 100")
       assert(copied.head.tail.map(_.takeWhile(_ != ' ').take(4)) == Seq("d:5:", "d:4:", "s:3:"))
-      assert(copied.values == part.segments.flatMap(stored(partition, _)).toSet)
+      assert(copied.values.toSet == part.segments.flatMap(stored(partition, _)).toSet)
       assert(copied.values.forall(_._2.head == 0xb8.toByte))
     }
   }
@@ -68,6 +68,59 @@ class CopySourceSuite extends AnyFunSuite {
       val over = intercept[FencedException](source.parts(listed, "a", 2))
       assert(over.getMessage.contains("the run b holds operator 0 partition 0"))
     }
+  }
+
+  for (signed <- Seq(signer, None))
+    test(
+      s"a copy of a fork is restored without its parent: ${signed.fold("not signed")(_ => "signed")}") {
+      onServer { from =>
+        val parent = new Timeline(from, "parent", signer = signed)
+        parent.commit(3)
+        parent.maintain()
+        parent.commit(1)
+        Using.resource(new RedisServerProcess()) { anew =>
+          val to = from.ofGen(newGen())
+          try {
+            val fork = parent.fork(to, "fork", parent.at)
+            fork.commit(2)
+            val version = fork.at - 1
+            val source = to.copySource(signed)
+            val part = source.parts(listed, fork.run, version).head
+            assert(part.segments.map(_.gen) == Seq("", from.id.gen, from.id.gen))
+            val copied = read(bytesOf(out => source.write(part, out)))
+            assert(copied.head.head.startsWith(s"${to.id.gen} 0 0 "))
+            val blocks = part.segments.map(_.entry.blocks)
+            assert(copied.values.size == blocks.sum)
+            val restored = new TestPartition(anew, gen = to.id.gen, number = 0)
+            try {
+              restore(restored, part.segments.zip(blocks), copied.values, version)
+              fork.checkAt(restored, version)
+            } finally restored.close()
+          } finally to.close()
+        }
+      }
+    }
+
+  /** Does what `redis-state restore` does with a file that it has checked. */
+  private def restore(
+      p: TestPartition,
+      segments: Seq[(Segment, Int)],
+      values: Seq[(String, Seq[Byte])],
+      version: Long): Unit = {
+    var left = values
+    segments.foreach { case (segment, blocks) =>
+      val key = Keys.segment(p.id, segment.ident).getBytes(UTF_8)
+      val fields = left.take(blocks).map { case (name, value) =>
+        name.getBytes(UTF_8) -> value.toArray
+      }
+      left = left.drop(blocks)
+      p.raw.hset(key, fields.toMap.asJava)
+    }
+    val entries = segments.flatMap { case (s, _) => Seq(s.field, s.entry.text) }
+    val newest = segments.head._1
+    val head = Seq(version.toString, newest.uid, segments.last._1.version.toString, "100", "1")
+    assert(ForkedPartitions.script(p.backend, "restore", p.id, head ++ entries: _*) == Seq("OK"))
+    ()
   }
 
   private def commit(store: PartitionVersions, version: Long): Unit = {
@@ -99,14 +152,14 @@ class CopySourceSuite extends AnyFunSuite {
 private object CopySourceSuite {
 
   /** A file as docs/format.md, section 11, describes it. */
-  final case class File(head: Seq[String], values: Set[(String, Seq[Byte])])
+  final case class File(head: Seq[String], values: Seq[(String, Seq[Byte])])
 
   def read(raw: Array[Byte]): File = {
     val in = new DataInputStream(new ByteArrayInputStream(raw))
     def text(length: Int) = new String(in.readNBytes(length), US_ASCII)
     assert(text(8) == "rs-copy1")
     val head = text(in.readInt()).split('\n').toSeq
-    val values = Set.newBuilder[(String, Seq[Byte])]
+    val values = Seq.newBuilder[(String, Seq[Byte])]
     while (in.available > 0) {
       val name = text(in.readUnsignedShort())
       values += name -> in.readNBytes(in.readInt()).toSeq

@@ -53,7 +53,7 @@ private[store] final class TestPartition(
     connectionsMax = 4,
     durability = durability
   )
-  private val backend = new RedisBackend(
+  val backend: RedisBackend = new RedisBackend(
     between(Transports.to(settings)),
     settings.deadlineMs,
     clock,
@@ -66,6 +66,17 @@ private[store] final class TestPartition(
   val raw: Jedis = new Jedis("127.0.0.1", server.port)
 
   def registry: RunRegistry = new RunRegistry(backend, "", gen)
+
+  /** Returns the same partition of another checkpoint on this server. */
+  def ofGen(other: String): TestPartition =
+    new TestPartition(server, versionsToRetain, gen = other, number = number)
+
+  /** Steps of a writer without a store. */
+  def client: PartitionClient = new PartitionClient(
+    backend,
+    id,
+    ProtocolSettings(versionsToRetain, 0, CheckpointFormat.V1),
+    registry)
 
   /** A store of a run, with nothing cached, as on a new executor. */
   def store(
@@ -105,6 +116,9 @@ private[store] final class TestPartition(
   def copyTo(other: TestPartition): Unit = keys.foreach { name =>
     raw.copy(Keys.meta(id).dropRight(1) + name, Keys.meta(other.id).dropRight(1) + name, true)
   }
+
+  /** A field of the manifest; null where it is not there. */
+  def meta(field: String): String = raw.hget(Keys.meta(id), field)
 
   def plant(field: String, ident: String, entry: String, fields: Map[String, Array[Byte]]): Unit = {
     raw.hset(Keys.meta(id), field, entry)

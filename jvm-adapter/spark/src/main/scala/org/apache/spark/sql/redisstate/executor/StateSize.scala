@@ -8,7 +8,8 @@ import org.redisstate.core.ids.{Keys, PartitionId}
 import org.redisstate.core.protocol.RunRegistry
 
 /**
- * Size of a state in Redis: all bytes that its manifests name, as `redis-state size` shows them.
+ * Size of a state in Redis: all bytes whose keys its manifests have, as `redis-state size` shows
+ * them. Segments of another checkpoint are counted there.
  */
 private[redisstate] object StateSize {
   private val PartitionsAtOnce = 64
@@ -57,10 +58,25 @@ private[redisstate] object StateSize {
     }.toSeq
   }
 
-  private def bytesOf(manifest: Seq[String]): Long = manifest.grouped(2).collect {
-    case Seq(field, entry) if field.startsWith("d:") || field.startsWith("s:") =>
-      entry.split(" ", BytesWord + 2).lift(BytesWord).flatMap(_.toLongOption).getOrElse(0L)
-  }.sum
+  private[redisstate] def bytesOf(manifest: Seq[String]): Long = {
+    val pairs = manifest.grouped(2).collect { case Seq(field, value) => field -> value }.toSeq
+    val foreign = pairs.collect { case (field, _) if field.startsWith("a:") => field.drop(2) }.toSet
+    pairs.flatMap { case (field, value) => segmentIn(field, value) }.collect {
+      case (ident, words) if !foreign(ident) =>
+        words.lift(BytesWord).flatMap(_.toLongOption).getOrElse(0L)
+    }.sum
+  }
+
+  /** The ident of the segment that a field names, set aside or not, and the words of its entry. */
+  private def segmentIn(field: String, value: String): Option[(String, Seq[String])] = {
+    val words = value.split(' ').toSeq
+    field.split(":", 2) match {
+      case Array("z", ident) => Some(ident -> words.drop(1))
+      case Array("d", _) => Some(field -> words)
+      case Array("s", at) => Some(s"s:${at.takeWhile(_ != ':')}:${words.head}" -> words)
+      case _ => None
+    }
+  }
 
   /** Returns the texts of a reply's fields; empty for a missing field. */
   def fields(reply: Any): Seq[String] = reply match {

@@ -1,0 +1,131 @@
+-- Shared by the scripts of one partition (docs/format.md, sections 3 and 5). KEYS[1] is always `P:m`.
+local META = KEYS[1]
+local PREFIX = string.sub(META, 1, -3)
+local FORMAT = '1'
+local TOUCH_MS = 60000
+
+local function meta(field) return redis.call('HGET', META, field) end
+local function number(field) return tonumber(meta(field) or '0') end
+local function text(version) return string.format('%d', version) end
+local function delta_field(version, uid) return 'd:' .. text(version) .. ':' .. uid end
+local function snapshot_field(version, uid) return 's:' .. text(version) .. ':' .. uid end
+
+-- First word of a manifest entry: the parent of a delta, the writer of a snapshot.
+local function ref(entry) return string.match(entry, '^%S+') end
+
+-- Flags are the last word, and few: a pattern that begins anywhere costs more than all else of a step.
+local function has_flag(entry, flag)
+  for at = #entry, 1, -1 do
+    local letter = string.sub(entry, at, at)
+    if letter == flag then return true end
+    if letter == ' ' then return false end
+  end
+  return false
+end
+
+local function is_there(version, uid)
+  return redis.call('HEXISTS', META, delta_field(version, uid)) == 1
+    or redis.call('HEXISTS', META, snapshot_field(version, uid)) == 1
+end
+
+-- Key of the segment that a manifest field and its entry name.
+local function segment_key(field, entry)
+  if string.sub(field, 1, 2) == 'd:' then return PREFIX .. ':' .. field end
+  return PREFIX .. ':s:' .. string.match(field, '^s:(%d+):') .. ':' .. ref(entry)
+end
+
+-- Follows parents from (version, uid) down to `target`; returns its uid, or nil if the chain is cut.
+local function walk(version, uid, target)
+  while version > target do
+    local entry = meta(delta_field(version, uid))
+    if not entry then return nil end
+    uid = ref(entry)
+    version = version - 1
+  end
+  if version ~= target then return nil end
+  return uid
+end
+
+-- Notes the time of the last write, to the minute: most commits find it recent and write nothing.
+local function touch()
+  local time = redis.call('TIME')
+  local now_ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+  if math.abs(now_ms - number('t')) >= TOUCH_MS then redis.call('HSET', META, 't', text(now_ms)) end
+end
+
+-- Returns whether the partition was purged: then it expires, and no run opens, acquires or publishes on it until a recall.
+local function is_purged(format) return format and string.sub(format, 1, 6) == 'purged' end
+
+-- Runs that held (o, ou) before the holding run took it there, oldest first, each with its attempts right above. The run
+-- whose batch Spark logged is known once one of them opens its own attempt.
+local function contenders()
+  local found = {}
+  for run, uids in string.gmatch(meta('k') or '', '(%S+):(%S*)') do
+    local one = {run = run, uids = {}}
+    for uid in string.gmatch(uids, '[^,]+') do one.uids[#one.uids + 1] = uid end
+    found[#found + 1] = one
+  end
+  return found
+end
+
+local function contender(run)
+  for _, one in ipairs(contenders()) do
+    if one.run == run then return one end
+  end
+  return nil
+end
+
+local function set_contenders(all)
+  local words = {}
+  for i, one in ipairs(all) do words[i] = one.run .. ':' .. table.concat(one.uids, ',') end
+  if #words > 0 then
+    redis.call('HSET', META, 'k', table.concat(words, ' '))
+  else
+    redis.call('HDEL', META, 'k')
+  end
+end
+
+local function has(uids, uid)
+  for _, one in ipairs(uids) do
+    if one == uid then return true end
+  end
+  return false
+end
+
+-- Returns the attempt that a version without uid means: the holding run's, or the last contender's if that has none.
+local function found_by_version(version)
+  local uid = walk(number('l'), meta('lu'), version)
+  if not uid and version == number('o') + 1 then
+    for _, one in ipairs(contenders()) do uid = one.uids[#one.uids] or uid end
+  end
+  return uid
+end
+
+-- Returns why a version is missing: below the floor it expired, above it was lost.
+local function missing(version)
+  local latest = meta('l') or '0'
+  if version < number('w') then return {'VERSION_EXPIRED', meta('w'), latest} end
+  return {'STATE_LOST', latest, meta('w') or '0'}
+end
+
+-- Ends the script before its first write, if the segment of one of these manifest fields has moved to another node of a
+-- cluster.
+local function here(all, fields)
+  for _, i in ipairs(fields) do redis.call('HLEN', segment_key(all[i], all[i + 1])) end
+end
+
+-- Removes a segment from the manifest; its key lives `ttl_ms` longer for readers under way.
+local function drop(field, entry, ttl_ms)
+  redis.call('HDEL', META, field)
+  redis.call('PEXPIRE', segment_key(field, entry), ttl_ms)
+end
+
+-- A kept key has no expiry, except in an ephemeral checkpoint (keep_ms > 0).
+local function keep(key, keep_ms)
+  if tonumber(keep_ms) > 0 then
+    redis.call('PEXPIRE', key, keep_ms)
+    redis.call('PEXPIRE', META, keep_ms)
+  else
+    redis.call('PERSIST', key)
+  end
+end

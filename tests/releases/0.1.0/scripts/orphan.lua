@@ -1,0 +1,17 @@
+--#include lineage
+-- Sets an expiry on a segment that no manifest names.
+-- KEYS  1 P:m  2 key of the segment
+-- ARGV  1 part of the key after P:  2 ttl in ms
+-- Reply OK · NAMED · EXPIRES (it already has an expiry, or is gone)
+-- Keeps: a published segment never gets an expiry; a staged one keeps its own.
+if redis.call('PTTL', KEYS[2]) ~= -1 then return {'EXPIRES'} end
+if meta(ARGV[1]) then return {'NAMED'} end
+local version, writer = string.match(ARGV[1], '^s:(%d+):(.+)$')
+if version then
+  local all = redis.call('HGETALL', META)
+  for i = 1, #all, 2 do
+    if string.match(all[i], '^s:(%d+):') == version and ref(all[i + 1]) == writer then return {'NAMED'} end
+  end
+end
+redis.call('PEXPIRE', KEYS[2], ARGV[2])
+return {'OK'}

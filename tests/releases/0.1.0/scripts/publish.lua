@@ -1,0 +1,80 @@
+--#include lineage
+-- Publishes a staged delta as the version after (version, parent). Runs inside MULTI/EXEC after the last stage.
+-- KEYS  1 P:m  2 key of the delta
+-- ARGV  1 run id  2 epoch  3 version (the parent's)  4 parent uid  5 uid  6 blocks  7 manifest entry
+--       8 ttl in ms of a replaced attempt  9 checkpoint format version (1 or 2)  10 keep ms (0 = for ever)
+-- Reply OK · ALREADY · TAKEN (other rows have this uid) · REOPEN opened · INCOMPLETE found
+--       FENCED opened|pinned found | FENCED epoch found run · STATE_LOST latest floor · FORMAT found
+-- Keeps: a published version is based on an existing version (a complete delta needs none), which its run has pinned, and
+--        has all its blocks. ALREADY means exactly these rows: two copies of one process must not both succeed.
+--        An attempt that a contender publishes stays its own, until it opens the attempt.
+--        Every reply but OK, ALREADY, TAKEN and REOPEN leaves no key of the delta, unless it was published and purged
+--        since then.
+local run, epoch, version, parent, uid = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5]
+local delta = KEYS[2]
+local field = delta_field(version + 1, uid)
+
+local function refuse(reply)
+  redis.call('UNLINK', delta)
+  return reply
+end
+
+local format, published = meta('f'), meta(field)
+if format and format ~= FORMAT then
+  if not published then redis.call('UNLINK', delta) end
+  return {'FORMAT', format}
+end
+if published and published ~= ARGV[7] then return {'TAKEN'} end
+if published then
+  keep(delta, ARGV[10])
+  -- A WAIT after this transaction covers the writes of its connection: without a write it would return at once.
+  redis.call('HSET', META, field, published)
+  return {'ALREADY'}
+end
+if not format then return refuse({'STATE_LOST', '0', '0'}) end
+local opened = number('o')
+local rivals = contenders()
+local rival
+for _, one in ipairs(rivals) do rival = one.run == run and one or rival end
+if meta('r') ~= run and not rival then
+  if epoch > number('e') then return {'REOPEN', text(opened)} end
+  return refuse({'FENCED', 'epoch', meta('e'), meta('r')})
+end
+if opened < version then return {'REOPEN', text(opened)} end
+if opened > version then return refuse({'FENCED', 'opened', text(opened)}) end
+if meta('ou') ~= parent then return refuse({'FENCED', 'pinned', meta('ou')}) end
+if version > 0 and not has_flag(ARGV[7], 'c') and not is_there(version, parent) then return refuse(missing(version)) end
+local blocks = redis.call('HLEN', delta)
+if blocks ~= tonumber(ARGV[6]) then return refuse({'INCOMPLETE', text(blocks)}) end
+
+local siblings = number('l') == version + 1
+local replaced
+if ARGV[9] == '1' then replaced = rival and rival.uids[#rival.uids] or not rival and siblings and meta('lu') end
+if replaced then
+  local fields, at = {}, {}
+  for _, name in ipairs({delta_field(version + 1, replaced), snapshot_field(version + 1, replaced)}) do
+    local entry = meta(name)
+    if entry then
+      at[#at + 1] = #fields + 1
+      fields[#fields + 1] = name
+      fields[#fields + 1] = entry
+    end
+  end
+  here(fields, at)
+  for _, i in ipairs(at) do drop(fields[i], fields[i + 1], ARGV[8]) end
+end
+redis.call('HSET', META, field, ARGV[7])
+if rival then
+  if replaced then rival.uids = {} end
+  rival.uids[#rival.uids + 1] = uid
+  set_contenders(rivals)
+else
+  if ARGV[9] == '2' then
+    local earlier = siblings and meta('b')
+    redis.call('HSET', META, 'b', earlier and earlier .. ' ' .. uid or uid)
+  end
+  redis.call('HSET', META, 'l', text(version + 1), 'lu', uid)
+end
+keep(delta, ARGV[10])
+touch()
+return {'OK'}

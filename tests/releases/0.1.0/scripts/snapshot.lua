@@ -1,0 +1,39 @@
+--#include lineage
+-- Publishes a staged snapshot of (version, uid) in the manifest.
+-- KEYS  1 P:m  2 key of the snapshot
+-- ARGV  1 version  2 uid  3 writer  4 blocks  5 manifest entry  6 keep ms (0 = for ever)
+-- Reply OK · ALREADY · EXISTS (another writer was first) · STALE · INCOMPLETE found · STATE_LOST
+--       FORMAT found
+-- Keeps: only versions that the opened version descends from, and attempts right above it, get a snapshot, so no loadable
+--        version changes; publish drops the snapshot with the attempt that it replaces.
+--        Every reply but OK, ALREADY and FORMAT leaves no key of the snapshot.
+local version, uid, writer = tonumber(ARGV[1]), ARGV[2], ARGV[3]
+local field = snapshot_field(version, uid)
+
+local function refuse(reply)
+  redis.call('UNLINK', KEYS[2])
+  return reply
+end
+
+local format = meta('f')
+if format and format ~= FORMAT then return {'FORMAT', format} end
+local entry = meta(field)
+if entry then
+  if ref(entry) ~= writer then return refuse({'EXISTS'}) end
+  keep(KEYS[2], ARGV[6])
+  return {'ALREADY'}
+end
+if not format then return refuse({'STATE_LOST'}) end
+local function is_above()
+  local delta = version == number('o') + 1 and meta(delta_field(version, uid))
+  return delta and ref(delta) == meta('ou')
+end
+local on_lineage = walk(number('o'), meta('ou'), version) == uid or is_above()
+if version == 0 or not on_lineage or not is_there(version, uid) then
+  return refuse({'STALE'})
+end
+local blocks = redis.call('HLEN', KEYS[2])
+if blocks ~= tonumber(ARGV[4]) then return refuse({'INCOMPLETE', text(blocks)}) end
+redis.call('HSET', META, field, ARGV[5])
+keep(KEYS[2], ARGV[6])
+return {'OK'}
