@@ -9,8 +9,9 @@ local format = meta('f')
 if not format or not meta('g') then return {'NONE'} end
 if not FORMATS[format] then return {'FORMAT', format} end
 local foreign = 0
-for _, field in ipairs(redis.call('HKEYS', META)) do
-  if string.find(field, '^a:') then foreign = foreign + 1 end
+local all = redis.call('HGETALL', META)
+for i = 1, #all, 2 do
+  if string.find(all[i], '^a:') then foreign = foreign + 1 end
 end
 if foreign > 0 then
   redis.call('HDEL', META, 'gt')

@@ -151,8 +151,9 @@ end
 -- Gives the partition the format number that its fields need.
 local function settle_format()
   local found = FORMAT
-  for _, field in ipairs(redis.call('HKEYS', META)) do
-    if field == 'g' or string.find(field, '^[axyz]:') then found = '2' end
+  local all = redis.call('HGETALL', META)
+  for i = 1, #all, 2 do
+    if all[i] == 'g' or string.find(all[i], '^[axyz]:') then found = '2' end
   end
   redis.call('HSET', META, 'f', found)
 end
