@@ -211,7 +211,9 @@ class PinSchedule:
         self.world.judge()
 
     def _expire_one(self) -> None:
-        names = sorted(n for n in self.world.ask(("KEYS", "*"))[0] if n[-2:] not in (b":m", b":q"))
+        live = [one.meta[:-1].encode() for one in self.world.nodes if one.life == "live"]
+        all_names = self.world.ask(("KEYS", "*"))[0]
+        names = sorted(n for n in all_names if n.startswith((*live,)) and n[-2:] != b":m")
         lefts = self.world.ask(*(("PTTL", name) for name in names))
         due = [name for name, left in zip(names, lefts, strict=True) if 0 < left <= 2 * DAY_MS]
         if due:
@@ -267,7 +269,14 @@ class PinSchedule:
         self._runs[node] = register_run(self._client, node.gen, run_id, by_driver=True)
 
     def _resync(self, node: Node) -> None:
-        """The driver goes on from what there is, as after a rewind by hand."""
+        """The driver goes on from what there is, as after a rewind by hand.
+
+        Nothing lives of the runs that began with a rewind which is given up (docs/reliability.md,
+        "What is not promised").
+        """
+        for actor, task in self._tasks.items():
+            actor.killed |= task.of == "attempt" and task.at is node
+        self.network.flush()
         self.world.look()
         seen = node.seen
         node.log, at, uid = {}, seen.number("o"), seen.fields.get("ou", "-")
@@ -524,14 +533,14 @@ class PinSchedule:
                 self.problems.append(f"{node.name} was purged, though {alive} pin it")
             self._counters["purges"] += 1
             self._counters["purges by force"] += bool(alive)
-            node.life = "purged"
+            node.life, node.copied = "purged", None
             node.disturbed += 1
             self.world.ask(("PEXPIRE", node.query, str(DAY_MS)))
         elif ran.name == "recall":
             self._counters["recalls"] += 1
             if ran.reply[2] != "0":
                 self.problems.append(f"{node.name}: {ran.reply[2]} segments are incomplete")
-            node.life = "live"
+            node.life, node.copied = "live", None
             self.world.ask(("PERSIST", node.query))
 
     # ---- the end -------------------------------------------------------------------------------
