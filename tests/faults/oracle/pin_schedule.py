@@ -229,7 +229,9 @@ class PinSchedule:
             return
         ident = key[len(node.meta) - 1 :]
         what = self._dice.choice(["stage", "abort", "again", "again", "orphan"])
-        self._counters[f"late: {what} of what was set aside"] += 1
+        self._counters[
+            f"late: {what}" if what in ("again", "orphan") else "late: known segment"
+        ] += 1
         both: Sequence[Any] = (node.meta, key)
         if what == "stage":
             command = script("stage").by_text(both, ident, str(DAY_MS))
@@ -247,6 +249,8 @@ class PinSchedule:
             self._counters["fail-overs"] += 1
             if node.life == "live":
                 self._resync(node)
+            else:
+                self._kill(node)
             self.world.judge()
 
     # ---- the driver ----------------------------------------------------------------------------
@@ -274,9 +278,7 @@ class PinSchedule:
         Nothing lives of the runs that began with a rewind which is given up (docs/reliability.md,
         "What is not promised").
         """
-        for actor, task in self._tasks.items():
-            actor.killed |= task.of == "attempt" and task.at is node
-        self.network.flush()
+        self._kill(node, of="attempt")
         self.world.look()
         seen = node.seen
         node.log, at, uid = {}, seen.number("o"), seen.fields.get("ou", "-")
@@ -288,6 +290,11 @@ class PinSchedule:
                 break
             at, uid = at - 1, below.entry.ref
         self._restart(node, 0)
+
+    def _kill(self, node: Node, *, of: str = "") -> None:
+        for actor, task in self._tasks.items():
+            actor.killed |= task.at is node and of in (task.of, "")
+        self.network.flush()
 
     def _attempt(self, node: Node, *, alone: bool = False) -> None:
         run, version = self._runs[node], node.newest

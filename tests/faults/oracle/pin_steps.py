@@ -111,9 +111,7 @@ class PinMaintenance:
 
     def run(self) -> None:
         """Ends pins whose time is over or whose owner is gone, and lets the parent go."""
-        fields, now = self.client.call(
-            _MAINTAINING, [("HGETALL", keys.meta(self.id)), ("TIME",)]
-        )
+        fields, now = self.client.call(_MAINTAINING, [("HGETALL", keys.meta(self.id)), ("TIME",)])
         if fields.get(b"f") not in (b"1", b"2"):
             return
         self.let_parent_go(fields)
@@ -128,10 +126,16 @@ class PinMaintenance:
             unpin_all(self.client, [self.id], owner, expires=str(expires))
 
     def is_gone(self, owner: str, now_ms: int) -> bool:
-        """Returns whether a fork was found gone before, long ago; notes the first look."""
-        (there,) = self.client.call(_MAINTAINING, [("EXISTS", keys.query(owner))])
+        """Returns whether a fork was found gone before, long ago; notes the first look.
+
+        One that has forgotten its parent counts as gone: a fail-over of this node brought back the
+        pin that it had ended.
+        """
+        meta = keys.meta(self.id.of_gen(owner))
+        asked = [("EXISTS", keys.query(owner)), ("HMGET", meta, "f", "g")]
+        there, (format_, parent) = self.client.call(_MAINTAINING, asked)
         at = self.id.store.gen, owner
-        if there:
+        if there and (format_ is None or parent is not None):
             self.notes.pop(at, None)
             return False
         return now_ms - self.notes.setdefault(at, now_ms) >= OWNER_GONE_MS

@@ -52,9 +52,7 @@ class Seen:
     def aside(self) -> dict[str, Segment]:
         """Segments that were set aside, by their idents."""
         found = {n[2:]: v for n, v in self.fields.items() if n[:2] == "z:"}
-        return {
-            ident: self._placed(*text.split(" ", maxsplit=1)) for ident, text in found.items()
-        }
+        return {ident: self._placed(*text.split(" ", maxsplit=1)) for ident, text in found.items()}
 
     @cached_property
     def pins(self) -> dict[str, Pinned]:
