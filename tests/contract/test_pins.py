@@ -11,8 +11,10 @@ from redis_state import config, keys
 from redis_state.backend.client import Client
 from redis_state.backend.script import script
 from redis_state.errors import StateError, UsageError
+from redis_state.format.entry import parse_entry
 from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.maintain.compaction import add_snapshot
+from redis_state.protocol import register_run
 from redis_state.protocol.partition import PartitionClient
 from redis_state.protocol.pins import (
     FORK,
@@ -143,3 +145,64 @@ def test_purge_names_who_pins(parent: Parent) -> None:
     assert parent.raw.pttl(meta) == -1
     assert parent.client.script("x", script("purge"), [meta], ["1000000", gen, "1"])[0] == "OK"
     assert parent.client.script("x", script("recall"), [meta], [])[0] == "OK"
+
+
+def test_late_pin_with_an_expiry_leaves_a_lasting_pin_of_a_fork(parent: Parent) -> None:
+    parent.commit(2)
+    pin_all(parent.client, [parent.id], FORKED, 2, kind=FORK)
+    pin_all(parent.client, [parent.id], FORKED, 2, kind=FORK, ttl_ms=1000)
+    assert parent.manifest()[f"x:{FORKED}"].split(" ")[2] == "0"
+
+
+def test_fork_takes_the_segments_of_the_newest_pin_until_it_is_complete(parent: Parent) -> None:
+    parent.commit(3)
+    first = pin_all(parent.client, [parent.id], FORKED, 3, kind=FORK, ttl_ms=1000)
+    fork_partitions(parent.client, FORKED, first, ttl_ms=DAY_MS)
+    unpin_all(parent.client, [parent.id], FORKED)
+    partition = parent.partition()
+    add_snapshot(partition, partition.open("", 3))
+    again = pin_all(parent.client, [parent.id], FORKED, 3, kind=FORK)
+    assert again != first
+    fork_partitions(parent.client, FORKED, again, ttl_ms=DAY_MS)
+    (snapshot,) = again[0].segments
+    assert list(rows(parent, FORKED, 3)) == [snapshot.ident]
+    parent.raw.persist(keys.meta(parent.id.of_gen(FORKED)))
+    fork_partitions(parent.client, FORKED, first, ttl_ms=DAY_MS)
+    assert list(rows(parent, FORKED, 3)) == [snapshot.ident]
+
+
+def test_segment_that_was_set_aside_and_entered_again_stays(parent: Parent) -> None:
+    parent.commit(3)
+    partition, meta = parent.partition(), keys.meta(parent.id)
+    opened = partition.open("", 3)
+    add_snapshot(partition, opened)
+    (pinned,) = pin_all(parent.client, [parent.id], "keep.a", 3, kind="keep")
+    (snapshot,) = pinned.segments
+    manifest = parent.manifest()
+    # As the attempt of another run that replaced the version, and left it again.
+    parent.raw.hset(meta, f"z:{snapshot.ident}", f"{snapshot.field} {snapshot.entry.text}")
+    parent.raw.hdel(meta, snapshot.field)
+    blocks = partition.fetch_whole([snapshot])[0]
+    assert partition.add_snapshot(pinned.pin, snapshot.entry.ref, snapshot.entry, blocks)
+    assert parent.manifest() == manifest
+    unpin_all(parent.client, [parent.id], "keep.a")
+    partition.retain()
+    assert parent.raw.pttl(keys.segment(parent.id, snapshot.ident)) == -1
+
+
+def test_delta_that_was_set_aside_and_published_again_stays(parent: Parent) -> None:
+    parent.commit(2)
+    run = register_run(parent.client, parent.id.store.gen, "run-a", by_driver=True)
+    partition = parent.partition()
+    opened = partition.open("", 2)
+    acquired = partition.acquire(run, opened.pin)
+    entry = parse_entry(f"{opened.pin.uid} 0 2 0 0 1 0 -")
+    partition.commit(acquired, opened.pin, "a" * 32, entry, {})
+    pin_all(parent.client, [parent.id], "keep.a", 3, kind="keep")
+    partition.commit(acquired, opened.pin, "b" * 32, entry, {})
+    assert f"z:d:3:{'a' * 32}" in parent.manifest()
+    # The first one never heard that it was published, and sends it again.
+    partition.commit(acquired, opened.pin, "a" * 32, entry, {})
+    manifest = parent.manifest()
+    assert f"d:3:{'a' * 32}" in manifest
+    assert f"z:d:3:{'a' * 32}" not in manifest

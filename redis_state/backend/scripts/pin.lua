@@ -6,7 +6,8 @@
 -- Reply OK version uid retained checkpoint-format [field entry place]…, newest first
 --       OTHER version uid (the owner pins another version) · LIMIT owners · EPHEMERAL · STATE_LOST latest floor · VERSION_EXPIRED floor latest · FORMAT found
 -- Keeps: a pin names segments, not a version: another base may come for a version. Sent again it holds the same segments, and
---        gets the new expiry; if one of them is gone, nothing changes.
+--        gets the new expiry; if one of them is gone, nothing changes. A fork's pin for ever stays that, however late a call for
+--        a pin with an expiry arrives.
 local OWNERS_MAX = 64
 local owner, version, uid = ARGV[1], tonumber(ARGV[3]), ARGV[4]
 local format = meta('f')
@@ -14,7 +15,8 @@ if not format then return {'STATE_LOST', '0', '0'} end
 if not FORMATS[format] then return {'FORMAT', format} end
 if redis.call('PTTL', META) > 0 and not meta('g') then return {'EPHEMERAL'} end
 
-local at, at_uid, _, _, idents = pin_of(owner)
+local at, at_uid, before, _, idents = pin_of(owner)
+local lasts = at and before == 0 and ARGV[2] == 'fork'
 local found = {}
 if at then
   if at ~= version or uid ~= '' and uid ~= at_uid then return {'OTHER', text(at), at_uid} end
@@ -47,7 +49,7 @@ else
     redis.call('HSET', META, 'y:' .. ident, owners and owners .. ' ' .. owner or owner)
   end
 end
-local expires = tonumber(ARGV[5]) > 0 and now_ms() + tonumber(ARGV[5]) or 0
+local expires = not lasts and tonumber(ARGV[5]) > 0 and now_ms() + tonumber(ARGV[5]) or 0
 local words = {text(version), uid, text(expires), ARGV[2]}
 for _, ident in ipairs(idents) do words[#words + 1] = ident end
 redis.call('HSET', META, 'f', '2', 'x:' .. owner, table.concat(words, ' '))

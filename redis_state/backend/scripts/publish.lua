@@ -65,6 +65,7 @@ if replaced then
   for _, i in ipairs(at) do drop(fields[i], fields[i + 1], ARGV[8]) end
 end
 redis.call('HSET', META, field, ARGV[7])
+redis.call('HDEL', META, 'z:' .. field)
 if rival then
   if replaced then rival.uids = {} end
   rival.uids[#rival.uids + 1] = uid

@@ -38,5 +38,6 @@ local blocks = redis.call('HLEN', KEYS[2])
 if blocks ~= tonumber(ARGV[4]) then return refuse({'INCOMPLETE', text(blocks)}) end
 if entry then drop(field, entry, ASIDE_MS) end
 redis.call('HSET', META, field, ARGV[5])
+redis.call('HDEL', META, 'z:s:' .. text(version) .. ':' .. writer)
 keep(KEYS[2], ARGV[6])
 return {'OK'}

@@ -58,6 +58,18 @@ _REQUIRED = {
     "purges beside programs that run": "purges",
     "recalls": "recalls",
     "programs refused by a purge's name": "refused by a purge's name",
+    "versions kept or forked": "pin: OK",
+    "kept versions read": "kept versions read",
+    "forks": "forks",
+    "forks of forks": "forks of forks",
+    "forks that name their parent no more": "detach: OK",
+    "pins that ended": "unpin: OK",
+    "purges refused over pins": "purge: PINNED",
+    "purges by force": "purges by force",
+    "late chunks and aborts of what was set aside": "late: known segment",
+    "late commits and snapshots of what was set aside": "late: again",
+    "sweeps of an older release": "late: orphan",
+    "days that went by": "days",
 }
 _server: RedisServer
 

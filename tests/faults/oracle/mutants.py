@@ -21,10 +21,18 @@ from redis_state.batches.event_time import Notes, watermark_of
 from redis_state.errors import Kind, StateError
 from redis_state.format.entry import Segment
 from redis_state.maintain import recall
-from redis_state.protocol import Opened, PartitionClient, SegmentGoneError, retention, runs
+from redis_state.protocol import (
+    Opened,
+    PartitionClient,
+    SegmentGoneError,
+    retention,
+    runs,
+    segments,
+)
 from redis_state.store import write_session
 from redis_state.store.local import loading
 from redis_state.store.local.version import empty_version
+from tests.faults.oracle.pin_mutants import PATCHED_MUTANTS, PINNED_MUTANTS, OwnKeys
 from tests.faults.oracle.purge_mutants import (
     PURGED_MUTANTS,
     enter_blindly,
@@ -388,11 +396,26 @@ PURGE_MUTANTS: tuple[Mutant, ...] = (
     ),
 )
 
+PIN_MUTANTS: tuple[Mutant, ...] = (
+    *(Mutant(name, rule, _edit(*edits), of="pin") for name, rule, edits in PINNED_MUTANTS),
+    *(
+        Mutant(name, rule, _replace(owner, method, new), of="pin")
+        for name, rule, owner, method, new in PATCHED_MUTANTS
+    ),
+    Mutant(
+        "foreign-read-under-own-key",
+        "a foreign segment is read under the key of its place",
+        lambda: mock.patch.object(segments, "keys", OwnKeys),
+        of="pin",
+    ),
+)
+
 MUTANTS: tuple[Mutant, ...] = (
     *(Mutant(name, rule, _edit((file, old, new))) for name, rule, file, old, new in SCRIPT_MUTANTS),
     *COMBINED_MUTANTS,
     *CLIENT_MUTANTS,
     *STREAM_MUTANTS,
     *PURGE_MUTANTS,
+    *PIN_MUTANTS,
 )
 """Each breaks one rule; the oracle has to find every one of them."""

@@ -21,6 +21,7 @@ from tests.faults.oracle.by_uid import partition_client, pieces
 from tests.faults.oracle.direct import DirectTransport
 from tests.faults.oracle.ending import Ending
 from tests.faults.oracle.network import HangError
+from tests.faults.oracle.pin_schedule import PinSchedule
 from tests.faults.oracle.purge_schedule import PurgeSchedule
 from tests.faults.oracle.schedule import Schedule
 from tests.faults.oracle.seeds import played
@@ -57,7 +58,8 @@ class Runner:
         self.counters["schedules"] += 1
         with self._patches(), _names_of(seed), _quiet(), nullcontext() if whole else _unlisted():
             schedule = self._schedule(seed, server)
-            by = schedule if isinstance(schedule, PurgeSchedule) else schedule.timeline
+            is_own = isinstance(schedule, (PurgeSchedule, PinSchedule))
+            by = schedule if is_own else schedule.timeline
             problems = by.problems
             try:
                 with schedule.network.watchdog:
@@ -75,11 +77,15 @@ class Runner:
                     self._direct.forget_scripts()
         return Failure(seed, tuple(problems)) if problems else None
 
-    def _schedule(self, seed: int, server: Transport) -> Schedule | StreamSchedule | PurgeSchedule:
+    def _schedule(
+        self, seed: int, server: Transport
+    ) -> Schedule | StreamSchedule | PurgeSchedule | PinSchedule:
         destructive = seed // len(FORMATS) % DESTRUCTIVE_EVERY == 0
         kind = played(seed)
         if kind == "purge":
             return PurgeSchedule(seed, server, self._url, self.counters)
+        if kind == "pin":
+            return PinSchedule(seed, server, self._url, self.counters)
         if kind == "stream":
             return StreamSchedule(seed, server, self._url, self.counters, destructive=destructive)
         formats = FORMATS[seed % len(FORMATS)]

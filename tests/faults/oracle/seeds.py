@@ -10,12 +10,17 @@ STREAM_EVERY = 7
 PURGE_EVERY = 28
 """One schedule in so many is of purges and recalls."""
 
-Played = Literal["driver", "stream", "purge"]
-"""A query whose driver begins its batches, one whose tasks do, or purges and recalls."""
+PIN_EVERY = 14
+"""One schedule in so many is of kept versions and forks."""
+
+Played = Literal["driver", "stream", "purge", "pin"]
+"""A query whose driver begins its batches, one whose tasks do, purges and recalls, or pins."""
 
 
 def played(seed: int) -> Played:
     """Returns what a seed plays."""
     if seed % PURGE_EVERY == 5:
         return "purge"
+    if seed % PIN_EVERY == 6:
+        return "pin"
     return "stream" if seed % STREAM_EVERY == 3 else "driver"

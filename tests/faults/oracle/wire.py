@@ -13,7 +13,7 @@ import redis
 from redis_state.backend.script import Command, script
 
 # Text that scripts include.
-_INCLUDED = ("lineage", "runs")
+_INCLUDED = ("lineage", "pins", "runs")
 
 
 @dataclass(slots=True)

@@ -1,0 +1,159 @@
+"""Commands and maintenance of pins, step by step as docs/format.md, section 14, has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from redis_state import keys
+from redis_state.backend.client import Client
+from redis_state.backend.replies import time_ms, words
+from redis_state.backend.script import script
+from redis_state.errors import RedisStateError, UnavailableError
+from redis_state.ids import PartitionId
+from redis_state.protocol.pins import (
+    FORK,
+    PinnedVersion,
+    fork_partitions,
+    held_commands,
+    pin_all,
+    read_held,
+    unpin_all,
+)
+from tests.faults.oracle.pin_world import DAY_MS
+
+OWNER_GONE_MS = 25 * 3_600_000
+"""Time between the two looks at the owner of a pin that is gone."""
+
+_FORKING = "forking a partition"
+_MAINTAINING = "maintaining pins"
+_TRIES_MAX = 5
+
+
+@dataclass(frozen=True)
+class Fork:
+    """The command that makes a checkpoint of one partition from a version of another one.
+
+    Attributes:
+        wait: Returns once a replica of the parent's node has what was written there.
+    """
+
+    client: Client
+    parent: PartitionId
+    gen: str
+    version: int
+    uid: str
+    wait: Callable[[], None]
+
+    def run(self) -> None:
+        """All steps; may be sent again after any of them."""
+        query = keys.query(self.gen)
+        (there,) = self.client.call(_FORKING, [("EXISTS", query)])
+        if not there:
+            fields = ("HSET", query, "f", "1", "forkOf", f"{self.parent.store.gen} {self.version}")
+            self.client.transaction(_FORKING, [fields, ("PEXPIRE", query, str(DAY_MS))])
+        pinned = self.pin(DAY_MS)
+        fork_partitions(self.client, self.gen, pinned, ttl_ms=DAY_MS)
+        self.secure()
+        self.finish()
+
+    def pin(self, ttl_ms: int) -> list[PinnedVersion]:
+        """Pins the version for the fork; 0 is for ever."""
+        uids = {self.parent: self.uid}
+        return pin_all(
+            self.client,
+            [self.parent],
+            self.gen,
+            self.version,
+            kind=FORK,
+            uids=uids,
+            ttl_ms=ttl_ms,
+        )
+
+    def secure(self) -> None:
+        """Pins for ever what the partition names, and looks whether it is there still."""
+        for _ in range(_TRIES_MAX):
+            pinned = self.pin(0)
+            # Where the first pin had ended meanwhile, these may be other segments.
+            fork_partitions(self.client, self.gen, pinned, ttl_ms=DAY_MS)
+            self.wait()
+            if self.is_held():
+                return
+        raise UnavailableError(_FORKING, found="the server keeps losing pins")
+
+    def is_held(self) -> bool:
+        """Returns whether the pin is there."""
+        (reply,) = self.client.call(_FORKING, held_commands([self.parent], self.gen))
+        return read_held(self.parent, reply) is not None
+
+    def finish(self) -> None:
+        """Takes the expiries away: from here on the fork can be used."""
+        meta = keys.meta(self.parent.of_gen(self.gen))
+        reply = self.client.script(_FORKING, script("renew"), [meta], ["0"])
+        if reply[0] != "OK":
+            raise UnavailableError(_FORKING, found=f"the partition is not there: {reply}")
+        self.client.call(_FORKING, [("PERSIST", keys.query(self.gen))])
+
+
+@dataclass(frozen=True)
+class PinMaintenance:
+    """What maintenance of a partition does about pins.
+
+    Attributes:
+        notes: When an owner was found gone first, in ms since 1970; stands for ``{T rs}:v``.
+        grace_ms: Time between the last foreign segment and the unpin.
+    """
+
+    client: Client
+    id: PartitionId
+    notes: dict[tuple[str, str], int]
+    grace_ms: int = DAY_MS
+
+    def run(self) -> None:
+        """Ends pins whose time is over or whose owner is gone, and lets the parent go."""
+        fields, now = self.client.call(_MAINTAINING, [("HGETALL", keys.meta(self.id)), ("TIME",)])
+        if fields.get(b"f") not in (b"1", b"2"):
+            return
+        self.let_parent_go(fields)
+        for name, value in sorted(fields.items()):
+            if name[:2] == b"x:":
+                _, _, expires, kind, *_ = value.decode().split(" ")
+                self.end(name[2:].decode(), int(expires), kind, time_ms(now))
+
+    def end(self, owner: str, expires: int, kind: str, now_ms: int) -> None:
+        """Ends a pin, if it is time for that."""
+        if 0 < expires <= now_ms or (kind == FORK and self.is_gone(owner, now_ms)):
+            unpin_all(self.client, [self.id], owner, expires=str(expires))
+
+    def is_gone(self, owner: str, now_ms: int) -> bool:
+        """Returns whether a fork was found gone before, long ago; notes the first look.
+
+        One that has forgotten its parent counts as gone: a fail-over of this node brought back the
+        pin that it had ended.
+        """
+        meta = keys.meta(self.id.of_gen(owner))
+        asked = [("EXISTS", keys.query(owner)), ("HMGET", meta, "f", "g")]
+        there, (format_, parent) = self.client.call(_MAINTAINING, asked)
+        at = self.id.store.gen, owner
+        if there and (format_ is None or parent is not None):
+            self.notes.pop(at, None)
+            return False
+        return now_ms - self.notes.setdefault(at, now_ms) >= OWNER_GONE_MS
+
+    def let_parent_go(self, fields: Mapping[bytes, bytes]) -> None:
+        """Unpins at the parent what a fork has not named for a day."""
+        if b"g" not in fields:
+            return
+        reply = self._detach("0")
+        if reply[0] != "DUE":
+            return
+        try:
+            unpin_all(self.client, [self.id.of_gen(reply[1])], self.id.store.gen)
+        except RedisStateError:
+            return  # the parent was purged: once more when it is back, or gone
+        self._detach("1")
+
+    def _detach(self, is_unpinned: str) -> list[str]:
+        calls = [(keys.meta(self.id), (str(self.grace_ms), is_unpinned))]
+        (reply,) = self.client.call(_MAINTAINING, script("detach").many(calls))
+        return words(_MAINTAINING, reply)
