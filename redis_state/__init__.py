@@ -4,6 +4,7 @@ from redis_state._version import __version__
 from redis_state.codec.state_object import StateObject
 from redis_state.coordinator import StateStoreCoordinator
 from redis_state.embedded import EmbeddedRedis
+from redis_state.forks import Forked, fork
 from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.live import connect
 from redis_state.reader import state_objects
@@ -34,6 +35,7 @@ __all__ = [
     "BootstrapColumns",
     "ColumnState",
     "EmbeddedRedis",
+    "Forked",
     "GroupState",
     "ListStateStore",
     "Migration",
@@ -51,6 +53,7 @@ __all__ = [
     "configure",
     "connect",
     "foreach_batch_with_state_store",
+    "fork",
     "lookup",
     "map_partitions_with_state_store",
     "migrate",

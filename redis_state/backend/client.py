@@ -107,6 +107,35 @@ class Client:
 
         return self._until_answered(attempted, once)
 
+    def call_lasting(self, attempted: str, commands: Sequence[Command]) -> list[Any]:
+        """Sends one pipeline of writes, and waits until a replica of each server has them.
+
+        A server without replicas is not waited for, unless `durability` demands some.
+
+        Raises:
+            UnavailableError: The deadline passed. The writes may be applied.
+            RedisStateError: The server refuses a command for good.
+        """
+        replicas = list(self.over_parts("looking for replicas", _replicas))
+        wanted = max(self.durability.replicas, min(1, min(replicas, default=0)))
+        if not wanted or not commands:
+            return self.call(attempted, commands)
+        # Of a cluster each wait goes to the node of the command before it.
+        wait: Command = ("WAIT", str(wanted), str(self._wait_ms()))
+        each = 1 if len(replicas) > 1 else len(commands)
+        sent: list[Command] = []
+        for at in range(0, len(commands), each):
+            sent += [*commands[at : at + each], wait]
+
+        def once() -> list[Any]:
+            replies = self._failures.checked(attempted, self._exchange(attempted, sent), sent)
+            fewest = min(replies[each :: each + 1], default=wanted)
+            if fewest < wanted:
+                raise TransientError(f"{fewest} of {wanted} replicas have it", lasts=False)
+            return [one for at, one in enumerate(replies, 1) if at % (each + 1)]
+
+        return self._until_answered(attempted, once)
+
     def answers(self, attempted: str, commands: Sequence[Command]) -> list[Any]:
         """Sends one pipeline, and returns its replies, including final errors of the server.
 
@@ -280,6 +309,11 @@ class Client:
         return self._failures.reached(
             attempted, lambda: self._transport.exchange(commands), commands
         )
+
+
+def _replicas(client: Client) -> list[int]:
+    (info,) = client.call("looking for replicas", [("INFO", "replication")])
+    return [int(info.get("connected_slaves", 0))]
 
 
 def _lacks_script(replies: Sequence[Any]) -> bool:

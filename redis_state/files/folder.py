@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
 from redis_state.errors import ConfigError, RedisStateError, UsageError
 
+_ASIDE = ".redis_state"
 READ_BYTES_MAX = 64 << 20
 """Default limit of `Folder.read`; above the size of every file of a log."""
 
@@ -74,6 +75,9 @@ class Files(Protocol):
     def remove(self, path: str) -> None:
         """Deletes a file."""
 
+    def make_folder(self, path: str) -> None:
+        """Creates a folder and those above it; does nothing in a file system without folders."""
+
     def missing(self, path: str) -> str:
         """Returns a clause for messages that explains why a folder is missing."""
 
@@ -82,6 +86,9 @@ class Files(Protocol):
 
     def spellings(self, shown: str) -> set[str]:
         """Returns all spellings that Hadoop may use for a user's path, with scheme."""
+
+    def spelling(self, shown: str) -> str:
+        """Returns the spelling that Hadoop uses for a path as the user wrote it, with scheme."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +191,48 @@ class Folder:
             except (FileNotFoundError, NotADirectoryError):
                 return None
 
+    def create(self, name: str, raw: bytes) -> bool:
+        """Creates a small file; returns false if it exists, and leaves that alone.
+
+        Raises:
+            ConfigError: The file cannot be written.
+            UnavailableError: The file system does not answer.
+        """
+        one = self / name
+        with self._told(f"creating {one}"):
+            try:
+                self.files.create(one.path, raw)
+            except FileExistsError:
+                return False
+        return True
+
+    def write(self, name: str, raw: bytes) -> None:
+        """Writes a small file, which appears whole, and replaces an existing one.
+
+        Raises:
+            ConfigError: The file cannot be written.
+            UnavailableError: The file system does not answer.
+        """
+        one = self / name
+        above, _, last = name.rpartition("/")
+        aside = (self / above if above else self) / f".{last}{_ASIDE}"
+        written = aside if self.files.renames else one
+        with self._told(f"writing {one}"):
+            with closing(self.files.create_open(written.path)) as file:
+                file.write(raw)
+            if self.files.renames:
+                self.files.replace(aside.path, one.path)
+
+    def make(self) -> None:
+        """Creates the folder and those above it, unless the file system has no folders.
+
+        Raises:
+            ConfigError: The folder cannot be created.
+            UnavailableError: The file system does not answer.
+        """
+        with self._told(f"creating {self}"):
+            self.files.make_folder(self.path)
+
     def move(self, source: str, target: str) -> None:
         """Moves a small file within this folder; a kill at any step does no harm.
 
@@ -242,6 +291,10 @@ class Folder:
     def spellings(self) -> set[str]:
         """Returns all spellings that Hadoop may use, with scheme (docs/format.md, section 9)."""
         return self.files.spellings(self.shown)
+
+    def spelling(self) -> str:
+        """Returns the spelling that Hadoop uses for the address as it is written, with scheme."""
+        return self.files.spelling(self.shown)
 
     @contextmanager
     def _told(self, attempted: str) -> Iterator[None]:

@@ -71,6 +71,10 @@ class LocalFiles:
         """Implements `Files.remove`."""
         Path(path).unlink()
 
+    def make_folder(self, path: str) -> None:
+        """Implements `Files.make_folder`."""
+        Path(path).mkdir(parents=True, exist_ok=True)
+
     def missing(self, path: str) -> str:
         """Implements `Files.missing`."""
         if Path(path).exists():
@@ -92,6 +96,10 @@ class LocalFiles:
         return {
             f"file:{one}" for one in (whole, whole.resolve(), Path(*_without_dots(whole.parts)))
         }
+
+    def spelling(self, shown: str) -> str:
+        """Implements `Files.spelling`; Hadoop leaves symbolic links as they are."""
+        return f"file:{Path(*_without_dots(Path(shown).parts))}"
 
 
 class _Lasting(io.FileIO):

@@ -169,6 +169,11 @@ class RemoteFiles:
         """Implements `Files.remove`."""
         self._fs.rm_file(path)
 
+    def make_folder(self, path: str) -> None:
+        """Implements `Files.make_folder`."""
+        if not self._place.bucket:
+            self._fs.makedirs(path, exist_ok=True)
+
     def missing(self, path: str) -> str:
         """Implements `Files.missing`; distinguishes a missing bucket from a missing folder."""
         bucket = self._place.bucket
@@ -185,11 +190,21 @@ class RemoteFiles:
 
     def spellings(self, shown: str) -> set[str]:
         """Implements `Files.spellings`."""
+        return {f"{root}/{self._inside(shown)}" for root in self._place.roots}
+
+    def spelling(self, shown: str) -> str:
+        """Implements `Files.spelling`."""
+        scheme = shown.partition(":")[0].lower()
+        roots = self._place.roots
+        root = next((one for one in roots if one.startswith(f"{scheme}:")), roots[0])
+        return f"{root}/{self._inside(shown)}"
+
+    def _inside(self, shown: str) -> str:
+        """Returns the path behind the authority, without doubled slashes."""
         rest = shown.partition(":")[2].lstrip("/")
         if self._place.has_authority:
             rest = rest.partition("/")[2]
-        inside = "/".join(name for name in rest.split("/") if name)
-        return {f"{root}/{inside}" for root in self._place.roots}
+        return "/".join(name for name in rest.split("/") if name)
 
     def error(self, attempted: str, error: Exception) -> RedisStateError:
         """Implements `Files.error`.

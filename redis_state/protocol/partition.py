@@ -226,8 +226,13 @@ class PartitionClient:
             log.info("%s: %s: %s", self.id, what, " ".join(reply))
         return reply[0] in ("OK", "ALREADY")
 
-    def retain(self) -> RetainReport:
-        """Removes segments that no kept version needs from the manifest, a few per call."""
+    def retain(self, *, retained: int | None = None) -> RetainReport:
+        """Removes segments that no kept version needs from the manifest, a few per call.
+
+        Args:
+            retained: Number of versions to keep below the opened one; ``None`` is that which the
+                holding run wants.
+        """
         what, dropped, size = "retention", 0, 0
         for _ in range(_PLANS_MAX):
             (manifest,) = self._client.call(what, [("HGETALL", self._meta)])
@@ -241,6 +246,8 @@ class PartitionClient:
                     where=self._where,
                     version=0,
                 )
+            if retained is not None:
+                manifest[b"n"] = b"%d" % retained
             plan = retention.plan(manifest)
             stale = False
             for floor, fields in plan.parts():

@@ -55,6 +55,7 @@ def pin_all(
     kind: str,
     uids: Mapping[PartitionId, str] | None = None,
     ttl_ms: int = 0,
+    lasting: bool = False,
 ) -> list[PinnedVersion]:
     """Pins a version of each partition, in one pipeline; sent again, it renews the pins.
 
@@ -63,6 +64,7 @@ def pin_all(
         kind: `FORK` or `KEEP`.
         uids: The wanted attempts, by partition; without one, that on the living timeline.
         ttl_ms: Time until the pins expire; 0 for never.
+        lasting: Waits until a replica has the pins, where the server has one.
 
     Raises:
         StateError: A partition does not have the version, or lost a segment of it.
@@ -75,7 +77,8 @@ def pin_all(
         (keys.meta(id_), (owner, kind, str(version), known.get(id_, ""), str(ttl_ms)))
         for id_ in ids
     ]
-    replies = client.call(_WHAT, script("pin").many(calls)) if calls else []
+    call = client.call_lasting if lasting else client.call
+    replies = call(_WHAT, script("pin").many(calls)) if calls else []
     return [
         _pinned(id_, words(_WHAT, reply, where=str(id_)), owner, version)
         for id_, reply in zip(ids, replies, strict=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 
 from redis_state.errors import ConfigError, FormatError, Kind, StateError
@@ -29,11 +29,13 @@ class Marker:
         path_hash: SHA-256 of the qualified path, in hex digits.
         since: First batch of a gen that was created by a change of the number of partitions;
             ``None`` for the first gen of a checkpoint.
+        changes: True if a change of the number of partitions was announced and is not decided yet.
     """
 
     gen: str
     path_hash: str
     since: int | None = None
+    changes: bool = False
 
 
 def has_marker(checkpoint: Folder) -> bool:
@@ -80,7 +82,9 @@ def marker_of(checkpoint: Folder) -> Marker:
         if named is None:
             raise _of_two(state, decided, found)
         decided, announced = Marker(named.gen, found.path_hash, named.since), []
-    decided = _planned(checkpoint, announced) or decided
+    planned = _planned(checkpoint, announced)
+    changes = planned is not None or _may_come(checkpoint, announced)
+    decided = replace(planned or decided, changes=changes)
     if decided.path_hash not in _hashes(state):
         raise StateError(
             f"reading the marker file {state / NAME}",
@@ -93,6 +97,42 @@ def marker_of(checkpoint: Folder) -> Marker:
             ),
         )
     return decided
+
+
+def make_marker(checkpoint: Folder, gen: str) -> str:
+    """Creates the marker file of a new checkpoint, unless there is one.
+
+    Returns:
+        The gen that the file names.
+
+    Raises:
+        FormatError: The file is damaged.
+        ConfigError: The file cannot be written.
+        UnavailableError: The file system does not answer.
+    """
+    state = checkpoint / _STATE
+    content = {"format": _FORMAT, "gen": gen, "path": path_hash_of(checkpoint)}
+    state.create(NAME, json.dumps(content).encode())
+    found = _read(state, NAME)
+    if found is None:
+        raise FormatError(f"reading the marker file {state / NAME}", found="it is gone")
+    return found.gen
+
+
+def path_hash_of(checkpoint: Folder) -> str:
+    """Returns the hash of the path that a new checkpoint has, as its address is written."""
+    return hashlib.sha256((checkpoint / _STATE).spelling().encode()).hexdigest()
+
+
+def marked_gen(checkpoint: Folder) -> str | None:
+    """Returns the gen of the first marker file alone; ``None`` if there is none.
+
+    Raises:
+        FormatError: The file is damaged.
+        UnavailableError: The file system does not answer.
+    """
+    found = _read(checkpoint / _STATE, NAME)
+    return None if found is None else found.gen
 
 
 def _of_two(state: Folder, first: Marker, other: Marker) -> FormatError:
@@ -123,6 +163,15 @@ def _planned(checkpoint: Folder, announced: list[Marker]) -> Marker | None:
             attempted, found=f"it continues with gen {gen}, which no marker file names"
         )
     return None
+
+
+def _may_come(checkpoint: Folder, announced: list[Marker]) -> bool:
+    """Returns whether the offset log may still get the batch of an announced change."""
+    if not announced:
+        return False
+    items = (checkpoint / "offsets").items() or []
+    newest = max((int(one.name) for one in items if one.name.isdecimal()), default=-1)
+    return any(one.since is not None and one.since > newest for one in announced)
 
 
 def _without_marker(checkpoint: Folder) -> ConfigError | StateError:

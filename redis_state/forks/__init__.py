@@ -1,0 +1,9 @@
+"""Forks: new checkpoints that begin with the state of another one (docs/format.md, section 14).
+
+Imports `exports`, `recovery`, `reader`, `maintain` and the layers below them; no pyspark. Begin
+with `fork.py`, whose steps are in `state.py` (Redis) and `logs.py` (Spark's files).
+"""
+
+from redis_state.forks.fork import Forked, fork, fork_with
+
+__all__ = ["Forked", "fork", "fork_with"]
