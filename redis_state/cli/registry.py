@@ -28,6 +28,7 @@ from redis_state.cli.operate import (
     exporter,
     maintain,
     purge,
+    replay,
     restore,
     rewind,
 )
@@ -64,7 +65,7 @@ GROUPS = (
     CommandGroup(
         "operate",
         "watch, maintain and repair",
-        (acl, exporter, dashboard, maintain, doctor, rewind, restore, purge),
+        (acl, exporter, dashboard, maintain, doctor, rewind, restore, replay, purge),
     ),
     CommandGroup(
         "move",

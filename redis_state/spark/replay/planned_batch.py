@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from redis_state.errors import ConfigError, NotFoundError, UsageError
 from redis_state.files import Folder, folder_at
+from redis_state.forks.logs import (
+    last_file_entry,
+    offsets_of,
+    source_files,
+    without_gen,
+)
 from redis_state.recovery.rewind import committed_batches, planned_batches
 
-_SOURCES = "sources"
 _COMPACT = ".compact"
-_MISSING_SHOWN = 3
+_SHOWN_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,21 +27,26 @@ class PlannedBatch:
 
     Attributes:
         plan: Its entry in the offset log, which Spark carries out as it stands.
+        offsets: Where each source ends in the batch, by the name of its folder.
     """
 
     checkpoint: Folder
     number: int
     plan: bytes
+    offsets: Mapping[str, str]
 
     def copy_to(self, target: Folder) -> None:
-        """Adds the plan of the batch, and the logs of the sources, to a fork of the batch before.
+        """Adds the plan of the batch, and the logs of its sources, to a fork of the batch before.
 
         Raises:
             ConfigError: A file cannot be read or written.
         """
-        for name, raw in self._source_entries():
-            _create(target, name, raw)
-        _create(target, f"offsets/{self.number}", self.plan)
+        if self.number == 0:
+            target.write("metadata", json.dumps({"id": str(uuid.uuid4())}).encode())
+        for name in source_files(self.checkpoint, self.offsets):
+            target.write(name, self.checkpoint.read(name) or b"")
+        name = f"offsets/{self.number}"
+        target.write(name, without_gen(self.checkpoint, name, self.plan))
 
     def check_sources(self) -> None:
         """Checks that files which the batch read are still there.
@@ -45,34 +56,28 @@ class PlannedBatch:
         Raises:
             NotFoundError: A file is gone.
         """
-        what = f"replaying batch {self.number}"
         gone = [path for path in self._files() if not _is_there(path)]
         if gone:
-            shown = ", ".join(gone[:_MISSING_SHOWN])
+            more = f" and {len(gone) - _SHOWN_MAX} more" if len(gone) > _SHOWN_MAX else ""
             raise NotFoundError(
-                what,
-                found=f"{len(gone)} files that the batch read are gone: {shown}",
-                advice="Put the files back, or replay a batch whose files are still there.",
+                f"replaying batch {self.number}",
+                found=f"files that the batch read are gone: {', '.join(gone[:_SHOWN_MAX])}{more}",
+                advice="Put them back, or replay a batch whose files are still there.",
                 where=str(self.checkpoint),
             )
 
     def _files(self) -> Iterator[str]:
         """Yields the files that the batch read, as far as the logs of file sources name them."""
-        before = self.checkpoint.read(f"offsets/{self.number - 1}")
-        ends = _ends(self.plan)
-        begins = _ends(before) if before is not None else {}
-        for source, end in ends.items():
-            begin = begins.get(source, -1)
-            for entry in _logged_files(self.checkpoint / _SOURCES / str(source), begin, end):
-                yield entry
-
-    def _source_entries(self) -> Iterator[tuple[str, bytes]]:
-        sources = self.checkpoint / _SOURCES
-        for source in sources.items() or ():
-            for item in (sources / source.name).items() or ():
-                raw = sources.read(f"{source.name}/{item.name}")
-                if raw is not None and not item.is_folder and not item.name.startswith("."):
-                    yield f"{_SOURCES}/{source.name}/{item.name}", raw
+        before: Mapping[str, str] = {}
+        name = f"offsets/{self.number - 1}"
+        if (raw := self.checkpoint.read(name)) is not None:
+            before = offsets_of(self.checkpoint, name, raw)
+        for source, offset in self.offsets.items():
+            end = last_file_entry(offset)
+            if end is not None:
+                begin = last_file_entry(before.get(source, "-"))
+                log = self.checkpoint / "sources" / source
+                yield from _logged_files(log, -1 if begin is None else begin, end)
 
 
 def planned_batch(checkpoint: Folder, number: int) -> PlannedBatch:
@@ -81,36 +86,24 @@ def planned_batch(checkpoint: Folder, number: int) -> PlannedBatch:
     Raises:
         UsageError: Spark's logs do not have the batch, or it was not committed.
         ConfigError: The folder is not a checkpoint, or cannot be read.
+        FormatError: The entry was not written by Spark.
     """
-    plan = checkpoint.read(f"offsets/{number}")
+    name = f"offsets/{number}"
+    plan = checkpoint.read(name)
     known = committed_batches(checkpoint) & planned_batches(checkpoint)
     if plan is None or number not in known:
-        first, last = min(known, default=None), max(known, default=None)
         raise UsageError(
             f"replaying batch {number}",
             found="Spark's logs do not have this batch, or it was not committed",
             advice=(
-                "Choose one of the batches "
-                f"{first} to {last}; Spark keeps as many as `spark.sql.streaming.minBatchesToRetain`."
+                f"Choose one of the batches {min(known)} to {max(known)}. Spark keeps as many as "
+                "`spark.sql.streaming.minBatchesToRetain` says."
                 if known
                 else "The query has committed no batch yet."
             ),
             where=str(checkpoint),
         )
-    return PlannedBatch(checkpoint, number, plan)
-
-
-def _ends(plan: bytes) -> dict[int, int]:
-    """Returns the last entry of each file source's log that a plan names, by source."""
-    found: dict[int, int] = {}
-    for source, line in enumerate(plan.decode("utf-8", "replace").splitlines()[2:]):
-        try:
-            offset = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(offset, Mapping) and isinstance(offset.get("logOffset"), int):
-            found[source] = offset["logOffset"]
-    return found
+    return PlannedBatch(checkpoint, number, plan, offsets_of(checkpoint, name, plan))
 
 
 def _logged_files(log: Folder, begin: int, end: int) -> Iterator[str]:
@@ -138,8 +131,3 @@ def _is_there(path: str) -> bool:
     except ConfigError:
         # No library for this file system: Spark will find out.
         return True
-
-
-def _create(target: Folder, name: str, raw: bytes) -> None:
-    if not target.has(name):
-        target.create(name, raw)
