@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
 
 from tests.faults.campaign import Campaign, Failure, Group, Result, Verdict
@@ -13,7 +15,7 @@ from tests.faults.system.lab import Lab
 from tests.faults.system.mutants import MUTANTS
 from tests.faults.system.schedule import Schedule
 
-_MUTANT_SEEDS = 400
+_MUTANT_SEEDS = 1200
 _AT_ONCE = 20
 # What a killed process leaves in the JVM that plays it (its class loader, idle threads) adds up.
 _PLAYED_MAX = 2000
@@ -106,7 +108,9 @@ class Runner:
         try:
             problems = Schedule(lab, seed).play()
         except Exception as error:  # noqa: BLE001  # told with its seed; the next has a new JVM
-            problems = [f"{type(error).__name__}: {error}"]
+            at = traceback.extract_tb(error.__traceback__)[-1]
+            where = f"{Path(at.filename).name}:{at.lineno}"
+            problems = [f"{type(error).__name__}: {error} ({where})"]
             self.close()
         result.counters.update(lab.counters)
         result.counters["schedules"] += 1
