@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -14,16 +13,14 @@ from redis_state.backend.client import Client
 from redis_state.backend.transports import replica_to, transport_to
 from redis_state.clock import SYSTEM, Clock
 from redis_state.config import Config
-from redis_state.errors import NotFoundError
 from redis_state.exports.export import FILE_BYTES, export_query
 from redis_state.exports.folder import ExportFolder
 from redis_state.exports.manifest import COLUMNS, Export
 from redis_state.progress import Progress, silent
 from redis_state.protocol.instances import CheckpointCounts, Totals, find_counted
 from redis_state.protocol.registry import QueryInfo, list_queries
-from redis_state.reader.query import Query
+from redis_state.reader.query import Query, find_query
 from redis_state.reader.version_request import CONFIRMED
-from redis_state.status.figures import some_of
 from redis_state.status.overview import status_of_all
 from redis_state.status.query_status import QueryStatus
 from redis_state.types.decoding import Texts
@@ -110,19 +107,7 @@ class Reader:
         Raises:
             NotFoundError: No query matches.
         """
-        queries = self.queries()
-        found = [info for info in queries if which and which in (info.gen, info.id, info.name)]
-        if not found:
-            names = [info.title for info in queries]
-            near = difflib.get_close_matches(which, names, n=1)
-            hint = f"Did you mean '{near[0]}'? " if near else ""
-            raise NotFoundError(
-                f"looking for query '{which}'",
-                found="there is no such query in this Redis, database and key prefix",
-                advice=f"{hint}Queries: {some_of(names) or 'none'}.",
-            )
-        newest = max(found, key=lambda info: (info.seen_ms, info.created_ms))
-        return Query(self.client, newest, tenant=self._tenant)
+        return find_query(self.client, which, tenant=self._tenant)
 
     def sql(
         self,

@@ -26,6 +26,7 @@ from redis_state.cli.operate import (
     dashboard,
     doctor,
     exporter,
+    keep,
     maintain,
     purge,
     replay,
@@ -65,7 +66,7 @@ GROUPS = (
     CommandGroup(
         "operate",
         "watch, maintain and repair",
-        (acl, exporter, dashboard, maintain, doctor, rewind, restore, replay, purge),
+        (acl, exporter, dashboard, maintain, doctor, keep, rewind, restore, replay, purge),
     ),
     CommandGroup(
         "move",

@@ -127,11 +127,19 @@ class _ExportRun:
     def _plan(self, at: str | int, operator: int | None) -> ExportPlan:
         """Returns the plan of the interrupted export in this folder, or a new one."""
         asked = {"gen": self._query.info.gen, "operator": operator, "contents": self._contents}
+        # Segments of a kept version are found by its name alone.
+        kept = WantedVersion(at=at).kept
+        if kept is not None:
+            asked |= {"kept": kept}
         try:
             found = parse_plan(self._folder)
         except NotFoundError:
             self._check_incomplete()
             return self._new_plan(at, operator, asked)
+        if kept is not None and dict(found.asked) == asked:
+            view = self._query.view(operator, at=at)
+            for one in view.operators():
+                self._pins(view, one)
         other = dict(found.asked) != asked or (isinstance(at, int) and at != found.batch)
         if other:
             raise UsageError(

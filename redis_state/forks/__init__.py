@@ -1,7 +1,8 @@
-"""Forks: new checkpoints that begin with the state of another one (docs/format.md, section 14).
+"""Forks and kept versions: checkpoints and names that hold a version of another one.
 
-Imports `exports`, `recovery`, `reader`, `maintain` and the layers below them; no pyspark. Begin
-with `fork.py`, whose steps are in `state.py` (Redis) and `logs.py` (Spark's files).
+docs/format.md, section 14. Imports `exports`, `recovery`, `reader`, `maintain` and the layers below
+them; no pyspark. Begin with `fork.py`, whose steps are in `state.py` (Redis) and `logs.py` (Spark's
+files), and with `keep.py`.
 """
 
 from redis_state.forks.fork import Forked, fork, fork_with

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -14,10 +15,12 @@ from redis_state.errors import FormatError, NotFoundError, StateError
 from redis_state.format.header import Family
 from redis_state.ids import PartitionId, StoreId
 from redis_state.protocol.instances import find_counted
+from redis_state.protocol.kept import open_kept
 from redis_state.protocol.opening import Opened, open_commands, open_named, read_replies
 from redis_state.protocol.registry import (
     OperatorInfo,
     QueryInfo,
+    list_queries,
     parse_operators,
 )
 from redis_state.reader.age import age_s, check_age
@@ -30,6 +33,7 @@ from redis_state.reader.scan import families_of
 from redis_state.reader.version_request import CONFIRMED, LATEST, NEWEST, VersionRequest, which_of
 from redis_state.reader.versions import NewestOpener, level, open_latest
 from redis_state.reader.view import QueryView
+from redis_state.status.figures import some_of
 from redis_state.status.growth_causes import Cause, causes_of
 from redis_state.status.kept_versions import histories
 from redis_state.status.overview import status_of, status_with_older
@@ -322,6 +326,8 @@ class Query(Operators):
             found = {one.id.partition: one for one in opened}
             return [found[number] for number in partitions]
         ids = self.ids(info, partitions)
+        if wanted.kept is not None:
+            return open_kept(self._client, info, ids, wanted.kept)
         if wanted.newest:
             opened = self._newest.open(ids) if keyed else self._confirmed(ids)
             return opened if info.alone else level(self._client, opened)
@@ -361,6 +367,27 @@ class Query(Operators):
             found=f"query '{self.info.title}' has no such operator or store",
             advice=f"Operators and stores that have state: {there or 'none'}.",
         )
+
+
+def find_query(client: Client, which: str, *, tenant: str) -> Query:
+    """Finds a query by its name, its id, or the id of its checkpoint.
+
+    Raises:
+        NotFoundError: No query matches.
+    """
+    queries = list_queries(client, tenant=tenant)
+    found = [info for info in queries if which and which in (info.gen, info.id, info.name)]
+    if not found:
+        names = [info.title for info in queries]
+        near = difflib.get_close_matches(which, names, n=1)
+        hint = f"Did you mean '{near[0]}'? " if near else ""
+        raise NotFoundError(
+            f"looking for query '{which}'",
+            found="there is no such query in this Redis, database and key prefix",
+            advice=f"{hint}Queries: {some_of(names) or 'none'}.",
+        )
+    newest = max(found, key=lambda info: (info.seen_ms, info.created_ms))
+    return Query(client, newest, tenant=tenant)
 
 
 def _is_of_now(wanted: VersionRequest) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from redis_state.errors import ConfigError
 from redis_state.ids import is_uid
+from redis_state.protocol.kept import is_keep_name
 from redis_state.protocol.registry import OperatorInfo
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
         """Arguments that choose a version, besides `version`; docs/reading.md defines them.
 
         Attributes:
-            at: ``"confirmed"``, ``"latest"``, or the number of a batch.
+            at: ``"confirmed"``, ``"latest"``, the number of a batch, or the name of a kept version.
             uids: Spark's unique ids of `version`, one for each partition in their order.
             max_age: Seconds.
         """
@@ -61,10 +62,11 @@ class VersionRequest:
                 "Give 0 or more: it is the number of the batch plus one.",
             )
         of_batch = _is_number(self.at)
-        if not of_batch and self.at not in (CONFIRMED, LATEST):
+        if not of_batch and self.at not in (CONFIRMED, LATEST) and self.kept is None:
             raise _unclear(
                 "'at' is neither a version's name nor the number of a batch",
-                "Give at='confirmed', at='latest', or a batch id such as at=41.",
+                "Give at='confirmed', at='latest', a batch id such as at=41, or the name of a kept "
+                "version.",
             )
         if self.version is not None and self.at != CONFIRMED:
             raise _unclear("both 'at' and 'version' were given", "Give one of them.")
@@ -77,7 +79,7 @@ class VersionRequest:
             )
         if self.max_age is None:
             return
-        if self.version is not None or not isinstance(self.at, str):
+        if self.version is not None or of_batch or self.kept is not None:
             raise _unclear(
                 "'max_age' was given for a version that does not change", "Omit one of them."
             )
@@ -92,6 +94,13 @@ class VersionRequest:
     def newest(self) -> bool:
         """True if the newest confirmed version is requested."""
         return self.version is None and self.at == CONFIRMED
+
+    @property
+    def kept(self) -> str | None:
+        """The name of the requested kept version; ``None`` if another version is requested."""
+        if not isinstance(self.at, str) or self.at in (CONFIRMED, LATEST):
+            return None
+        return self.at if is_keep_name(self.at) else None
 
     def named(self, info: OperatorInfo) -> int | None:
         """Returns the number of the version; ``None`` if it has to be looked for.

@@ -16,13 +16,13 @@ from redis_state.backend.client import Client
 from redis_state.backend.replies import OTHER_TYPE, OtherType, time_ms
 from redis_state.backend.script import Command
 from redis_state.errors import FormatError
+from redis_state.format.entry import FORMATS
 from redis_state.ids import EMPTY_UID, NUMBER_MAX, PartitionId, StoreId
 from redis_state.protocol.instances import KEYS_AT_ONCE, decode_instance
 from redis_state.protocol.newest_batch import NewestBatch
 from redis_state.protocol.opening import beyond
 from redis_state.protocol.quota import parse_sizes
 from redis_state.protocol.registry import (
-    FORMAT,
     PYTHON_OPERATOR,
     OperatorInfo,
     QueryInfo,
@@ -265,7 +265,7 @@ def _partition(
 
 def _of_manifest(empty: PartitionStatus, raw: Mapping[bytes, bytes]) -> PartitionStatus:
     format_ = raw.get(b"f", b"")
-    if format_ != FORMAT.encode():
+    if format_ not in FORMATS:
         purged = format_.startswith(b"purged")
         return replace(
             empty,

@@ -9,6 +9,7 @@ from typing import Any, Protocol, get_args
 from redis_state.errors import ConfigError
 from redis_state.ids import DEFAULT_STORE, text_number
 from redis_state.live import Reader
+from redis_state.protocol.kept import is_keep_name
 from redis_state.reader import OperatorState
 from redis_state.reader.family import DEFAULT_FAMILY
 from redis_state.reader.version_request import CONFIRMED, LATEST
@@ -155,13 +156,16 @@ def at_of(text: str) -> str | int:
     if text in (CONFIRMED, LATEST):
         return text
     batch = text_number(text)
-    if batch is None:
+    if batch is not None:
+        return batch
+    if not is_keep_name(text):
         raise ConfigError(
             "choosing the version to read",
             found="--at is neither a number nor the name of a version",
-            advice=f"Give the id of a batch, such as --at 41, or {CONFIRMED}, or {LATEST}.",
+            advice=f"Give the id of a batch, such as --at 41, or {CONFIRMED}, or {LATEST}, or the "
+            "name of a kept version.",
         )
-    return batch
+    return text
 
 
 def add_at(parser: Adds) -> None:
@@ -170,8 +174,8 @@ def add_at(parser: Adds) -> None:
         "--at",
         default=CONFIRMED,
         metavar="BATCH",
-        help=f"the state after this batch; or '{CONFIRMED}', the newest version that the query has "
-        f"confirmed; or '{LATEST}', the newest one that every partition has published (default: "
+        help="the state after this batch; or the name of a kept version; or "
+        f"'{CONFIRMED}', the newest version that the query has confirmed; or '{LATEST}', the newest one that every partition has published (default: "
         f"{CONFIRMED})",
     )
 

@@ -15,11 +15,10 @@ from redis_state.backend.client import Client
 from redis_state.backend.replies import unserved
 from redis_state.backend.script import Command
 from redis_state.errors import FormatError, UnavailableError
-from redis_state.format.entry import Segment, parse_segment
+from redis_state.format.entry import FORMATS, Segment, parse_segment
 from redis_state.format.segment import SegmentContent, read_segment
 from redis_state.ids import EMPTY, EMPTY_UID, NUMBER_MAX, PartitionId, Pin, is_uid, text_number
 from redis_state.protocol.opening import beyond
-from redis_state.protocol.registry import FORMAT
 from redis_state.protocol.segments import CHUNK_BYTES_MAX, fetch, fetch_each
 from redis_state.protocol.version_rows import read_whole
 
@@ -249,7 +248,7 @@ def _head(id_: PartitionId, fields: Mapping[str, bytes]) -> PartitionHead:
     format_number = fields.get("f")
     if format_number is None:
         return PartitionHead(id_, "", EMPTY, 0, written=False)
-    if _text(format_number) != FORMAT:
+    if format_number not in FORMATS:
         answer = ["FORMAT", _text(format_number)]
         raise unserved(_WHAT, answer, where=str(id_), version=None)
     opened, floor = (text_number(_text(fields.get(name, b"0"))) for name in ("o", "w"))

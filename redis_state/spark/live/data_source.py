@@ -14,6 +14,7 @@ from redis_state.backend.client import Client
 from redis_state.config import PASSWORD_VARIABLE
 from redis_state.errors import ConfigError, UsageError
 from redis_state.ids import DEFAULT_STORE
+from redis_state.protocol.kept import is_keep_name
 from redis_state.reader.family import DEFAULT_FAMILY
 from redis_state.reader.feed.change_table import change_schema
 from redis_state.reader.pinned import Pinned
@@ -90,7 +91,7 @@ def state_of(options: Mapping[str, str]) -> LiveState:
         _number(_OPERATOR, own.get(_OPERATOR, "0")),
         own.get(_STORE, DEFAULT_STORE),
         own.get(_FAMILY, DEFAULT_FAMILY),
-        at if at in (CONFIRMED, LATEST) else _number(_AT, at),
+        at if at in (CONFIRMED, LATEST) or is_keep_name(at) else _number(_AT, at),
         decoding_of(
             cast("Texts", own.get(_TEXT, "strict")), cast("Variants", own.get(_VARIANT, "json"))
         ),
@@ -266,7 +267,7 @@ def _number(name: str, text: str) -> int:
         raise ConfigError(
             f"option '{name}'",
             found="it is not a whole number"
-            + (f", '{CONFIRMED}' or '{LATEST}'" if name == _AT else ""),
+            + (f", '{CONFIRMED}', '{LATEST}' or a name" if name == _AT else ""),
             advice="Give the number of Spark's operator, such as 0."
             if name == _OPERATOR
             else "Give a batch id, such as 41, or omit it.",

@@ -123,7 +123,9 @@ class LiveState:
         gen, versions, digest = words
         query = self._query(client, gen)
         query.operators()
-        if len(numbers) == 1:
+        if VersionRequest(at=self.at).kept is not None:
+            info, opened = query.open(self.operator, self.store, None, at=self.at)
+        elif len(numbers) == 1:
             info, opened = query.open(self.operator, self.store, numbers[0])
         else:
             opened = []
