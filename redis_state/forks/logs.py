@@ -222,6 +222,7 @@ def _numbers(folder: Folder) -> list[int]:
 
 
 def without_gen(checkpoint: Folder, name: str, raw: bytes) -> bytes:
+    """Returns a plan without the id of a checkpoint that a change of partitions has written."""
     metadata = _metadata(checkpoint, name, raw)
     conf = metadata.get("conf")
     if not isinstance(conf, dict) or _GEN_CONF not in conf:

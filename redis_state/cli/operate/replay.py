@@ -164,14 +164,16 @@ def _text(found: dict[str, Any]) -> str:
         f"batch {found['batch']}: {found['input_rows']:,} rows read, "
         f"{found['output_rows']:,} rows written"
     ]
-    for one in found["state"]:
-        lines.append(
-            f"operator {one['operator']} store {one['store']} family {one['family']}: "
-            f"{one['changed_in_production']:,} keys changed in production, "
-            f"{one['changed_in_replay']:,} in the replay; {one['different']:,} differ"
-        )
-    for one in found["keys"]:
-        lines.append(f"  {one['key']}: production {one['production']}, replay {one['replay']}")
+    lines += [
+        f"operator {one['operator']} store {one['store']} family {one['family']}: "
+        f"{one['changed_in_production']:,} keys changed in production, "
+        f"{one['changed_in_replay']:,} in the replay; {one['different']:,} differ"
+        for one in found["state"]
+    ]
+    lines += [
+        f"  {one['key']}: production {one['production']}, replay {one['replay']}"
+        for one in found["keys"]
+    ]
     if (output := found["output"]) is not None:
         lines.append(
             f"output: {output['only_in_production']:,} rows only in production, "
