@@ -20,6 +20,7 @@ class Kind(str, Enum):
     CONFIG = "CONFIG"
     NOT_FOUND = "NOT_FOUND"
     FENCED = "FENCED"
+    PINNED = "PINNED"
     UNAVAILABLE = "UNAVAILABLE"
     FULL = "FULL"
     PERMISSION = "PERMISSION"
@@ -119,9 +120,9 @@ class NotFoundError(RedisStateError):
 
 
 class ConflictError(RedisStateError):
-    """Another run holds the partition: this writer must stop."""
+    """Another run holds the partition, or others need the state that was to be removed."""
 
-    kinds = (Kind.FENCED,)
+    kinds = (Kind.FENCED, Kind.PINNED)
     default_advice = "Stop this run: a newer one holds the partition. Nothing was changed."
 
 

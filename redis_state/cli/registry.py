@@ -29,6 +29,7 @@ from redis_state.cli.operate import (
     keep,
     maintain,
     purge,
+    replay,
     restore,
     rewind,
 )
@@ -65,7 +66,7 @@ GROUPS = (
     CommandGroup(
         "operate",
         "watch, maintain and repair",
-        (acl, exporter, dashboard, maintain, doctor, keep, rewind, restore, purge),
+        (acl, exporter, dashboard, maintain, doctor, keep, rewind, restore, replay, purge),
     ),
     CommandGroup(
         "move",

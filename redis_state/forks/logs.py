@@ -67,7 +67,7 @@ class BatchLogs:
     def _content(self, name: str, target: Folder) -> bytes:
         raw = _needed(self.checkpoint, name)
         if name.startswith(f"{OFFSETS}/"):
-            return _without_gen(self.checkpoint, name, raw)
+            return without_gen(self.checkpoint, name, raw)
         if f"/{_METADATA}/" in name and _SCHEMA_PATHS.encode() in raw:
             return _with_paths(self.checkpoint, name, raw, target)
         return raw
@@ -83,7 +83,7 @@ def read_logs(checkpoint: Folder, batch: int) -> BatchLogs:
     """
     entry = _needed(checkpoint, f"{OFFSETS}/{batch}")
     attempts = _attempts(checkpoint, f"{COMMITS}/{batch}")
-    files = [*_source_files(checkpoint, _offsets(checkpoint, f"{OFFSETS}/{batch}", entry))]
+    files = [*source_files(checkpoint, offsets_of(checkpoint, f"{OFFSETS}/{batch}", entry))]
     folders: list[str] = []
     for operator in _numbers(checkpoint / STATE):
         files += _operator_files(checkpoint, operator, batch)
@@ -129,7 +129,7 @@ def _metadata(checkpoint: Folder, name: str, raw: bytes) -> dict[str, Any]:
     return found
 
 
-def _offsets(checkpoint: Folder, name: str, raw: bytes) -> dict[str, str]:
+def offsets_of(checkpoint: Folder, name: str, raw: bytes) -> dict[str, str]:
     """Returns the offset of each source, as text, by the name of its folder."""
     _metadata(checkpoint, name, raw)
     version, _, *lines = raw.decode().splitlines()
@@ -140,12 +140,12 @@ def _offsets(checkpoint: Folder, name: str, raw: bytes) -> dict[str, str]:
     return {source: offset for source, _, offset in pairs}
 
 
-def _source_files(checkpoint: Folder, offsets: Mapping[str, str]) -> Iterator[str]:
+def source_files(checkpoint: Folder, offsets: Mapping[str, str]) -> Iterator[str]:
     """Yields the logs of the sources, of a source of files only up to its offset."""
     sources = checkpoint / _SOURCES
     for source in sorted(item.name for item in sources.items() or () if item.is_folder):
         names = [item.name for item in (sources / source).items() or () if not item.is_folder]
-        last = _last_entry(offsets.get(source, _VOID))
+        last = last_file_entry(offsets.get(source, _VOID))
         if last is not None:
             names = _entries_up_to(names, last, where=str(sources / source))
         for name in sorted(names):
@@ -153,7 +153,7 @@ def _source_files(checkpoint: Folder, offsets: Mapping[str, str]) -> Iterator[st
                 yield f"{_SOURCES}/{source}/{name}"
 
 
-def _last_entry(offset: str) -> int | None:
+def last_file_entry(offset: str) -> int | None:
     """Returns the newest entry that a file source's offset means; ``None`` for other sources."""
     try:
         found = json.loads(offset)
@@ -221,7 +221,8 @@ def _numbers(folder: Folder) -> list[int]:
     return sorted(int(item.name) for item in folder.items() or () if item.name.isdecimal())
 
 
-def _without_gen(checkpoint: Folder, name: str, raw: bytes) -> bytes:
+def without_gen(checkpoint: Folder, name: str, raw: bytes) -> bytes:
+    """Returns a plan without the id of a checkpoint that a change of partitions has written."""
     metadata = _metadata(checkpoint, name, raw)
     conf = metadata.get("conf")
     if not isinstance(conf, dict) or _GEN_CONF not in conf:

@@ -11,6 +11,7 @@ from redis_state.format.signature import is_signed
 from redis_state.ids import PartitionId
 from redis_state.maintain.claims import claim, release
 from redis_state.maintain.compaction import add_snapshot, deltas_of, is_due
+from redis_state.maintain.pinned import look_after_pins
 from redis_state.maintain.report import MaintenanceReport, Policy
 from redis_state.maintain.verification import verify
 from redis_state.protocol import PartitionClient, find_run
@@ -73,6 +74,10 @@ def _maintain(
     partition = PartitionClient(
         client, id_, versions_to_retain=1, keep_ms=max(0, left_ms), where=where
     )
+    if head[0] != b"1":
+        with report.noting(where):
+            (manifest,) = client.call(what, [("HGETALL", meta)])
+            look_after_pins(client, id_, manifest)
     for step in (_compact, _retain):
         with report.noting(where):
             step(partition, instance, policy, report)

@@ -17,6 +17,7 @@ from redis_state.backend.scan import scan
 from redis_state.errors import ConfigError, FormatError
 from redis_state.format.entry import segments_in
 from redis_state.ids import PartitionId, is_gen
+from redis_state.maintain.pinned import let_parents_go, refuse_if_pinned
 from redis_state.progress import Progress, silent
 from redis_state.protocol.registry import counted_partitions, is_entry_of, parse_operators
 
@@ -53,24 +54,29 @@ def purge(
     *,
     tenant: str = "",
     dry_run: bool = False,
+    force: bool = False,
     progress: Progress = silent,
 ) -> Purged:
-    """Removes every key of a checkpoint.
+    """Removes every key of a checkpoint. The parent of a fork lets its segments go.
 
     Args:
         gen: The checkpoint id.
         tenant: See `StoreId`.
         dry_run: Only counts.
+        force: Also removes what forks and kept versions need.
 
     Raises:
         ConfigError: `gen` is not a checkpoint id.
+        ConflictError: A fork or a kept version needs the state.
         RedisStateError: Redis does not answer, or refuses a command.
     """
     check_gen(gen)
     found = Purged()
+    partitions = registered_partitions(client, gen, tenant)
+    if not (dry_run or force):
+        refuse_if_pinned(client, gen, partitions, tenant=tenant, attempted=_WHAT)
     if not dry_run:
         _forget_name(client, gen, tenant)
-    partitions = registered_partitions(client, gen, tenant)
     for start in range(0, len(partitions), PARTITIONS_AT_ONCE):
         chunk = partitions[start : start + PARTITIONS_AT_ONCE]
         _purge_partitions(client, chunk, found, dry_run=dry_run)
@@ -133,6 +139,8 @@ def _purge_partitions(
     for id_ in ids:
         commands += [("HGETALL", keys.meta(id_)), ("EXISTS", keys.instance(id_))]
     replies = client.call(_WHAT, commands)
+    if not dry_run:
+        let_parents_go(client, ids, replies[::2])
     for id_, meta, live in zip(ids, replies[::2], replies[1::2], strict=True):
         # The scan finds the segments of unreadable entries.
         named = (one.ident for one in segments_in(meta) if one.entry.blocks and not one.gen)

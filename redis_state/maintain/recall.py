@@ -16,6 +16,7 @@ from redis_state.backend.replies import time_ms
 from redis_state.backend.script import script
 from redis_state.errors import FormatError, FullError, NotFoundError
 from redis_state.ids import NUMBER_MAX
+from redis_state.maintain.pinned import pinned_error, refuse_if_pinned
 from redis_state.maintain.purge import (
     PARTITIONS_AT_ONCE,
     Purged,
@@ -73,6 +74,7 @@ def expire(
     *,
     tenant: str = "",
     kept_ms: int = KEPT_MS,
+    force: bool = False,
     progress: Progress = silent,
 ) -> Purged:
     """Makes every key of a checkpoint expire, and stops serving and listing the checkpoint at once.
@@ -81,16 +83,21 @@ def expire(
         gen: The checkpoint id.
         tenant: See `StoreId`.
         kept_ms: Time for which the checkpoint can be recalled.
+        force: Also purges what forks and kept versions need.
 
     Raises:
         ConfigError: `gen` is not a checkpoint id.
+        ConflictError: A fork or a kept version needs the state.
         FullError: There is no memory for the note; nothing was changed.
         RedisStateError: Redis does not answer, or refuses a command.
     """
     check_gen(gen)
     found = Purged()
     query = keys.query(gen, tenant=tenant)
-    metas = [keys.meta(id_) for id_ in registered_partitions(client, gen, tenant)]
+    ids = registered_partitions(client, gen, tenant)
+    if not force:
+        refuse_if_pinned(client, gen, ids, tenant=tenant, attempted=_PURGING)
+    metas = [keys.meta(id_) for id_ in ids]
     # The query comes first here, and last in a recall: while the query expires, so does the rest.
     try:
         _expire_query(client, gen, tenant, kept_ms, found)
@@ -106,12 +113,12 @@ def expire(
         ) from error
     done: set[str] = set()
     for chunk in _chunks(metas):
-        _expire_partitions(client, gen, chunk, kept_ms, found)
+        _expire_partitions(client, gen, chunk, kept_ms, found, force=force)
         done.update(chunk)
         progress("partitions", len(done), len(metas))
     for names in scan_checkpoint(client, gen, tenant, progress):
         more = [name for name in names if name.endswith(":m") and name not in done]
-        _expire_partitions(client, gen, more, kept_ms, found)
+        _expire_partitions(client, gen, more, kept_ms, found, force=force)
         done.update(more)
         # Totals expire by themselves.
         named = {query, keys.totals(gen, tenant=tenant)}
@@ -237,13 +244,23 @@ def _record(client: Client, gen: str, tenant: str) -> _PurgeRecord | None:
 
 
 def _expire_partitions(
-    client: Client, gen: str, metas: Sequence[str], kept_ms: int, found: Purged
+    client: Client,
+    gen: str,
+    metas: Sequence[str],
+    kept_ms: int,
+    found: Purged,
+    *,
+    force: bool,
 ) -> None:
     if not metas:
         return
-    calls = [(meta, (str(kept_ms), gen)) for meta in metas]
+    calls = [(meta, (str(kept_ms), gen, "1" if force else "")) for meta in metas]
     replies = client.call(_PURGING, script("purge").many(calls))
     for meta, reply in zip(metas, replies, strict=True):
+        if reply[0] == b"PINNED":
+            # Since the look at all partitions; purge and recall can both be done again.
+            told = [one.decode("ascii", "replace") for one in reply[1:]]
+            raise pinned_error(_PURGING, told, gen)
         if reply[0] == b"OK":
             found.partitions += 1
             found.segments += int(reply[1])

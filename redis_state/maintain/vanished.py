@@ -16,7 +16,7 @@ from typing import Any
 from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.replies import OTHER_TYPE
-from redis_state.errors import ConfigError, FormatError
+from redis_state.errors import ConfigError, ConflictError, FormatError
 from redis_state.maintain.activity import Activity, look
 from redis_state.maintain.recall import KEPT_MS, expire
 from redis_state.maintain.report import MaintenanceReport
@@ -108,7 +108,11 @@ def purge_vanished(
         elif not one.noted_ms:
             _note(client, one, tenant)
         elif dead and now_ms - one.noted_ms >= LOOKS_APART_MS:
-            found = expire(client, one.info.gen, tenant=tenant, progress=progress)
+            try:
+                found = expire(client, one.info.gen, tenant=tenant, progress=progress)
+            except ConflictError as error:
+                _LOG.info("%s: not purged: %s", one.called, error.found)
+                continue
             report.purged += 1
             _LOG.warning(
                 "%s: purged: %s, as %d minutes ago. Its %d keys expire in %d hours; until then "

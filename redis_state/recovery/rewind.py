@@ -65,6 +65,15 @@ def committed_batches(checkpoint: Folder) -> set[int]:
     return {number for number, name in _entries(checkpoint, "commits") if name.isdecimal()}
 
 
+def planned_batches(checkpoint: Folder) -> set[int]:
+    """Returns the batches of the offset log.
+
+    Raises:
+        ConfigError: The folder is not a checkpoint, or cannot be read.
+    """
+    return {number for number, name in _entries(checkpoint, "offsets") if name.isdecimal()}
+
+
 def startable_batches(checkpoint: Folder) -> set[int]:
     """Returns the committed batches after which Spark can continue.
 
@@ -74,7 +83,7 @@ def startable_batches(checkpoint: Folder) -> set[int]:
     Raises:
         ConfigError: The folder is not a checkpoint, or cannot be read.
     """
-    planned = {number for number, name in _entries(checkpoint, "offsets") if name.isdecimal()}
+    planned = planned_batches(checkpoint)
     return {one for one in committed_batches(checkpoint) if one == 0 or one - 1 in planned}
 
 

@@ -1,4 +1,6 @@
-"""Tests of stateful processors, without Spark (docs/stateful-python.md).
+"""Tests of stateful processors without Spark, and of queries by a batch of production.
+
+`ProcessorTest` is in docs/stateful-python.md, `replay` in docs/replay.md.
 
 For pytest there is a fixture, which a ``conftest.py`` imports by name::
 
@@ -7,9 +9,21 @@ For pytest there is a fixture, which a ``conftest.py`` imports by name::
 
 from importlib.util import find_spec
 
+from redis_state.spark.replay.output import OutputDiff
+from redis_state.spark.replay.replay import Replay, Replayed, replay
+from redis_state.spark.replay.state import ReplayedKey, StateDiff, StoreChanges
 from redis_state.testing.processor_test import ProcessorTest
 
 if find_spec("pytest") is not None:
     from redis_state.testing.fixtures import redis_url as redis_url
 
-__all__ = ["ProcessorTest"]
+__all__ = [
+    "OutputDiff",
+    "ProcessorTest",
+    "Replay",
+    "Replayed",
+    "ReplayedKey",
+    "StateDiff",
+    "StoreChanges",
+    "replay",
+]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -10,10 +11,13 @@ import redis
 from redis_state import config, keys
 from redis_state.backend.client import Client
 from redis_state.backend.script import script
-from redis_state.errors import StateError, UsageError
+from redis_state.errors import ConflictError, Kind, StateError, UsageError
 from redis_state.format.entry import parse_entry
 from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.maintain.compaction import add_snapshot
+from redis_state.maintain.pinned import GONE_MS, GRACE_MS, look_after_pins
+from redis_state.maintain.purge import purge
+from redis_state.maintain.recall import expire, recall
 from redis_state.protocol import register_run
 from redis_state.protocol.partition import PartitionClient
 from redis_state.protocol.pins import (
@@ -82,6 +86,10 @@ def parent(redis_server: RedisServer) -> Iterator[Parent]:
     made.close()
 
 
+def maintain_partition(parent: Parent) -> None:
+    look_after_pins(parent.client, parent.id, parent.raw.hgetall(keys.meta(parent.id)))
+
+
 def rows(parent: Parent, gen: str, version: int) -> dict[str, int]:
     opened = PartitionClient(parent.client, parent.id.of_gen(gen), versions_to_retain=2).open(
         "", version
@@ -134,6 +142,114 @@ def test_pin_sent_again_holds_the_same_segments(parent: Parent) -> None:
     parent.raw.hdel(keys.meta(parent.id), f"z:{first.segments[0].ident}")
     with pytest.raises(StateError):
         pin_all(parent.client, [parent.id], "keep.a", 5, kind="keep")
+
+
+def test_refused_purge_changes_nothing(parent: Parent) -> None:
+    parent.commit(2)
+    gen = parent.id.store.gen
+    pin_all(parent.client, [parent.id], "keep.before", 2, kind="keep")
+    pinned = pin_all(parent.client, [parent.id], FORKED, 2, kind=FORK)
+    fork_partitions(parent.client, FORKED, pinned, ttl_ms=DAY_MS)
+    parent.raw.hset(keys.query(FORKED), "name", "orders-fork")
+    before = {name: parent.raw.dump(name) for name in parent.raw.keys("*")}
+    for how in (purge, expire):
+        with pytest.raises(ConflictError) as told:
+            how(parent.client, gen)
+        assert told.value.kind is Kind.PINNED
+        assert "kept version 'before'" in str(told.value)
+        assert f"fork 'orders-fork' (gen {FORKED})" in str(told.value)
+    assert {name: parent.raw.dump(name) for name in parent.raw.keys("*")} == before
+    expire(parent.client, gen, force=True)
+    assert 0 < parent.raw.pttl(keys.meta(parent.id)) <= DAY_MS
+    recall(parent.client, gen)
+    assert rows(parent, FORKED, 2)
+    meta = keys.meta(parent.id)
+    purge(parent.client, gen, force=True)
+    assert not parent.raw.exists(meta)
+
+
+def test_fork_that_is_removed_lets_its_parent_go(parent: Parent) -> None:
+    parent.commit(3)
+    pinned = pin_all(parent.client, [parent.id], FORKED, 3, kind=FORK)
+    fork_partitions(parent.client, FORKED, pinned, ttl_ms=DAY_MS)
+    store = parent.id.store
+    operator = f"op:{store.operator}:{store.store}"
+    described = parent.raw.hget(keys.query(store.gen), operator)
+    parent.raw.hset(keys.query(FORKED), mapping={"f": "1", operator: described})
+    parent.raw.hset(keys.query(store.gen), f"fork:{FORKED}", "{}")
+    segments = sorted(parent.raw.keys("{rs:" + store.gen + "*:d:*"))
+    purge(parent.client, FORKED)
+    left = sorted(parent.raw.keys("{rs:" + store.gen + "*:d:*"))
+    assert left == segments, "a foreign key was removed"
+    assert parent.manifest()["f"] == "1"
+    assert not parent.raw.hexists(keys.query(store.gen), f"fork:{FORKED}")
+
+
+def test_maintenance_ends_pins_whose_time_is_over(parent: Parent) -> None:
+    parent.commit(2)
+    pin_all(parent.client, [parent.id], "keep.short", 2, kind="keep", ttl_ms=3_600_000)
+    pin_all(parent.client, [parent.id], "keep.long", 2, kind="keep")
+    assert look_after_pins(parent.client, parent.id, parent.raw.hgetall(keys.meta(parent.id))) == 0
+    words = parent.manifest()["x:keep.short"].split(" ")
+    seen = {name.encode(): value.encode() for name, value in parent.manifest().items()}
+    words[2] = "1"
+    seen[b"x:keep.short"] = " ".join(words).encode()
+    # It was renewed since the manifest was read.
+    assert look_after_pins(parent.client, parent.id, seen) == 0
+    parent.raw.hset(keys.meta(parent.id), "x:keep.short", " ".join(words))
+    maintain_partition(parent)
+    assert {name for name in parent.manifest() if name.startswith("x:")} == {"x:keep.long"}
+
+
+def test_maintenance_ends_the_pins_of_a_fork_that_is_gone(parent: Parent) -> None:
+    parent.commit(2)
+    pin_all(parent.client, [parent.id], FORKED, 2, kind=FORK)
+    note = f"{parent.id.store.gen}:{FORKED}"
+    parent.raw.hset(keys.query(FORKED), "f", "1")
+    maintain_partition(parent)
+    assert not parent.raw.hexists(keys.looks(), note)
+    parent.raw.delete(keys.query(FORKED))
+    for _ in range(2):
+        maintain_partition(parent)
+        assert f"x:{FORKED}" in parent.manifest()
+    since = json.loads(parent.raw.hget(keys.looks(), note))["at"]
+    parent.raw.hset(keys.looks(), note, json.dumps({"at": since - GONE_MS}))
+    # It is there again at this look, so the wait begins anew.
+    parent.raw.hset(keys.query(FORKED), "f", "1")
+    maintain_partition(parent)
+    assert f"x:{FORKED}" in parent.manifest()
+    parent.raw.delete(keys.query(FORKED))
+    maintain_partition(parent)
+    assert f"x:{FORKED}" in parent.manifest()
+    parent.raw.hset(keys.looks(), note, json.dumps({"at": since - GONE_MS}))
+    maintain_partition(parent)
+    assert f"x:{FORKED}" not in parent.manifest()
+
+
+def test_fork_lets_its_parent_go_a_day_after_its_last_foreign_segment(parent: Parent) -> None:
+    parent.commit(3)
+    pinned = pin_all(parent.client, [parent.id], FORKED, 3, kind=FORK)
+    fork_partitions(parent.client, FORKED, pinned, ttl_ms=DAY_MS)
+    fork = parent.id.of_gen(FORKED)
+    parent.raw.persist(keys.meta(fork))
+    # Keeps nothing below the version that it began with.
+    parent.raw.hset(keys.meta(fork), "n", "0")
+
+    def look() -> int:
+        return look_after_pins(parent.client, fork, parent.raw.hgetall(keys.meta(fork)))
+
+    assert look() == 0
+    client = PartitionClient(parent.client, fork, versions_to_retain=2)
+    add_snapshot(client, client.open("", None))
+    client.retain()
+    assert look() == 0
+    assert f"x:{FORKED}" in parent.manifest(), "a fail-over may bring a foreign segment back"
+    since = int(parent.raw.hget(keys.meta(fork), "gt"))
+    parent.raw.hset(keys.meta(fork), "gt", str(since - GRACE_MS))
+    assert look() == 1
+    assert f"x:{FORKED}" not in parent.manifest()
+    assert parent.raw.hget(keys.meta(fork), "f") == b"1"
+    assert not parent.raw.hexists(keys.meta(fork), "g")
 
 
 def test_purge_names_who_pins(parent: Parent) -> None:

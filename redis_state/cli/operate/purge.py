@@ -52,7 +52,9 @@ def add_to(subparsers: Subparsers) -> None:
     how.add_argument("--recall", action="store_true", help="bring a purged checkpoint back")
     parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
     parser.add_argument(
-        "--force", action="store_true", help="proceed even if the query seems to run"
+        "--force",
+        action="store_true",
+        help="proceed even if the query seems to run, or forks and kept versions need its state",
     )
     add_arguments(parser)
     parser.set_defaults(run=run)
@@ -82,7 +84,8 @@ def run(arguments: argparse.Namespace) -> int:
             _ask()
         refuse_if_used(client, gen, tenant=tenant, attempted=_WHAT, force=arguments.force)
         how = purge if arguments.now else expire
-        found = _shown(lambda line: how(client, gen, tenant=tenant, progress=line))
+        force = arguments.force
+        found = _shown(lambda line: how(client, gen, tenant=tenant, force=force, progress=line))
     _check_found(gen, found)
     _tell(gen, found, "removed")
     if not arguments.now:

@@ -1,0 +1,195 @@
+"""Owners that pin segments of a checkpoint, and forks that their parents need not serve any more.
+
+docs/format.md, section 14. A purge refuses a checkpoint that others pin. Maintenance ends pins
+whose time is over or whose fork is gone, and lets the parent of a fork go.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from redis_state import keys
+from redis_state.backend.client import Client
+from redis_state.backend.replies import time_ms
+from redis_state.backend.script import script
+from redis_state.errors import ConflictError, Kind, RedisStateError
+from redis_state.ids import PartitionId
+from redis_state.protocol.pins import FORK, KEEP_OWNER, unpin_all
+from redis_state.protocol.refusal import refusal
+from redis_state.protocol.runs import PURGED_FIELD
+
+GRACE_MS = 24 * 3_600_000
+"""Time between the last foreign segment of a fork and the end of its parent's pins."""
+
+GONE_MS = 25 * 3_600_000
+"""Time between two observations that the fork of a pin is gone."""
+
+_WHAT = "looking for pins"
+_PIN = re.compile(rb"(\d+) (\S+) (\d+) (\S+)(?: .*)?")
+_LOG = logging.getLogger("redis_state.maintain")
+
+
+@dataclass(frozen=True, slots=True)
+class PinOwner:
+    """Owner of pins in the partitions of a checkpoint.
+
+    Attributes:
+        owner: Checkpoint id of a fork, or `KEEP_OWNER` and the name of a kept version.
+        kind: `fork` or `keep`.
+        expires_ms: 0 for never.
+    """
+
+    owner: str
+    kind: str
+    version: int
+    expires_ms: int
+
+
+def owners_in(manifest: Mapping[bytes, bytes]) -> list[PinOwner]:
+    """Returns the owners of all pins in a manifest; a damaged pin is skipped."""
+    found = []
+    for name, value in manifest.items():
+        pin = _PIN.fullmatch(value) if name[:2] == b"x:" else None
+        if pin is not None:
+            owner, kind = name[2:].decode("ascii", "replace"), pin[4].decode("ascii", "replace")
+            found.append(PinOwner(owner, kind, int(pin[1]), int(pin[3])))
+    return found
+
+
+def refuse_if_pinned(
+    client: Client, gen: str, ids: Sequence[PartitionId], *, tenant: str, attempted: str
+) -> None:
+    """Raises if a fork or a kept version needs the state of a checkpoint.
+
+    Raises:
+        ConflictError: The error names each fork and each kept version.
+    """
+    (time,) = client.call(_WHAT, [("TIME",)])
+    now_ms = time_ms(time)
+    manifests = client.call(_WHAT, [("HGETALL", keys.meta(id_)) for id_ in ids]) if ids else []
+    owners = {
+        one.owner: one
+        for manifest in manifests
+        for one in owners_in(manifest)
+        if one.expires_ms == 0 or one.expires_ms > now_ms
+    }
+    if owners:
+        told = [_told(client, one, tenant) for _, one in sorted(owners.items())]
+        raise pinned_error(attempted, told, gen)
+
+
+def pinned_error(attempted: str, told: Sequence[str], gen: str) -> ConflictError:
+    """Returns the error for a checkpoint that others need."""
+    return ConflictError(
+        attempted,
+        found=f"others read its state: {'; '.join(told)}",
+        advice=(
+            "Nothing was changed. Drop kept versions with `redis-state keep`, and purge the forks "
+            f"first. To remove it all the same, so that its forks lose their state: `redis-state "
+            f"purge --gen {gen} --force`."
+        ),
+        kind=Kind.PINNED,
+    )
+
+
+def _told(client: Client, one: PinOwner, tenant: str) -> str:
+    if one.owner.startswith(KEEP_OWNER):
+        return f"kept version {one.owner.removeprefix(KEEP_OWNER)!r}"
+    name, purged = client.call(
+        _WHAT, [("HMGET", keys.query(one.owner, tenant=tenant), "name", PURGED_FIELD)]
+    )[0]
+    title = f" {name.decode('utf-8', 'replace')!r}" if name else ""
+    return f"fork{title} (gen {one.owner}{', purged and still to be recalled' if purged else ''})"
+
+
+def let_parents_go(client: Client, ids: Sequence[PartitionId], manifests: Sequence[object]) -> None:
+    """Ends the pins that a parent holds for partitions that are removed for good.
+
+    Args:
+        manifests: All fields of `P:m` of each partition.
+    """
+    parents: dict[str, list[PartitionId]] = {}
+    gens: set[str] = set()
+    tenant = ""
+    for id_, manifest in zip(ids, manifests, strict=True):
+        raw = manifest.get(b"g") if isinstance(manifest, Mapping) else None
+        if raw is not None:
+            parent = raw.decode("ascii", "replace").split(" ")[0]
+            parents.setdefault(parent, []).append(id_.of_gen(parent))
+            gens.add(id_.store.gen)
+            tenant = id_.store.tenant
+    for parent, partitions in parents.items():
+        for gen in gens:
+            try:
+                unpin_all(client, partitions, gen)
+                fields = [("HDEL", keys.query(parent, tenant=tenant), f"{FORK}:{gen}")]
+                client.call(_WHAT, fields)
+            except RedisStateError as error:
+                # The maintenance of the parent ends these pins later.
+                _LOG.warning("%s: its pins for %s are still there: %s", parent, gen, error)
+
+
+def look_after_pins(client: Client, id_: PartitionId, manifest: Mapping[bytes, bytes]) -> int:
+    """Ends pins whose time is over and those of forks that are gone; lets a fork's parent go.
+
+    Args:
+        manifest: All fields of `P:m`.
+
+    Returns:
+        Number of pins that were ended.
+    """
+    owners = owners_in(manifest)
+    if not owners and b"g" not in manifest:
+        return 0
+    (time,) = client.call(_WHAT, [("TIME",)])
+    now_ms = time_ms(time)
+    ended = 0
+    for one in owners:
+        is_over = 0 < one.expires_ms <= now_ms
+        if is_over or (one.kind == FORK and _is_gone(client, id_, one, now_ms)):
+            ended += unpin_all(client, [id_], one.owner, expires=str(one.expires_ms))
+            why = "its time is over" if is_over else "the fork is gone"
+            _LOG.info("%s: the pin of %s was ended: %s", id_, one.owner, why)
+    if b"g" in manifest:
+        ended += _detach(client, id_)
+    return ended
+
+
+def _is_gone(client: Client, id_: PartitionId, one: PinOwner, now_ms: int) -> bool:
+    """Returns whether the fork's query was gone at two observations, a day apart."""
+    tenant, note = id_.store.tenant, f"{id_.store.gen}:{one.owner}"
+    looks = keys.looks(tenant=tenant)
+    there, raw = client.call(
+        _WHAT, [("EXISTS", keys.query(one.owner, tenant=tenant)), ("HGET", looks, note)]
+    )
+    if there:
+        if raw is not None:
+            client.call(_WHAT, [("HDEL", looks, note)])
+        return False
+    try:
+        since_ms = int(json.loads(raw)["at"]) if raw is not None else None
+    except (ValueError, KeyError, TypeError):
+        since_ms = None
+    if since_ms is None:
+        client.call(_WHAT, [("HSET", looks, note, json.dumps({"at": now_ms}))])
+        return False
+    return now_ms - since_ms >= GONE_MS
+
+
+def _detach(client: Client, id_: PartitionId) -> int:
+    """Lets the parent of a fork go once no segment of it is named any more; 1 if it did."""
+    what = "letting the parent of a fork go"
+    meta, grace = keys.meta(id_), str(GRACE_MS)
+    match client.script(what, script("detach"), [meta], [grace, ""]):
+        case ["DUE", parent]:
+            unpin_all(client, [id_.of_gen(parent)], id_.store.gen)
+            answer = client.script(what, script("detach"), [meta], [grace, "1"])
+            return int(answer == ["OK"])
+        case ["NONE"] | ["FOREIGN", _] | ["WAITS", _]:
+            return 0
+        case other:
+            raise refusal(what, other, where=str(id_), version=None)

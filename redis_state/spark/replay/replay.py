@@ -1,0 +1,280 @@
+"""Runs one batch of a query again, with other code, on a fork of the state before it."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import tempfile
+import uuid
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from redis_state import config as options_table
+from redis_state import keys
+from redis_state.backend.client import Client
+from redis_state.config import Config
+from redis_state.errors import ConfigError, RedisStateError, UsageError
+from redis_state.files import Folder, folder_at
+from redis_state.forks.fork import fork_with
+from redis_state.maintain.purge import purge
+from redis_state.progress import Progress, silent
+from redis_state.recovery.marker import gen_of, has_marker
+from redis_state.spark.replay.output import OutputDiff, compare, produced
+from redis_state.spark.replay.planned_batch import PlannedBatch, planned_batch
+from redis_state.spark.replay.state import StateDiff, compare_state
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from typing_extensions import Self, Unpack
+
+    from redis_state.option_types import Options
+
+_CAUSE_MAX = 500
+_LOG = logging.getLogger("redis_state.replay")
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What the function that builds the query is told.
+
+    Attributes:
+        batch: The number of the batch.
+        checkpoint: Folder of the fork; its checkpoint location is set for the query already.
+    """
+
+    batch: int
+    checkpoint: str
+
+
+QueryFunction = Callable[["SparkSession", Replay], Any]
+"""Builds the query from its sources on and returns a `DataStreamWriter` that is not started.
+
+Sink, trigger, checkpoint location and name of the writer are replaced.
+"""
+
+
+@dataclass
+class Replayed:
+    """A batch that ran again. Close it, or use it in a `with` block: then the fork goes.
+
+    Attributes:
+        batch: The number of the batch.
+        input_rows: Rows that Spark read.
+        output: The rows that the batch wrote.
+        state: The state behind the batch, against that of production.
+        produced: The rows of `output` against production's, if its output was named.
+    """
+
+    batch: int
+    input_rows: int
+    output: DataFrame
+    state: StateDiff
+    produced: OutputDiff | None = None
+    _cleanup: ExitStack = field(default_factory=ExitStack, repr=False)
+
+    def close(self) -> None:
+        """Removes the fork and the rows of `output`, unless they were to be kept."""
+        self._cleanup.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def replay(
+    spark: SparkSession,
+    query: QueryFunction,
+    *,
+    batch: int,
+    checkpoint: str,
+    url: str | None = None,
+    production: str | None = None,
+    production_format: str = "parquet",
+    scratch: str | None = None,
+    keep: bool = False,
+    progress: Progress = silent,
+    **options: Unpack[Options],
+) -> Replayed:
+    """Runs a batch of a production query again, with other code, beside production.
+
+    A fork of the state before the batch gets Spark's plan of the batch, with the offsets that
+    production read, and runs it alone. Production's checkpoint and state do not change. Output goes
+    to Parquet files; what the function's own sink would do does not happen.
+
+    Args:
+        spark: A session with `redis_state.configure`, for the server of the query.
+        query: Builds the query; called with the session and a `Replay`.
+        batch: A batch that production has committed, and whose state before Redis still holds.
+        checkpoint: Production's checkpoint folder.
+        url: Production's server; ``None`` uses that of the session or of the environment.
+        production: Folder that production's file sink writes, or one with the rows of this batch
+            alone; then rows are compared, too.
+        production_format: Format of these files.
+        scratch: A folder that does not exist, for fork and output; ``None`` takes a temporary one,
+            which needs a local session.
+        keep: Leaves fork and output behind.
+        **options: Options of `docs/configuration.md` in snake case.
+
+    Raises:
+        UsageError: The logs do not have the batch, the function does not build a query, or the
+            batch fails.
+        NotFoundError: Files that the batch read are gone.
+        StateError: Redis does not hold the state before the batch any more.
+        RedisStateError: See `redis_state.fork`.
+    """
+    config = options_table.resolve(None, url, options)
+    return replay_with(
+        spark,
+        config,
+        query,
+        batch=batch,
+        checkpoint=checkpoint,
+        production=production,
+        production_format=production_format,
+        scratch=scratch,
+        keep=keep,
+        progress=progress,
+    )
+
+
+def replay_with(
+    spark: SparkSession,
+    config: Config,
+    query: QueryFunction,
+    *,
+    batch: int,
+    checkpoint: str,
+    production: str | None = None,
+    production_format: str = "parquet",
+    scratch: str | None = None,
+    keep: bool = False,
+    open_folder: Callable[[str], Folder] = folder_at,
+    progress: Progress = silent,
+) -> Replayed:
+    """Runs `replay` with options that are already checked."""
+    folder = open_folder(checkpoint)
+    planned = planned_batch(folder, batch)
+    planned.check_sources()
+    root, cleanup = _scratch(spark, scratch, keep=keep)
+    with cleanup:
+        target = open_folder(f"{root}/checkpoint")
+        if batch > 0:
+            fork_with(
+                config,
+                checkpoint,
+                to=str(target),
+                at_batch=batch - 1,
+                name=f"replay-of-{batch}",
+                open_folder=open_folder,
+                progress=progress,
+            )
+        if not keep:
+            cleanup.callback(_purge, config, target)
+        planned.copy_to(target)
+        rows = run_batch(spark, query, planned, target, f"{root}/output")
+        output = spark.read.parquet(f"{root}/output")
+        found = None
+        if production is not None:
+            found = compare(output, produced(spark, production, batch, form=production_format))
+        state = compare_state(config, folder, target, batch)
+        return Replayed(batch, rows, output, state, found, cleanup.pop_all())
+
+
+def _purge(config: Config, target: Folder) -> None:
+    """Removes the state of a replay, and lets production's segments go."""
+    if not has_marker(target):
+        return
+    tenant = keys.tenant_of(config.key_prefix)
+    try:
+        with closing(Client(config)) as client:
+            purge(client, gen_of(target), tenant=tenant)
+    except RedisStateError as error:
+        _LOG.warning("the state of a replay was not removed: %s", error)
+
+
+def run_batch(
+    spark: SparkSession, build: QueryFunction, batch: PlannedBatch, checkpoint: Folder, output: str
+) -> int:
+    """Runs exactly the batch that the logs of the fork have planned; returns its input rows.
+
+    Args:
+        checkpoint: The fork of the state before the batch, with the plan of the batch.
+        output: Folder for the rows, as Parquet.
+
+    Raises:
+        UsageError: The function does not return a writer, or the batch failed.
+    """
+    what = f"replaying batch {batch.number}"
+    writer = build(spark, Replay(batch.number, str(checkpoint)))
+    if not hasattr(writer, "foreachBatch"):
+        raise UsageError(
+            what,
+            found=f"the function returned a {type(writer).__name__}, not a DataStreamWriter",
+            advice="Return `frame.writeStream` with its options, and do not start it.",
+        )
+    writer = (
+        writer.foreachBatch(lambda rows, _: rows.write.mode("overwrite").parquet(output))
+        .option("checkpointLocation", str(checkpoint))
+        .queryName(f"replay-{batch.number}-{uuid.uuid4().hex[:8]}")
+        # Runs the planned batch and no other.
+        .trigger(once=True)
+    )
+    query = writer.start()
+    try:
+        query.awaitTermination()
+    except Exception as error:
+        raise UsageError(
+            what,
+            found=f"the batch failed: {_cause(error)}",
+            advice="Production is as it was. Look at the cause above; run the command again.",
+        ) from error
+    finally:
+        query.stop()
+    if not checkpoint.has(f"commits/{batch.number}"):
+        raise UsageError(
+            what,
+            found="Spark ended without the batch",
+            advice="Look into its log; production is as it was.",
+        )
+    return sum(progress.numInputRows for progress in query.recentProgress)
+
+
+def _cause(error: Exception) -> str:
+    """Returns the line of a failed batch that says why: of ours, else of the innermost cause."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    ours = [line for line in lines if "[REDIS_" in line]
+    causes = [line.removeprefix("Caused by:").strip() for line in lines if "Caused by:" in line]
+    found = (ours or causes[-1:] or lines or [type(error).__name__])[0]
+    return found[:_CAUSE_MAX]
+
+
+def _scratch(spark: SparkSession, given: str | None, *, keep: bool) -> tuple[str, ExitStack]:
+    """Returns a folder for the fork and its output, and what removes it.
+
+    Raises:
+        ConfigError: The session has executors on other machines, and no folder was given.
+    """
+    cleanup = ExitStack()
+    if given is not None:
+        return given.rstrip("/"), cleanup
+    if not (spark.conf.get("spark.master", "") or "").startswith("local"):
+        raise ConfigError(
+            "replaying a batch",
+            found="executors on other machines cannot write into a temporary folder of this one",
+            advice="Give a new folder that all of them reach, with scratch= or --scratch.",
+        )
+    made = tempfile.mkdtemp(prefix="redis-state-replay-")
+    if not keep:
+        cleanup.callback(partial(shutil.rmtree, made, ignore_errors=True))
+    return made, cleanup
