@@ -82,12 +82,13 @@ class Fork:
         raise UnavailableError(_FORKING, found="the server keeps losing pins")
 
     def is_held(self) -> bool:
-        """Returns whether the pin is there."""
+        """Returns whether the pin is there, and has no expiry."""
         (reply,) = self.client.call(_FORKING, held_commands([self.parent], self.gen))
-        return read_held(self.parent, reply) is not None
+        held = read_held(self.parent, reply)
+        return held is not None and words(_FORKING, reply)[3] == "0"
 
     def finish(self) -> None:
-        """Takes the expiries away: from here on the fork can be used."""
+        """Removes the expiries: from here on the fork can be used."""
         meta = keys.meta(self.parent.of_gen(self.gen))
         reply = self.client.script(_FORKING, script("renew"), [meta], ["0"])
         if reply[0] != "OK":
@@ -97,7 +98,7 @@ class Fork:
 
 @dataclass(frozen=True)
 class PinMaintenance:
-    """What maintenance of a partition does about pins.
+    """Maintenance of the pins of a partition.
 
     Attributes:
         notes: When an owner was found gone first, in ms since 1970; stands for ``{T rs}:v``.

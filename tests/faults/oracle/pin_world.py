@@ -75,7 +75,7 @@ class Seen:
 
     @property
     def has_pins(self) -> bool:
-        """Whether a release that knows only format 1 must not read this."""
+        """True if a release that knows only format 1 must not read this."""
         return any(name == "g" or name[:2] in PIN_FIELDS for name in self.fields)
 
     def _placed(self, name: str, entry: str) -> Segment:
@@ -129,7 +129,7 @@ class Node:
 
     @property
     def is_there(self) -> bool:
-        """Whether what it names has to be there."""
+        """True if its segments have to be there."""
         return self.life in ("live", "purged")
 
 
@@ -228,7 +228,7 @@ class World:
                 self._wrong(node, f"{owner} kept {pin}, which is {there}")
 
     def _segments(self, node: Node) -> None:
-        """What is named or held is whole, and stays."""
+        """Segments that are named or held are whole, and stay."""
         for one in node.seen.named.values():
             self._whole(node, one, lasting=one.gen == "")
         for ident, one in node.seen.aside.items():
