@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from redis_state.backend.client import Client
+from redis_state.backend.replies import time_ms
+from redis_state.backend.script import script
 from redis_state.errors import RedisStateError
 from redis_state.protocol import SegmentGoneError
 from redis_state.protocol.pins import KEEP, held_commands, pin_all, read_held, unpin_all
@@ -66,6 +68,15 @@ class Keeps:
                 pin_all(client, [node.id], owner, version, kind=KEEP, ttl_ms=ttl_ms)
 
         self._schedule.start(Task(node, "keep", disturbed=node.disturbed), body)
+
+    def renew_expired(self, node: Node) -> None:
+        """Keeps versions once more whose time is over, before maintenance ends their pins."""
+        now_ms = time_ms(self._world.ask(("TIME",))[0])
+        for owner, pin in node.seen.pins.items():
+            is_over = pin.kind == KEEP and 0 < pin.expires <= now_ms and node.life == "live"
+            if is_over and self._dice.one_in(4):
+                args = (owner, KEEP, str(pin.version), "", "0")
+                self._schedule.network.exchange([script("pin").by_text([node.meta], *args)])
 
     def use(self) -> None:
         """Reads a kept version, or drops it."""

@@ -84,6 +84,8 @@ class PinSchedule:
                 self._start_something()
             self._accident(self.dice.below(120))
             planned, self.watch.planned = self.watch.planned, None
+            if planned is not None:
+                self._keeps.renew_expired(planned)
             if planned is not None and planned.copied is not None and self.dice.one_in(8):
                 self._fail_over(planned)
             self.step()
@@ -186,7 +188,7 @@ class PinSchedule:
                 self.maintain(node, retained=0)
 
     def age_notes(self, ms: int) -> None:
-        """What maintenance noted is so much older."""
+        """Makes the notes of maintenance so much older."""
         for at in self.notes:
             self.notes[at] -= ms
 

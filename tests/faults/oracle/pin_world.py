@@ -355,5 +355,5 @@ class World:
         self.keeps = others | {(node.gen, o): pin for o, pin in found if pin.kind == KEEP}
         if node.life == "live" and node.parent is not None and node.seen.left_ms != -1:
             node.life = "gone"  # as it was before its command was done
-            self.ask(("DEL", node.query, node.meta))
+            self.ask(("DEL", node.query), *(("DEL", name) for name, _, _ in node.copied))
         return True
