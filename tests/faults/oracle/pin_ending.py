@@ -102,7 +102,8 @@ class PinEnding:
                 self._counters["orphans"] += 1
                 format_ = node.seen.fields.get("f")
                 self._world.problems.append(f"{node.name}: in the end format {format_}, {fields}")
-        named = {keys.segment(n.id, one.ident) for n in self._living() for one in n.seen.all}
+        there = [node for node in self._world.nodes if node.life != "gone"]
+        named = {keys.segment(n.id, one.ident) for n in there for one in n.seen.all}
         for name in sorted(one.decode() for one in self._world.ask(("KEYS", "*"))[0]):
             is_segment = "}:d:" in name or "}:s:" in name
             if is_segment and name not in named and self._world.ask(("PTTL", name)) == [-1]:
