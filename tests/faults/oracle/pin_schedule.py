@@ -86,7 +86,8 @@ class PinSchedule:
             planned, self.watch.planned = self.watch.planned, None
             if planned is not None:
                 self._keeps.renew_expired(planned)
-            if planned is not None and planned.copied is not None and self.dice.one_in(8):
+            free = planned is not None and planned.seen.has_free
+            if planned is not None and planned.copied and self.dice.one_in(2 if free else 8):
                 self._fail_over(planned)
             self.step()
             if self.problems:

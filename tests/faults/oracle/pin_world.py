@@ -78,6 +78,11 @@ class Seen:
         """True if a release that knows only format 1 must not read this."""
         return any(name == "g" or name[:2] in PIN_FIELDS for name in self.fields)
 
+    @property
+    def has_free(self) -> bool:
+        """True if retention may remove something that was set aside."""
+        return any(f"y:{ident}" not in self.fields for ident in self.aside)
+
     def _placed(self, name: str, entry: str) -> Segment:
         segment = parse_segment(name, entry)
         place = self.fields.get(f"a:{segment.ident}", "")
