@@ -87,7 +87,7 @@ class Keeps:
         node = self._world.of(gen)
         if node is None or node.life != "live":
             return
-        drops, copies = self._dice.one_in(3), self._dice.one_in(4)
+        drops, copies = self._dice.one_in(3), self._dice.one_in(2)
 
         def body() -> None:
             client = self._schedule.new_client()
@@ -99,6 +99,8 @@ class Keeps:
                 self._read(node, client, owner, pin)
 
         self._schedule.start(Task(node, "reading of a keep", disturbed=node.disturbed), body)
+        if drops:
+            self._schedule.maintain(node)
 
     def _read(self, node: Node, client: Client, owner: str, pin: Pinned) -> None:
         (reply,) = client.call("reading", held_commands([node.id], owner))
