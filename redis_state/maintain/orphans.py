@@ -17,6 +17,7 @@ from redis_state.progress import silent
 from redis_state.protocol.runs import STAGED_TTL_MS
 
 _WHAT = "looking for orphans"
+_ASIDE_MS = 5 * 365 * 86_400_000  # a segment that was set aside expires in ten years
 _LOG = logging.getLogger("redis_state.maintain")
 
 
@@ -42,7 +43,7 @@ def sweep_orphans(
         segments = sorted(found for name in names if (found := _segment(name, tenant)) is not None)
         expiries = client.call(_WHAT, [("PTTL", key) for key, _, _ in segments])
         for (key, meta, ident), expiry_ms in zip(segments, expiries, strict=True):
-            if expiry_ms != -1:
+            if expiry_ms != -1 and expiry_ms < _ASIDE_MS:
                 continue
             reply = client.script(_WHAT, script("orphan"), [meta, key], [ident, str(ttl_ms)])
             if reply == ["OK"]:

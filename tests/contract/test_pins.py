@@ -15,6 +15,7 @@ from redis_state.errors import ConflictError, Kind, StateError, UsageError
 from redis_state.format.entry import parse_entry
 from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.maintain.compaction import add_snapshot
+from redis_state.maintain.orphans import sweep_orphans
 from redis_state.maintain.pinned import GONE_MS, GRACE_MS, look_after_pins
 from redis_state.maintain.purge import purge
 from redis_state.maintain.recall import expire, recall
@@ -322,3 +323,18 @@ def test_delta_that_was_set_aside_and_published_again_stays(parent: Parent) -> N
     manifest = parent.manifest()
     assert f"d:3:{'a' * 32}" in manifest
     assert f"z:d:3:{'a' * 32}" not in manifest
+
+
+def test_sweep_finds_what_was_set_aside_once_the_manifest_is_gone(parent: Parent) -> None:
+    parent.commit(3)
+    (pinned,) = pin_all(parent.client, [parent.id], "keep.a", 3, kind="keep")
+    for _ in range(3):
+        parent.commit(4)
+        parent.maintain()
+    key = keys.segment(parent.id, pinned.segments[0].ident)
+    assert parent.raw.pttl(key) > 365 * DAY_MS
+    sweep_orphans(parent.client)
+    assert parent.raw.pttl(key) > 365 * DAY_MS
+    parent.raw.delete(keys.meta(parent.id))
+    sweep_orphans(parent.client)
+    assert parent.raw.pttl(key) <= DAY_MS

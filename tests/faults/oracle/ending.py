@@ -32,6 +32,8 @@ class Ending:
         if self._timeline.problems:
             return
         self._read_back()
+        if self._schedule.keeps is not None:
+            self._schedule.keeps.end()
         for _ in range(_BATCHES):
             self._batch_alone()
             self._maintain_alone()
@@ -61,7 +63,7 @@ class Ending:
             if self._timeline.logged == before + 1:
                 return
         if self._timeline.destroyed:
-            self._schedule.start_anew()
+            self._schedule.restart_by_driver(self._timeline.logged)
 
     def _read_back(self) -> None:
         """Reads back every kept version in a process that has nothing cached.

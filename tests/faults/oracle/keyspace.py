@@ -11,6 +11,8 @@ from redis_state.format.entry import parse_segment
 from redis_state.ids import PartitionId
 from tests.faults.oracle.dice import Dice
 
+_YEAR_MS = 365 * 86_400_000
+
 Copy = Sequence[tuple[bytes, bytes]]
 
 
@@ -27,10 +29,10 @@ class Keyspace:
         return sorted(found)
 
     def mortal(self) -> list[bytes]:
-        """Keys of partitions that have an expiry."""
+        """Keys of partitions that expire soon; what is set aside stays for years."""
         names = [name for name in self.names() if not name.endswith(b"}:q")]
         expiries = self._server.exchange([("PTTL", name) for name in names]) if names else []
-        return [name for name, ms in zip(names, expiries, strict=True) if ms > 0]
+        return [name for name, ms in zip(names, expiries, strict=True) if 0 < ms < _YEAR_MS]
 
     def holds(self, name: str) -> bool:
         """Returns whether the key exists."""
@@ -44,6 +46,10 @@ class Keyspace:
         """A field of a hash; ``None`` if it is not there."""
         found: bytes | None = self._server.exchange([("HGET", name, field)])[0]
         return found
+
+    def fields(self, name: str) -> dict[str, str]:
+        """All fields of a hash."""
+        return dict(_pairs(self._server.exchange([("HGETALL", name)])[0]))
 
     def opened(self, partition: PartitionId) -> tuple[int, str]:
         """The opened version of a partition, and the run that holds it."""
@@ -85,11 +91,10 @@ class Keyspace:
     def segments(self, partition: PartitionId) -> tuple[set[str], set[str]]:
         """Keys of segments that are there, and those that the manifest says are there."""
         found = self._server.exchange([("HGETALL", keys.meta(partition))])[0]
-        parsed = [
-            parse_segment(field, entry)
-            for field, entry in _pairs(found)
-            if field[:2] in ("d:", "s:")
-        ]
+        fields = _pairs(found)
+        aside = [text.split(" ", 1) for name, text in fields if name[:2] == "z:"]
+        fields += [(name, text) for name, text in aside]
+        parsed = [parse_segment(name, text) for name, text in fields if name[:2] in ("d:", "s:")]
         named = {keys.segment(partition, one.ident) for one in parsed if one.entry.blocks}
         heads = tuple(keys.segment(partition, kind) for kind in ("d:", "s:"))
         there = {name.decode() for name in self.names()}

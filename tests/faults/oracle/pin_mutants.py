@@ -198,12 +198,12 @@ _is_gone = PinMaintenance.is_gone
 
 
 def detach_at_once(self: PinMaintenance, is_unpinned: str) -> list[str]:
-    """Lets the parent go with the last foreign segment."""
+    """Unpins at the parent with the last foreign segment."""
     return _detach(PinMaintenance(self.client, self.id, self.notes, grace_ms=0), is_unpinned)
 
 
 def let_go_with_a_snapshot(self: PinMaintenance, fields: Mapping[bytes, bytes]) -> None:
-    """Lets the parent go as soon as the fork has a snapshot of its own."""
+    """Unpins at the parent as soon as the fork has a snapshot of its own."""
     parent = fields.get(b"g", b"").decode().partition(" ")[0]
     entries = {name: value.split(b" ")[0] for name, value in fields.items() if name[:2] == b"s:"}
     own = [
@@ -216,7 +216,7 @@ def let_go_with_a_snapshot(self: PinMaintenance, fields: Mapping[bytes, bytes]) 
 
 
 def gone_when_purged(self: PinMaintenance, owner: str, now_ms: int) -> bool:
-    """Takes a fork that was purged for one that is gone."""
+    """Returns true for a fork that was purged, too."""
     found = self.client.call("looking", [("HGET", keys.meta(self.id.of_gen(owner)), "f")])[0]
     return (found or b"").startswith(b"purged") or _is_gone(self, owner, now_ms)
 

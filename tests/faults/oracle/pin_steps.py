@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.replies import time_ms, words
-from redis_state.backend.script import script
+from redis_state.backend.script import Command, script
 from redis_state.errors import RedisStateError, UnavailableError
 from redis_state.ids import PartitionId
 from redis_state.protocol.pins import (
@@ -28,6 +28,13 @@ OWNER_GONE_MS = 25 * 3_600_000
 _FORKING = "forking a partition"
 _MAINTAINING = "maintaining pins"
 _TRIES_MAX = 5
+# In one step: an expiry that came late would end a fork that is complete.
+_BEGIN = """
+if redis.call('EXISTS', KEYS[1]) == 1 then return {'PRESENT'} end
+redis.call('HSET', KEYS[1], 'f', '1', 'forkOf', ARGV[1])
+redis.call('PEXPIRE', KEYS[1], ARGV[2])
+return {'OK'}
+"""
 
 
 @dataclass(frozen=True)
@@ -48,10 +55,9 @@ class Fork:
     def run(self) -> None:
         """All steps; may be sent again after any of them."""
         query = keys.query(self.gen)
-        (there,) = self.client.call(_FORKING, [("EXISTS", query)])
-        if not there:
-            fields = ("HSET", query, "f", "1", "forkOf", f"{self.parent.store.gen} {self.version}")
-            self.client.transaction(_FORKING, [fields, ("PEXPIRE", query, str(DAY_MS))])
+        parent = f"{self.parent.store.gen} {self.version}"
+        begin: Command = ("EVAL", _BEGIN, "1", query, parent, str(DAY_MS))
+        self.client.call(_FORKING, [begin])
         pinned = self.pin(DAY_MS)
         fork_partitions(self.client, self.gen, pinned, ttl_ms=DAY_MS)
         self.secure()
@@ -82,12 +88,13 @@ class Fork:
         raise UnavailableError(_FORKING, found="the server keeps losing pins")
 
     def is_held(self) -> bool:
-        """Returns whether the pin is there."""
+        """Returns whether the pin is there, and has no expiry."""
         (reply,) = self.client.call(_FORKING, held_commands([self.parent], self.gen))
-        return read_held(self.parent, reply) is not None
+        held = read_held(self.parent, reply)
+        return held is not None and words(_FORKING, reply)[3] == "0"
 
     def finish(self) -> None:
-        """Takes the expiries away: from here on the fork can be used."""
+        """Removes the expiries: from here on the fork can be used."""
         meta = keys.meta(self.parent.of_gen(self.gen))
         reply = self.client.script(_FORKING, script("renew"), [meta], ["0"])
         if reply[0] != "OK":
@@ -97,7 +104,7 @@ class Fork:
 
 @dataclass(frozen=True)
 class PinMaintenance:
-    """What maintenance of a partition does about pins.
+    """Maintenance of the pins of a partition.
 
     Attributes:
         notes: When an owner was found gone first, in ms since 1970; stands for ``{T rs}:v``.

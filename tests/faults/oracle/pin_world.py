@@ -75,8 +75,13 @@ class Seen:
 
     @property
     def has_pins(self) -> bool:
-        """Whether a release that knows only format 1 must not read this."""
+        """True if a release that knows only format 1 must not read this."""
         return any(name == "g" or name[:2] in PIN_FIELDS for name in self.fields)
+
+    @property
+    def has_free(self) -> bool:
+        """True if retention may remove something that was set aside."""
+        return any(f"y:{ident}" not in self.fields for ident in self.aside)
 
     def _placed(self, name: str, entry: str) -> Segment:
         segment = parse_segment(name, entry)
@@ -129,7 +134,7 @@ class Node:
 
     @property
     def is_there(self) -> bool:
-        """Whether what it names has to be there."""
+        """True if its segments have to be there."""
         return self.life in ("live", "purged")
 
 
@@ -228,7 +233,7 @@ class World:
                 self._wrong(node, f"{owner} kept {pin}, which is {there}")
 
     def _segments(self, node: Node) -> None:
-        """What is named or held is whole, and stays."""
+        """Segments that are named or held are whole, and stay."""
         for one in node.seen.named.values():
             self._whole(node, one, lasting=one.gen == "")
         for ident, one in node.seen.aside.items():
@@ -355,5 +360,5 @@ class World:
         self.keeps = others | {(node.gen, o): pin for o, pin in found if pin.kind == KEEP}
         if node.life == "live" and node.parent is not None and node.seen.left_ms != -1:
             node.life = "gone"  # as it was before its command was done
-            self.ask(("DEL", node.query, node.meta))
+            self.ask(("DEL", node.query), *(("DEL", name) for name, _, _ in node.copied))
         return True

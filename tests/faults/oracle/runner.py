@@ -58,9 +58,10 @@ class Runner:
         self.counters["schedules"] += 1
         with self._patches(), _names_of(seed), _quiet(), nullcontext() if whole else _unlisted():
             schedule = self._schedule(seed, server)
-            is_own = isinstance(schedule, (PurgeSchedule, PinSchedule))
-            by = schedule if is_own else schedule.timeline
-            problems = by.problems
+            if isinstance(schedule, (PurgeSchedule, PinSchedule)):
+                problems = schedule.problems
+            else:
+                problems = schedule.timeline.problems
             try:
                 with schedule.network.watchdog:
                     schedule.run()

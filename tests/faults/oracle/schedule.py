@@ -22,6 +22,7 @@ from tests.faults.oracle.attempt import change, commit, forked
 from tests.faults.oracle.by_uid import UidClient, asking
 from tests.faults.oracle.clock import StepClock
 from tests.faults.oracle.dice import Dice
+from tests.faults.oracle.keeps_beside import EVERY, KeepsBeside
 from tests.faults.oracle.keyspace import Keyspace
 from tests.faults.oracle.network import Actor, Network
 from tests.faults.oracle.runs import Run
@@ -71,6 +72,7 @@ class Schedule:
         self._forked: list[tuple[Task, Callable[[], None]]] = []
         self._providers: dict[tuple[int, str], StateStoreProvider] = {}
         self._registered: dict[str, RegisteredRun] = {}
+        self.keeps = KeepsBeside(self, self._dice) if seed // 16 % EVERY == 1 else None
         self._server.exchange([("FLUSHDB",)])
         self._gen = checkpoint_gen(self._plain, _NAME, create=True) or ""
         self.partition = StateStoreId(_NAME, 0, 0).partition(self._gen)
@@ -107,6 +109,9 @@ class Schedule:
             self._accidents.destroy()
 
     def _start_something(self) -> None:
+        if self.keeps is not None and self._dice.one_in(5):
+            self.keeps.start()
+            return
         chance = self._dice.below(24)
         if self._zombie_is_due():
             self._start_unregistered_zombie()
@@ -220,13 +225,9 @@ class Schedule:
                     actor.killed = True
             self.network.flush()
 
-    def restart_by_driver(self) -> None:
-        """A new run goes on from the newest logged version."""
-        self.timeline.restart(self._new_run(by_driver=True), 0)
-
-    def start_anew(self) -> None:
-        """A new run begins at version 0."""
-        self.timeline.restart(self._new_run(by_driver=True), self.timeline.logged)
+    def restart_by_driver(self, back: int = 0) -> None:
+        """A new run goes on from the newest logged version, or from an earlier one."""
+        self.timeline.restart(self._new_run(by_driver=True), back)
 
     def step(self) -> None:
         """One exchange of one actor, and what follows from its end."""
@@ -234,7 +235,7 @@ class Schedule:
         while self._forked:
             # Not on the stack of the process that is copied.
             twin, body = self._forked.pop()
-            self._start(twin, body, 2, writes=True, whole=True)
+            self.start(twin, body, 2, writes=True, whole=True)
         if actor is None:
             return
         task = self._tasks.pop(actor, None)
@@ -351,7 +352,7 @@ class Schedule:
             if logs:
                 timeline.logs(run, self._chosen(run, version + 1, store._local.pin))
 
-        self._start(task, body, run.format, writes=True, whole=forks)
+        self.start(task, body, run.format, writes=True, whole=forks)
 
     def _chosen(self, run: Run, version: int, newest: Pin) -> Pin:
         """In format 2 the driver may log any of the attempts that it has heard of."""
@@ -361,7 +362,7 @@ class Schedule:
         self.counters["choices"] += 1
         return Pin(version, self._dice.choice(heard_of))
 
-    def _start(
+    def start(
         self,
         task: Task,
         body: Callable[[], None],
@@ -370,6 +371,8 @@ class Schedule:
         writes: bool,
         whole: bool = False,
     ) -> None:
+        """Starts an actor for a task."""
+
         def asks() -> None:
             with asking(format_, task.asked, lambda: self.timeline.logged, whole=whole):
                 body()
@@ -397,7 +400,7 @@ class Schedule:
             if went_on_with is not None:
                 timeline.found_by_version(task, store._local.pin, went_on_with)
 
-        self._start(task, body, self._format, writes=False)
+        self.start(task, body, self._format, writes=False)
 
     def _went_on_with(self, version: int) -> Pin | None:
         """The attempt that the driver's run opened, if it is known by its uid."""
@@ -432,7 +435,7 @@ class Schedule:
                 sweep_orphans(self.client())
 
         task = Task("maintenance", -1, None, run, counted_on=False)
-        self._start(task, body, run.format, writes=False)
+        self.start(task, body, run.format, writes=False)
 
     def _maintain(self) -> None:
         """Maintains the partition from a separate process, whose conf must not count."""

@@ -1,0 +1,124 @@
+"""Kept versions of a schedule of pins: made, read, renewed and dropped."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from redis_state.backend.client import Client
+from redis_state.backend.replies import time_ms
+from redis_state.backend.script import script
+from redis_state.errors import RedisStateError
+from redis_state.protocol import SegmentGoneError
+from redis_state.protocol.pins import KEEP, held_commands, pin_all, read_held, unpin_all
+from redis_state.store.local.loading import Loader
+from redis_state.store.partition_store import PartitionReadStore
+from tests.faults.oracle.pin_world import DAY_MS, Node, Pinned
+
+if TYPE_CHECKING:
+    from tests.faults.oracle.pin_schedule import PinSchedule
+
+_KEEPS_MAX = 3
+
+
+@dataclass(eq=False)
+class Task:
+    """Work of an actor.
+
+    Attributes:
+        of: ``attempt``, ``maintenance``, ``fork`` and so on.
+        run: The run of an attempt.
+        disturbed: As the checkpoint's when it began.
+        alone: Whether it may not fail at all.
+    """
+
+    at: Node
+    of: str
+    run: str = ""
+    version: int = 0
+    disturbed: int = 0
+    alone: bool = False
+
+
+class Keeps:
+    """Kept versions of all checkpoints.
+
+    Args:
+        schedule: The schedule that they belong to.
+    """
+
+    def __init__(self, schedule: PinSchedule) -> None:
+        self._schedule = schedule
+        self._world, self._dice = schedule.world, schedule.dice
+
+    def make(self, node: Node) -> None:
+        seen = node.seen
+        version = self._dice.between(max(1, seen.number("w")), max(1, seen.number("l")))
+        owner = f"keep.{self._dice.below(_KEEPS_MAX)}"
+        if not node.newest:
+            return
+        if (node.gen, owner) in self._world.keeps:
+            version = self._world.keeps[node.gen, owner].version
+        ttl_ms = self._dice.choice([0, DAY_MS])
+
+        def body() -> None:
+            with suppress(RedisStateError):
+                client = self._schedule.new_client()
+                pin_all(client, [node.id], owner, version, kind=KEEP, ttl_ms=ttl_ms)
+
+        self._schedule.start(Task(node, "keep", disturbed=node.disturbed), body)
+
+    def renew_expired(self, node: Node) -> None:
+        """Keeps versions once more whose time is over, before maintenance ends their pins."""
+        now_ms = time_ms(self._world.ask(("TIME",))[0])
+        for owner, pin in node.seen.pins.items():
+            is_over = pin.kind == KEEP and 0 < pin.expires <= now_ms and node.life == "live"
+            if is_over and self._dice.one_in(4):
+                args = (owner, KEEP, str(pin.version), "", "0")
+                self._schedule.network.exchange([script("pin").by_text([node.meta], *args)])
+
+    def use(self) -> None:
+        """Reads a kept version, or drops it."""
+        kept = [(at, pin) for at, pin in self._world.keeps.items()]
+        if not kept:
+            return
+        (gen, owner), pin = self._dice.choice(kept)
+        node = self._world.of(gen)
+        if node is None or node.life != "live":
+            return
+        drops, copies = self._dice.one_in(3), self._dice.one_in(2)
+
+        def body() -> None:
+            client = self._schedule.new_client()
+            if drops:
+                if copies:
+                    self._world.copy(node)
+                unpin_all(client, [node.id], owner)
+            elif self._world.keeps.get((gen, owner)) == pin:
+                self._read(node, client, owner, pin)
+
+        self._schedule.start(Task(node, "reading of a keep", disturbed=node.disturbed), body)
+        if drops:
+            self._schedule.maintain(node)
+
+    def _read(self, node: Node, client: Client, owner: str, pin: Pinned) -> None:
+        (reply,) = client.call("reading", held_commands([node.id], owner))
+        opened = None
+        with suppress(RedisStateError):
+            opened = read_held(node.id, reply)
+        is_kept = self._world.keeps.get((node.gen, owner)) == pin and node.life == "live"
+        if opened is None:
+            if is_kept:
+                self._world.problems.append(f"{node.name}: {owner} cannot be read: {reply}")
+            return
+        try:
+            local = Loader(self._schedule.partition(node), where=owner)._load(opened, None)
+        except SegmentGoneError as error:
+            if self._world.keeps.get((node.gen, owner)) == pin and node.life == "live":
+                self._world.problems.append(f"{node.name}: {error} of {owner} is gone")
+            return
+        provider = self._schedule.provider(node, self._schedule.runs[node], keeps=True)
+        store = PartitionReadStore(provider._partition, provider._codec, local)
+        self._schedule.counters["kept versions read"] += 1
+        self._schedule.compare(owner, opened.pin, dict(store.iterator()))
