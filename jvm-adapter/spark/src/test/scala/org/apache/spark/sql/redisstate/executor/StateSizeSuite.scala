@@ -20,7 +20,8 @@ final class StateSizeSuite extends AnyFunSuite {
       "z:d:1:one" -> "d:1:one - 5 90 4 7 64 7 -",
       "z:s:1:other" -> "s:1:one other 5 90 4 40000 64 7 h",
       "y:d:1:one" -> "keep.a",
-      "x:keep.a" -> "1 one 0 keep d:1:one s:1:other")
+      "x:keep.a" -> "1 one 0 keep d:1:one s:1:other"
+    )
     assert(bytesOf(own ++ aside) == 3120 + 7 + 40000)
   }
 
