@@ -55,6 +55,8 @@ object Script {
   val Count: Script = load("count")
   val Describe: Script = load("describe")
   val Stay: Script = load("stay")
+  val Unpin: Script = load("unpin")
+  val Pin: Script = load("pin")
 
   /**
    * Scripts that touch undeclared keys, because only the manifest names those. On the node that

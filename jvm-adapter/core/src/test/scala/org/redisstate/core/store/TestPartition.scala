@@ -19,7 +19,8 @@ import org.redisstate.core.protocol.{
   PartitionClient,
   ProtocolSettings,
   PublishedSegments,
-  RunRegistry
+  RunRegistry,
+  VersionNames
 }
 import org.redisstate.core.store.resources.MemoryBudget
 
@@ -66,6 +67,8 @@ private[store] final class TestPartition(
   val raw: Jedis = new Jedis("127.0.0.1", server.port)
 
   def registry: RunRegistry = new RunRegistry(backend, "", gen)
+
+  def names: VersionNames = new VersionNames(backend, "", gen)
 
   /** A store of a run, with nothing cached, as on a new executor. */
   def store(
