@@ -148,7 +148,7 @@ object VersionNames {
   private val Ok = "OK"
   private val Unwritten = Seq("STATE_LOST", "0", "0")
   private val Missing = Set("STATE_LOST", "VERSION_EXPIRED")
-  private val Present: AnyRef = java.lang.Long.valueOf(1)
+  private val Present: AnyRef = java.lang.Long.valueOf(1L)
   private val At = """(?s).*"at":\s*([0-9]{1,18}).*""".r
 
   /** Time that pins outlive their name. */
