@@ -19,7 +19,7 @@ from redis_state.exports.manifest import COLUMNS, Export
 from redis_state.progress import Progress, silent
 from redis_state.protocol.instances import CheckpointCounts, Totals, find_counted
 from redis_state.protocol.registry import QueryInfo, list_queries
-from redis_state.reader.compare.checkpoints import LIMIT, Comparison, compare_views
+from redis_state.reader.comparison import LIMIT, Comparison, compare_views
 from redis_state.reader.query import Query, find_query
 from redis_state.reader.version_request import CONFIRMED
 from redis_state.status.overview import status_of_all

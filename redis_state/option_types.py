@@ -37,6 +37,8 @@ class Options(TypedDict, total=False):
     deadline: str | float | timedelta | None
     on_path_change: Literal["fail", "adopt"] | None
     copy_every_batches: int | None
+    keep_every: str | float | timedelta | None
+    keep_for: str | float | timedelta | None
     state_bytes_max: str | None
     prefix_bytes_max: str | None
     socket_timeout: str | float | timedelta | None

@@ -29,6 +29,7 @@ class Config:
         versions_to_retain: ``None`` means Spark's ``minBatchesToRetain``.
         rescale_to: ``None`` keeps the number of partitions.
         local_memory: ``auto`` or bytes.
+        keep_every: ``None`` means never.
         state_bytes_max: ``None`` means no limit, as for `prefix_bytes_max`.
     """
 
@@ -52,6 +53,8 @@ class Config:
     deadline: int = 60_000
     on_path_change: str = "fail"
     copy_every_batches: int = 0
+    keep_every: int | None = None
+    keep_for: int = 604_800_000
     state_bytes_max: int | None = None
     prefix_bytes_max: int | None = None
     socket_timeout: int = 5_000

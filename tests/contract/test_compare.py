@@ -18,7 +18,7 @@ from redis_state.cli.main import main
 from redis_state.errors import ConfigError, NotFoundError, UsageError
 from redis_state.forks.keep import keep
 from redis_state.protocol.pins import FORK, fork_partitions, pin_all
-from redis_state.reader.compare.checkpoints import Comparison
+from redis_state.reader.comparison import Comparison
 from tests.contract.following import FAMILIES, LISTS, NAMES, SINGLE, Program
 from tests.contract.planting import Planted, family, schema
 from tests.support.redis_server import RedisServer

@@ -24,7 +24,7 @@ from redis_state.ids import text_number
 from redis_state.live import Reader
 from redis_state.protocol.kept import is_keep_name
 from redis_state.reader import OperatorState
-from redis_state.reader.compare.checkpoints import LIMIT, Comparison
+from redis_state.reader.comparison import LIMIT, Comparison
 from redis_state.reader.feed.family_location import NO_BATCH
 from redis_state.reader.version_request import CONFIRMED
 

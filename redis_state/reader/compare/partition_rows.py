@@ -53,7 +53,7 @@ class DifferentRow:
 
 @dataclass(slots=True)
 class PartitionTally:
-    """What comparing one partition found besides different rows.
+    """Result of comparing one partition, besides the different rows.
 
     Attributes:
         equal: Number of equal rows by family; ``None`` where common segments were not read.
@@ -208,8 +208,8 @@ def _of_family(
             ]
             found = points.values(wanted, before) if wanted else {}
         for key in keys:
-            stored = None if before is None else found.get(stored_key(before.id, key))
-            yield from row(key, stored)
+            value = None if before is None else found.get(stored_key(before.id, key))
+            yield from row(key, value)
 
 
 class _Scan:
@@ -316,7 +316,7 @@ class _Scan:
             yield from self._looked_up()
 
     def _looked_up(self) -> Iterator[DifferentRow]:
-        """Looks the noted rows up in the other version."""
+        """Yields what differs of the noted rows, after look-ups in both versions."""
         for waiting, other in ((self._of_a, self._b), (self._of_b, self._a)):
             for name, rows in waiting.items():
                 pair = self._a.by_name.get(name), self._b.by_name.get(name)

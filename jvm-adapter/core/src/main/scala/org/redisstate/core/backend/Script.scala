@@ -57,6 +57,7 @@ object Script {
   val Stay: Script = load("stay")
   val Unpin: Script = load("unpin")
   val Detach: Script = load("detach")
+  val Pin: Script = load("pin")
 
   /**
    * Scripts that touch undeclared keys, because only the manifest names those. On the node that

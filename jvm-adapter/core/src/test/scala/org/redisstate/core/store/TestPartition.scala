@@ -19,7 +19,8 @@ import org.redisstate.core.protocol.{
   PartitionClient,
   ProtocolSettings,
   PublishedSegments,
-  RunRegistry
+  RunRegistry,
+  VersionNames
 }
 import org.redisstate.core.store.resources.MemoryBudget
 
@@ -77,6 +78,8 @@ private[store] final class TestPartition(
     id,
     ProtocolSettings(versionsToRetain, 0, CheckpointFormat.V1),
     registry)
+
+  def names: VersionNames = new VersionNames(backend, "", gen)
 
   /** A store of a run, with nothing cached, as on a new executor. */
   def store(

@@ -30,7 +30,8 @@ import org.apache.spark.sql.redisstate.query.{
   RunPulse,
   StartCheck,
   StartRefused,
-  StatefulPlan
+  StatefulPlan,
+  VersionKeeper
 }
 import org.apache.spark.sql.streaming.{StreamingQueryListener, StreamingQueryProgress}
 import org.apache.spark.sql.streaming.StreamingQueryListener._
@@ -48,6 +49,7 @@ import org.redisstate.core.protocol.{GenClaims, RunRegistry}
 class RedisStateQueryListener extends StreamingQueryListener with Logging {
   SparkVersion.check(SPARK_VERSION)
   private val copiers = new ConcurrentHashMap[UUID, StateCopier]
+  private val keepers = new ConcurrentHashMap[UUID, VersionKeeper]
   private val confirmations = new ConcurrentHashMap[UUID, BatchConfirmation]
 
   /** Runs that began with a change of the number of partitions, until it is decided. */
@@ -76,6 +78,7 @@ class RedisStateQueryListener extends StreamingQueryListener with Logging {
     val batch = event.progress.batchId
     Option(confirmations.get(event.progress.runId)).foreach(_.batchDone(batch))
     Option(copiers.get(event.progress.runId)).foreach(_.batchDone(batch))
+    Option(keepers.get(event.progress.runId)).foreach(_.batchDone(batch))
     decide(event.progress.runId)
   }
 
@@ -107,6 +110,7 @@ class RedisStateQueryListener extends StreamingQueryListener with Logging {
     QueryGauges.remove(event.runId)
     Option(confirmations.remove(event.runId)).foreach(_.finish())
     Option(copiers.remove(event.runId)).foreach(_.finish())
+    Option(keepers.remove(event.runId)).foreach(_.finish())
   }
 
   private def executionOf(queryId: UUID): Option[StreamExecution] =
@@ -220,6 +224,7 @@ class RedisStateQueryListener extends StreamingQueryListener with Logging {
         confirmations.put(
           event.runId,
           new BatchConfirmation(event.runId, gen, checkpoint, hadoopConf, conf, isBusy))
+        keep(event, gen, checkpoint, hadoopConf, conf)
       }
       copy(event, gen, sqlConf, checkpoint, hadoopConf, conf)
     }
@@ -258,6 +263,20 @@ class RedisStateQueryListener extends StreamingQueryListener with Logging {
           "was deleted and created again. If it is no longer needed, free its memory: redis-state purge " +
           s"--gen $older")
     }
+
+  private def keep(
+      event: QueryStartedEvent,
+      gen: String,
+      checkpoint: Path,
+      hadoopConf: Configuration,
+      conf: RedisStateConf): Unit = {
+    val passes = conf.ephemeral || MarkerFile.isTemporary(new Path(checkpoint, "state").toString)
+    conf.keepEveryMs.filterNot(_ => passes).foreach { everyMs =>
+      keepers.put(
+        event.runId,
+        new VersionKeeper(event.runId, gen, checkpoint, hadoopConf, conf, everyMs))
+    }
+  }
 
   private def copy(
       event: QueryStartedEvent,

@@ -5,7 +5,7 @@ import java.nio.charset.StandardCharsets.UTF_8
 
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.Path
-import org.json4s.JValue
+import org.json4s.{DefaultFormats, JValue}
 import org.json4s.jackson.JsonMethods
 
 /**
@@ -27,5 +27,19 @@ private[redisstate] object QueryLogs {
     val in = checkpoint.getFileSystem(hadoopConf).open(new Path(checkpoint, s"$log/$batch"))
     try JsonMethods.parse(new String(in.readAllBytes(), UTF_8).linesIterator.drop(1).next())
     finally in.close()
+  }
+
+  /**
+   * Returns the attempts that Spark has logged of a batch, by operator and partition, of all stores
+   * of the operator; None in checkpoint format 1, where a version has one attempt.
+   */
+  def uniqueIds(
+      checkpoint: Path,
+      batch: Long,
+      hadoopConf: Configuration): Option[Map[Long, Seq[Seq[String]]]] = {
+    implicit val formats: DefaultFormats.type = DefaultFormats
+    val logged = metadata(checkpoint, Commits, batch, hadoopConf)
+    (logged \ "stateUniqueIds").extractOpt[Map[String, Seq[Seq[String]]]].filter(_.nonEmpty)
+      .map(_.map { case (operator, of) => operator.toLong -> of })
   }
 }

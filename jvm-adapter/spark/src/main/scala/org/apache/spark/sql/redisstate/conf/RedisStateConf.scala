@@ -48,6 +48,12 @@ final class RedisStateConf private (
   /** After how many batches the state is copied into the checkpoint; 0 means never. */
   val copyEveryBatches: Long = number("copyEveryBatches").get
 
+  /** Length of the intervals whose first batch is kept by a name; None means never. */
+  val keepEveryMs: Option[Long] = number("keepEvery")
+
+  /** Time for which such a version is kept. */
+  val keepForMs: Long = number("keepFor").get
+
   /** Limits of this query, and of all of the key prefix, in Redis. */
   val quota: QuotaLimits = QuotaLimits(number("stateBytesMax"), number("prefixBytesMax"))
 

@@ -8,7 +8,6 @@ import scala.util.control.NonFatal
 
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.Path
-import org.json4s.DefaultFormats
 
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.redisstate.checkpoint.QueryLogs
@@ -98,7 +97,7 @@ private[redisstate] final class BatchConfirmation(
       try {
         val registry = new RunRegistry(backend, conf.keyPrefix, gen)
         val settings = ProtocolSettings(1, keepMs = 0, CheckpointFormat.V2, conf.signer())
-        val uids = loggedUids(batch)
+        val uids = QueryLogs.uniqueIds(checkpoint, batch, hadoopConf)
         val opened = RegisteredStores.of(gen, registry.fields()).map { store =>
           val attempts = uids.map(_.getOrElse(store.operator, Nil))
           partitions(store, attempts).count { number =>
@@ -137,17 +136,6 @@ private[redisstate] final class BatchConfirmation(
       attempts: Option[Seq[Seq[String]]]): Range = attempts match {
     case Some(of) => of.indices
     case None => 0 until store.partitions
-  }
-
-  /**
-   * Returns the attempts that Spark has logged, by operator and partition, of all stores of the
-   * operator; None in format 1, where a version has one attempt.
-   */
-  private def loggedUids(batch: Long): Option[Map[Long, Seq[Seq[String]]]] = {
-    implicit val formats: DefaultFormats.type = DefaultFormats
-    val metadata = QueryLogs.metadata(checkpoint, QueryLogs.Commits, batch, hadoopConf)
-    (metadata \ "stateUniqueIds").extractOpt[Map[String, Seq[Seq[String]]]].filter(_.nonEmpty)
-      .map(_.map { case (operator, of) => operator.toLong -> of })
   }
 }
 

@@ -245,11 +245,16 @@ def _store(info: OperatorInfo, counted: _Counted, live: int) -> StoreDifference:
         return sum(counter[name] for name in users)
 
     equal = live - sum_of(counted.only_a) - sum_of(counted.changed)
-    rows = []
-    for name in [*users, *internals]:
-        counts = (counter[name] for counter in (counted.only_a, counted.only_b, counted.changed))
-        of_family = None if name in counted.unread else counted.equal[name]
-        rows.append(FamilyDifference(name, *counts, of_family))
+    rows = tuple(
+        FamilyDifference(
+            name,
+            counted.only_a[name],
+            counted.only_b[name],
+            counted.changed[name],
+            None if name in counted.unread else counted.equal[name],
+        )
+        for name in [*users, *internals]
+    )
     return StoreDifference(
         info.operator,
         info.store,
@@ -260,7 +265,7 @@ def _store(info: OperatorInfo, counted: _Counted, live: int) -> StoreDifference:
         sum_of(counted.only_b),
         sum_of(counted.changed),
         equal,
-        tuple(rows),
+        rows,
     )
 
 

@@ -1,0 +1,156 @@
+package org.redisstate.core.protocol
+
+import scala.util.control.NonFatal
+
+import org.slf4j.LoggerFactory
+
+import org.redisstate.core.backend.{Command, RedisBackend, Script}
+import org.redisstate.core.errors.{RedisStateException, UnavailableException}
+import org.redisstate.core.ids.{Keys, PartitionId}
+
+/**
+ * Partitions of a store whose version is to be kept.
+ *
+ * @param attempts Spark's unique ids of the version by partition; None where it has one attempt
+ */
+final case class KeptStore(
+    operator: Long,
+    name: String,
+    partitions: Int,
+    attempts: Option[Seq[Seq[String]]])
+
+/** Names for versions of a checkpoint, which pins hold (docs/format.md, section 14). */
+final class VersionNames(backend: RedisBackend, prefix: String, gen: String) {
+  import PartitionCalls.words
+  import VersionNames._
+
+  private val query = Keys.query(prefix, gen)
+
+  /**
+   * Keeps the state after a batch in all partitions, or in none.
+   *
+   * @param nowMs time of the server's clock
+   * @return whether the name is new; false if another version has it
+   * @throws RedisStateException if a partition refuses; its pins are gone then
+   */
+  def keep(name: String, batch: Long, stores: Seq[KeptStore], nowMs: Long, forMs: Long): Boolean = {
+    val what = s"keep the state after batch $batch of checkpoint $gen as $name"
+    val owner = OwnerPrefix + name
+    val exists = backend.call(what, Seq(Command("HEXISTS", query, KeepPrefix + name))).head
+    if (exists == Present) false
+    else
+      try {
+        val pinned = stores.flatMap { store =>
+          val count = pinStore(what, owner, batch + 1, store, forMs + LongerMs)
+          if (count > 0) Some(s"${store.operator}:${store.name}" -> count) else None
+        }
+        if (pinned.isEmpty)
+          throw new UnavailableException(s"$what: no partition holds that version. Nothing is kept.")
+        enter(what, name, batch, pinned, nowMs, nowMs + forMs)
+      } catch {
+        case NonFatal(e) =>
+          letGo(owner, stores)
+          throw e
+      }
+  }
+
+  /** Times at which versions with a prefix were kept; the names themselves are not needed. */
+  def timesOf(fields: Map[String, String], namePrefix: String): Iterable[Long] =
+    fields.collect {
+      case (field, At(at)) if field.startsWith(KeepPrefix + namePrefix) => at.toLong
+    }
+
+  /**
+   * Pins a store; a stage can have more tasks than the store has partitions, and those behind the
+   * last one were never written. A store of an earlier plan, which has no such version, is left out.
+   *
+   * @return how many partitions were pinned
+   */
+  private def pinStore(
+      what: String,
+      owner: String,
+      version: Long,
+      store: KeptStore,
+      ttlMs: Long): Int = {
+    val count = store.attempts.fold(store.partitions)(_.size)
+    val replies = (0 until count).map { number =>
+      val uids = store.attempts.fold(Seq(""))(_(number))
+      uids.iterator.map(pin(what, owner, version, at(store, number), _, ttlMs))
+        .find(_.head == Ok).getOrElse(
+          pin(what, owner, version, at(store, number), uids.headOption.getOrElse(""), ttlMs))
+    }
+    val pinned = replies.takeWhile(_.head == Ok).size
+    replies.zipWithIndex.drop(pinned).foreach { case (reply, number) =>
+      val isLeftOut = reply == Unwritten || (pinned == 0 && Missing(reply.head))
+      if (!isLeftOut) throw Refusal.of(what, reply, version, at(store, number))
+    }
+    pinned
+  }
+
+  private def pin(
+      what: String,
+      owner: String,
+      version: Long,
+      id: PartitionId,
+      uid: String,
+      ttlMs: Long): Seq[String] =
+    words(new PartitionCalls(backend, id).script(
+      what,
+      Script.Pin,
+      Seq(owner, Keep, version.toString, uid, ttlMs.toString)))
+
+  /** The name comes last: who finds it finds all pins. */
+  private def enter(
+      what: String,
+      name: String,
+      batch: Long,
+      pinned: Seq[(String, Int)],
+      nowMs: Long,
+      expiresMs: Long): Boolean = {
+    val pins = pinned.map { case (store, count) => s"${quoted(store)}:$count" }.mkString(",")
+    val entry =
+      s"""{"batch":$batch,"version":${batch + 1},"at":$nowMs,"expires":$expiresMs,"pins":{$pins}}"""
+    backend.call(what, Seq(Command("HSETNX", query, KeepPrefix + name, entry))).head == Present
+  }
+
+  private def letGo(owner: String, stores: Seq[KeptStore]): Unit =
+    for {
+      store <- stores
+      number <- 0 until store.attempts.fold(store.partitions)(_.size)
+    } {
+      try {
+        val calls = new PartitionCalls(backend, at(store, number))
+        calls.script(s"let $owner of checkpoint $gen go", Script.Unpin, Seq(owner, ""))
+        ()
+      } catch {
+        // The pin has an expiry, at which maintenance ends it.
+        case e: RedisStateException => log.info("{}", e.getMessage)
+      }
+    }
+
+  private def at(store: KeptStore, number: Int): PartitionId =
+    PartitionId(prefix, gen, store.operator, number, store.name)
+
+  private def quoted(text: String): String =
+    text.flatMap {
+      case '"' => "\\\""
+      case '\\' => "\\\\"
+      case c if c < ' ' => f"\\u${c.toInt}%04x"
+      case c => c.toString
+    }.mkString("\"", "", "\"")
+}
+
+object VersionNames {
+  private val log = LoggerFactory.getLogger(classOf[VersionNames])
+  private val OwnerPrefix = "keep."
+  private val KeepPrefix = "keep:"
+  private val Keep = "keep"
+  private val Ok = "OK"
+  private val Unwritten = Seq("STATE_LOST", "0", "0")
+  private val Missing = Set("STATE_LOST", "VERSION_EXPIRED")
+  private val Present: AnyRef = java.lang.Long.valueOf(1L)
+  private val At = """(?s).*"at":\s*([0-9]{1,18}).*""".r
+
+  /** Time that pins outlive their name. */
+  private val LongerMs = 60000L
+}
