@@ -327,6 +327,7 @@ def test_bytes_that_only_pins_hold_are_a_cause_of_growth(
     for number in range(2000):
         store.put(f"{number}", os.urandom(64).hex())
     parent.at = store.commit()
+    parent.commit()
     keep(url, "orders", name="before", at_batch=0)
     assert "pinned" not in {one.kind for one in reader.query("orders").why_growing()}
     for _ in range(3):
