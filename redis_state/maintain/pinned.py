@@ -254,7 +254,7 @@ def _is_gone(client: Client, id_: PartitionId, one: PinOwner, now_ms: int) -> bo
 
 
 def _detach(client: Client, id_: PartitionId) -> int:
-    """Lets the parent of a fork go once no segment of it is named any more; 1 if it did."""
+    """Ends the pins at the parent of a detached fork; returns 1 if the fork has forgotten it."""
     what = "letting the parent of a fork go"
     meta, grace = keys.meta(id_), str(GRACE_MS)
     match client.script(what, script("detach"), [meta], [grace, ""]):

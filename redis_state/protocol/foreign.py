@@ -12,7 +12,7 @@ _WHAT = "looking for the parent of a fork"
 
 
 def parent_problem(client: Client, id_: PartitionId, gen: str) -> tuple[str, str] | None:
-    """Looks whether a checkpoint with segments of a fork was purged.
+    """Returns the problem of a fork whose segments are in a purged checkpoint.
 
     Args:
         id_: A partition of the fork.
