@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from redis_state import keys
 from redis_state.backend.client import Client
-from redis_state.backend.replies import time_ms
+from redis_state.backend.replies import OTHER_TYPE, time_ms
 from redis_state.backend.script import script
 from redis_state.errors import ConflictError, Kind, RedisStateError
 from redis_state.ids import PartitionId, is_gen
@@ -90,9 +90,15 @@ def pinned_for(client: Client, metas: Sequence[str], *, tenant: str) -> list[str
     owners: dict[str, PinOwner] = {}
     for start in range(0, len(metas), _PARTITIONS_AT_ONCE):
         chunk = metas[start : start + _PARTITIONS_AT_ONCE]
-        time, *manifests = client.call(_WHAT, [("TIME",), *(("HGETALL", meta) for meta in chunk)])
+        time, *manifests = client.call(
+            _WHAT,
+            [("TIME",), *(("HGETALL", meta) for meta in chunk)],
+            of_other_type=OTHER_TYPE,
+        )
         now_ms = time_ms(time)
         for manifest in manifests:
+            if manifest is OTHER_TYPE:
+                continue  # A key of another type pins nothing.
             there = (one for one in owners_in(manifest) if not one.is_over(now_ms))
             owners.update((one.owner, one) for one in there)
     return [_told(client, one, tenant) for _, one in sorted(owners.items())]
