@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 from redis_state.clock import SYSTEM, Clock
 from redis_state.errors import RedisStateError
 from redis_state.live import Reader
+from redis_state.protocol.pins import FORK, KEEP
 from redis_state.reader import QueryStatus, StoreStatus
 from redis_state.status.totals import CheckpointStore, ErrorIncreases, Increases
 
@@ -133,6 +134,16 @@ _STORE_GAUGES: tuple[_GaugeOfStore, ...] = (
     ),
     ("redis_state_bytes", "Bytes of everything that manifests name.", lambda store: store.bytes),
     (
+        "redis_state_pinned_bytes",
+        "Bytes of segments that only forks and kept versions hold.",
+        lambda store: sum(one.pinned_bytes for one in store.partitions),
+    ),
+    (
+        "redis_state_foreign_bytes",
+        "Bytes of segments that a fork reads from its parent.",
+        lambda store: sum(one.foreign_bytes for one in store.partitions),
+    ),
+    (
         "redis_state_delta_bytes",
         "Bytes of all kept deltas.",
         lambda store: sum(one.delta_bytes for one in store.partitions),
@@ -165,8 +176,11 @@ _ERROR_COUNTERS = (
     ("redis_state_lost", "lost", "Tasks that failed because Redis has lost their state."),
 )
 
+_PINS = "redis_state_pins"
+
 METRICS = (
     *(name for name, _, _ in (*_QUERY_GAUGES, *_STORE_GAUGES)),
+    _PINS,
     *(f"{counter.name}_total" for counter in _COUNTERS),
     *(f"{name}_total" for name, _, _ in _ERROR_COUNTERS),
 )
@@ -244,6 +258,14 @@ def _gauges(queries: Iterable[QueryStatus]) -> Iterator[Metric]:
             for store in query.stores:
                 _add(family, _labels(query, store), of_store(store))
         yield family
+    family = GaugeMetricFamily(
+        _PINS, "Forks and kept versions that hold segments.", labels=(*_OF_A_QUERY, "kind")
+    )
+    for query in queries:
+        for kind in (FORK, KEEP):
+            count = sum(pin.kind == kind for pin in query.pins)
+            family.add_metric([*_labels(query), kind], float(count))
+    yield family
 
 
 def _counters(

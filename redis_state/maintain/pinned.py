@@ -14,13 +14,16 @@ from dataclasses import dataclass
 
 from redis_state import keys
 from redis_state.backend.client import Client
-from redis_state.backend.replies import time_ms
+from redis_state.backend.replies import OTHER_TYPE, time_ms
 from redis_state.backend.script import script
 from redis_state.errors import ConflictError, Kind, RedisStateError
-from redis_state.ids import PartitionId
-from redis_state.protocol.pins import FORK, KEEP_OWNER, unpin_all
+from redis_state.ids import PartitionId, is_gen
+from redis_state.protocol.foreign import parent_problem
+from redis_state.protocol.kept import KEEP_FIELD
+from redis_state.protocol.pins import FORK, KEEP, KEEP_OWNER, unpin_all
 from redis_state.protocol.refusal import refusal
 from redis_state.protocol.runs import PURGED_FIELD
+from redis_state.protocol.texts import parse_object
 
 GRACE_MS = 24 * 3_600_000
 """Time between the last foreign segment of a fork and the end of its parent's pins."""
@@ -28,6 +31,8 @@ GRACE_MS = 24 * 3_600_000
 GONE_MS = 25 * 3_600_000
 """Time between two observations that the fork of a pin is gone."""
 
+_FORKS = b"fork:"
+_PARTITIONS_AT_ONCE = 64
 _WHAT = "looking for pins"
 _PIN = re.compile(rb"(\d+) (\S+) (\d+) (\S+)(?: .*)?")
 _LOG = logging.getLogger("redis_state.maintain")
@@ -48,6 +53,10 @@ class PinOwner:
     version: int
     expires_ms: int
 
+    def is_over(self, now_ms: int) -> bool:
+        """Returns whether the time of the pin is over."""
+        return 0 < self.expires_ms <= now_ms
+
 
 def owners_in(manifest: Mapping[bytes, bytes]) -> list[PinOwner]:
     """Returns the owners of all pins in a manifest; a damaged pin is skipped."""
@@ -61,25 +70,38 @@ def owners_in(manifest: Mapping[bytes, bytes]) -> list[PinOwner]:
 
 
 def refuse_if_pinned(
-    client: Client, gen: str, ids: Sequence[PartitionId], *, tenant: str, attempted: str
+    client: Client, gen: str, metas: Sequence[str], *, tenant: str, attempted: str
 ) -> None:
     """Raises if a fork or a kept version needs the state of a checkpoint.
+
+    Args:
+        metas: Keys of the manifests of all partitions.
 
     Raises:
         ConflictError: The error names each fork and each kept version.
     """
-    (time,) = client.call(_WHAT, [("TIME",)])
-    now_ms = time_ms(time)
-    manifests = client.call(_WHAT, [("HGETALL", keys.meta(id_)) for id_ in ids]) if ids else []
-    owners = {
-        one.owner: one
-        for manifest in manifests
-        for one in owners_in(manifest)
-        if one.expires_ms == 0 or one.expires_ms > now_ms
-    }
-    if owners:
-        told = [_told(client, one, tenant) for _, one in sorted(owners.items())]
+    told = pinned_for(client, metas, tenant=tenant)
+    if told:
         raise pinned_error(attempted, told, gen)
+
+
+def pinned_for(client: Client, metas: Sequence[str], *, tenant: str) -> list[str]:
+    """Names each fork and each kept version that needs the state of some partitions."""
+    owners: dict[str, PinOwner] = {}
+    for start in range(0, len(metas), _PARTITIONS_AT_ONCE):
+        chunk = metas[start : start + _PARTITIONS_AT_ONCE]
+        time, *manifests = client.call(
+            _WHAT,
+            [("TIME",), *(("HGETALL", meta) for meta in chunk)],
+            of_other_type=OTHER_TYPE,
+        )
+        now_ms = time_ms(time)
+        for manifest in manifests:
+            if manifest is OTHER_TYPE:
+                continue  # A key of another type pins nothing.
+            there = (one for one in owners_in(manifest) if not one.is_over(now_ms))
+            owners.update((one.owner, one) for one in there)
+    return [_told(client, one, tenant) for _, one in sorted(owners.items())]
 
 
 def pinned_error(attempted: str, told: Sequence[str], gen: str) -> ConflictError:
@@ -88,9 +110,10 @@ def pinned_error(attempted: str, told: Sequence[str], gen: str) -> ConflictError
         attempted,
         found=f"others read its state: {'; '.join(told)}",
         advice=(
-            "Nothing was changed. Drop kept versions with `redis-state keep`, and purge the forks "
-            f"first. To remove it all the same, so that its forks lose their state: `redis-state "
-            f"purge --gen {gen} --force`."
+            "Nothing was changed. Drop a kept version with `redis-state keep QUERY --drop NAME`; "
+            "purge a fork first, or detach it with `redis-state fork … --detach` and wait a day. "
+            "To remove the state all the same, so that its forks lose it: `redis-state purge "
+            f"--gen {gen} --force`."
         ),
         kind=Kind.PINNED,
     )
@@ -99,11 +122,12 @@ def pinned_error(attempted: str, told: Sequence[str], gen: str) -> ConflictError
 def _told(client: Client, one: PinOwner, tenant: str) -> str:
     if one.owner.startswith(KEEP_OWNER):
         return f"kept version {one.owner.removeprefix(KEEP_OWNER)!r}"
-    name, purged = client.call(
-        _WHAT, [("HMGET", keys.query(one.owner, tenant=tenant), "name", PURGED_FIELD)]
-    )[0]
-    title = f" {name.decode('utf-8', 'replace')!r}" if name else ""
-    return f"fork{title} (gen {one.owner}{', purged and still to be recalled' if purged else ''})"
+    fields = ("name", "id", PURGED_FIELD)
+    (reply,) = client.call(_WHAT, [("HMGET", keys.query(one.owner, tenant=tenant), *fields)])
+    name, id_, purged = reply
+    title = (name or id_ or b"").decode("utf-8", "replace")
+    shown = f" {title!r}" if title and title != one.owner else ""
+    return f"fork{shown} (gen {one.owner}{', purged and still to be recalled' if purged else ''})"
 
 
 def let_parents_go(client: Client, ids: Sequence[PartitionId], manifests: Sequence[object]) -> None:
@@ -149,7 +173,9 @@ def look_after_pins(client: Client, id_: PartitionId, manifest: Mapping[bytes, b
     now_ms = time_ms(time)
     ended = 0
     for one in owners:
-        is_over = 0 < one.expires_ms <= now_ms
+        is_over = one.is_over(now_ms)
+        if is_over and one.kind == KEEP:
+            forget_name(client, id_.store.gen, one.owner, now_ms, tenant=id_.store.tenant)
         if is_over or (one.kind == FORK and _is_gone(client, id_, one, now_ms)):
             ended += unpin_all(client, [id_], one.owner, expires=str(one.expires_ms))
             why = "its time is over" if is_over else "the fork is gone"
@@ -159,14 +185,67 @@ def look_after_pins(client: Client, id_: PartitionId, manifest: Mapping[bytes, b
     return ended
 
 
+def forget_name(client: Client, gen: str, owner: str, now_ms: int, *, tenant: str) -> None:
+    """Removes the name of a kept version whose time is over, before its pins end."""
+    query, field = keys.query(gen, tenant=tenant), owner.replace(KEEP_OWNER, KEEP_FIELD, 1)
+    (raw,) = client.call(_WHAT, [("HGET", query, field)])
+    try:
+        expires_ms = int(parse_object(raw)["expires"]) if raw is not None else 0
+    except (ValueError, KeyError, TypeError):
+        expires_ms = 0
+    if 0 < expires_ms <= now_ms:
+        client.call(_WHAT, [("HDEL", query, field)])
+
+
+def parents_purged(client: Client, id_: PartitionId, manifest: Mapping[bytes, bytes]) -> list[str]:
+    """Explains which checkpoints with segments of a fork were purged."""
+    gens = {
+        value.decode("ascii", "replace").removeprefix("p ")
+        for name, value in manifest.items()
+        if name[:2] == b"a:"
+    }
+    found = (parent_problem(client, id_, gen) for gen in sorted(gens) if is_gen(gen))
+    return [f"{told}: {advice}" for told, advice in filter(None, found)]
+
+
+def forget_gone(
+    client: Client, gen: str, ids: Sequence[PartitionId], raw: Mapping[bytes, bytes], *, tenant: str
+) -> None:
+    """Forgets forks that no partition of their parent is pinned for any more.
+
+    Args:
+        ids: All partitions of the parent.
+        raw: All fields of its query.
+    """
+    looks, prefix = keys.looks(tenant=tenant), f"{gen}:".encode()
+    listed = {name[len(_FORKS) :] for name in raw if name.startswith(_FORKS)}
+    (names,) = client.call(_WHAT, [("HKEYS", looks)])
+    noted = {name[len(prefix) :] for name in names if name.startswith(prefix)}
+    for owner in sorted(listed | noted):
+        wanted = [("HEXISTS", keys.meta(id_), b"x:" + owner) for id_ in ids]
+        if not any(client.call(_WHAT, wanted) if wanted else ()):
+            if owner in listed:
+                query = keys.query(gen, tenant=tenant)
+                client.call(_WHAT, [("HDEL", query, _FORKS + owner)])
+            if owner in noted:
+                client.call(_WHAT, [("HDEL", looks, prefix + owner)])
+
+
 def _is_gone(client: Client, id_: PartitionId, one: PinOwner, now_ms: int) -> bool:
     """Returns whether the fork's query was gone at two observations, a day apart."""
     tenant, note = id_.store.tenant, f"{id_.store.gen}:{one.owner}"
     looks = keys.looks(tenant=tenant)
-    there, raw = client.call(
-        _WHAT, [("EXISTS", keys.query(one.owner, tenant=tenant)), ("HGET", looks, note)]
+    of_fork = keys.meta(id_.of_gen(one.owner))
+    there, raw, (format_, began) = client.call(
+        _WHAT,
+        [
+            ("EXISTS", keys.query(one.owner, tenant=tenant)),
+            ("HGET", looks, note),
+            ("HMGET", of_fork, "f", "g"),
+        ],
     )
-    if there:
+    # A fork that has let this checkpoint go has no `g`: a fail-over has brought its pin back.
+    if there and (format_ is None or began is not None):
         if raw is not None:
             client.call(_WHAT, [("HDEL", looks, note)])
         return False
@@ -181,7 +260,7 @@ def _is_gone(client: Client, id_: PartitionId, one: PinOwner, now_ms: int) -> bo
 
 
 def _detach(client: Client, id_: PartitionId) -> int:
-    """Lets the parent of a fork go once no segment of it is named any more; 1 if it did."""
+    """Ends the pins at the parent of a detached fork; returns 1 if the fork has forgotten it."""
     what = "letting the parent of a fork go"
     meta, grace = keys.meta(id_), str(GRACE_MS)
     match client.script(what, script("detach"), [meta], [grace, ""]):

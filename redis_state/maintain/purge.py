@@ -74,7 +74,8 @@ def purge(
     found = Purged()
     partitions = registered_partitions(client, gen, tenant)
     if not (dry_run or force):
-        refuse_if_pinned(client, gen, partitions, tenant=tenant, attempted=_WHAT)
+        metas = manifests_of(client, gen, tenant)
+        refuse_if_pinned(client, gen, metas, tenant=tenant, attempted=_WHAT)
     if not dry_run:
         _forget_name(client, gen, tenant)
     for start in range(0, len(partitions), PARTITIONS_AT_ONCE):
@@ -130,6 +131,15 @@ def registered_partitions(client: Client, gen: str, tenant: str) -> list[Partiti
     except FormatError:
         return []
     return counted_partitions(client, gen, operators.values(), tenant=tenant)
+
+
+def manifests_of(client: Client, gen: str, tenant: str) -> list[str]:
+    """Returns the keys of all manifests; a scan finds them if the query does not count them."""
+    known = [keys.meta(id_) for id_ in registered_partitions(client, gen, tenant)]
+    if known:
+        return known
+    found = scan_checkpoint(client, gen, tenant, silent)
+    return [name for names in found for name in names if name.endswith(":m")]
 
 
 def _purge_partitions(

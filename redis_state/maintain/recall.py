@@ -21,6 +21,7 @@ from redis_state.maintain.purge import (
     PARTITIONS_AT_ONCE,
     Purged,
     check_gen,
+    manifests_of,
     registered_partitions,
     scan_checkpoint,
 )
@@ -94,10 +95,10 @@ def expire(
     check_gen(gen)
     found = Purged()
     query = keys.query(gen, tenant=tenant)
-    ids = registered_partitions(client, gen, tenant)
+    metas = [keys.meta(id_) for id_ in registered_partitions(client, gen, tenant)]
     if not force:
-        refuse_if_pinned(client, gen, ids, tenant=tenant, attempted=_PURGING)
-    metas = [keys.meta(id_) for id_ in ids]
+        pinned = metas or manifests_of(client, gen, tenant)
+        refuse_if_pinned(client, gen, pinned, tenant=tenant, attempted=_PURGING)
     # The query comes first here, and last in a recall: while the query expires, so does the rest.
     try:
         _expire_query(client, gen, tenant, kept_ms, found)

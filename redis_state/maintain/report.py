@@ -23,6 +23,8 @@ _COUNTS = (
     "deactivated",
     "orphans",
     "purged",
+    "unpinned",
+    "pinned",
 )
 
 
@@ -83,6 +85,9 @@ class MaintenanceReport:
         deactivated: Instances of runs that lost their partition to a newer run.
         orphans: Segments that no manifest names, which expire now.
         purged: Checkpoints that expire now.
+        unpinned: Pins that were ended, in single partitions: their time was over, or the fork is
+            gone or has all of its segments itself.
+        pinned: Unused checkpoints that were not purged, since forks or kept versions need them.
         lag_versions: Number of deltas that an open of the slowest partition applies.
         lag_bytes: Bytes of these deltas over all partitions.
         problems: Problems that need a person; at most 1,000.
@@ -100,6 +105,8 @@ class MaintenanceReport:
     deactivated: int = 0
     orphans: int = 0
     purged: int = 0
+    unpinned: int = 0
+    pinned: int = 0
     lag_versions: int = 0
     lag_bytes: int = 0
     problems: list[str] = field(default_factory=list)
@@ -140,6 +147,7 @@ class MaintenanceReport:
             f"{self.dropped} segments dropped ({self.dropped_bytes:,} bytes freed); "
             f"{self.verified} segments verified, {self.mended} mended, {self.orphans} orphans; "
             f"{self.deactivated} instances deactivated; {self.purged} checkpoints purged; "
+            f"{self.unpinned} pins ended, {self.pinned} unused checkpoints kept for pins; "
             f"lag {self.lag_versions} versions ({self.lag_bytes:,} bytes); "
             f"{len(self.problems)} problems"
         )

@@ -111,7 +111,8 @@ def purge_vanished(
             try:
                 found = expire(client, one.info.gen, tenant=tenant, progress=progress)
             except ConflictError as error:
-                _LOG.info("%s: not purged: %s", one.called, error.found)
+                report.pinned += 1
+                _LOG.warning("%s: unused, but not purged: %s", one.called, error.found)
                 continue
             report.purged += 1
             _LOG.warning(

@@ -13,6 +13,7 @@ from redis_state.format.entry import Segment, segments_in
 from redis_state.ids import PartitionId
 from redis_state.maintain.report import MaintenanceReport, Policy
 from redis_state.protocol import PartitionClient, SegmentGoneError
+from redis_state.protocol.foreign import parent_problem
 from redis_state.protocol.version_rows import read_whole
 
 SEGMENTS_AT_ONCE = 256
@@ -38,9 +39,14 @@ def verify(
         (now,) = client.call(_WHAT, [("HGETALL", keys.meta(id_))])
         for segment, found in suspects:
             if segment in segments_in(now):
+                parent = parent_problem(client, id_, segment.gen) if segment.gen else None
                 report.problem(
                     f"{where}: {segment.ident} has {found} of {segment.entry.blocks} blocks: "
-                    "look for evictions or deleted keys, and restore the Redis data"
+                    + (
+                        "look for evictions or deleted keys, and restore the Redis data"
+                        if parent is None
+                        else "; ".join(parent)
+                    )
                 )
     if policy.deep:
         lost = {segment for segment, _ in suspects}

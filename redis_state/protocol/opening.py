@@ -13,6 +13,7 @@ from redis_state.backend.script import Command, script
 from redis_state.errors import FormatError, Kind, StateError
 from redis_state.format.entry import Segment, parse_segment
 from redis_state.ids import EMPTY, PartitionId, Pin, is_uid, text_number
+from redis_state.protocol.foreign import lost_with_parent
 from redis_state.protocol.refusal import behind, not_there, refusal
 
 NO_RUN = ""
@@ -189,8 +190,21 @@ def reopen(client: Client, gone: Sequence[Opened]) -> list[Opened]:
     with _behind_if_it_lags(client):
         for one, again in zip(gone, found, strict=True):
             if again.pin != one.pin or again.segments == one.segments:
+                what = f"reading version {one.pin.version} of the state"
+                gens = {segment.gen for segment in one.segments if segment.gen}
+                for gen in sorted(gens):
+                    error = lost_with_parent(
+                        client,
+                        one.id,
+                        gen,
+                        attempted=what,
+                        where=str(one.id),
+                        version=one.pin.version,
+                    )
+                    if error is not None:
+                        raise error
                 raise StateError(
-                    f"reading version {one.pin.version} of the state",
+                    what,
                     found="blocks of a published segment are missing",
                     advice="Look for evictions, FLUSHDB or deleted keys; restore the Redis data.",
                     kind=Kind.STATE_LOST,

@@ -11,11 +11,12 @@ from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.replies import words
 from redis_state.backend.script import script
-from redis_state.errors import FullError, RedisStateError
+from redis_state.errors import FullError, RedisStateError, StateError
 from redis_state.format.entry import FORMATS, Entry, Segment
 from redis_state.ids import PartitionId, Pin
 from redis_state.process import Home
 from redis_state.protocol import retention
+from redis_state.protocol.foreign import lost_with_parent
 from redis_state.protocol.opening import Opened, open_args, opening, read_opened
 from redis_state.protocol.refusal import refusal
 from redis_state.protocol.runs import STAGED_TTL_MS, RegisteredRun, is_newest, register_run
@@ -214,6 +215,19 @@ class PartitionClient:
             FormatError: A field has an unknown name.
         """
         return fetch_whole(self._client, self.id, segments)
+
+    def lost_with_parent(
+        self, segment: Segment, attempted: str, *, version: int
+    ) -> StateError | None:
+        """Returns the error if a segment is gone with the parent of a fork; else ``None``."""
+        return lost_with_parent(
+            self._client,
+            self.id,
+            segment.gen,
+            attempted=attempted,
+            where=self._where,
+            version=version,
+        )
 
     def add_snapshot(self, pin: Pin, writer: str, entry: Entry, fields: Fields) -> bool:
         """Publishes a snapshot of a version; returns False if the manifest no longer wants it."""

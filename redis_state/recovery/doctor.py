@@ -13,6 +13,7 @@ from redis_state.errors import FormatError
 from redis_state.format.entry import Segment, placed_segment
 from redis_state.ids import PartitionId
 from redis_state.progress import Progress, silent
+from redis_state.protocol.foreign import parent_problem
 from redis_state.protocol.newest_batch import NewestBatch
 from redis_state.protocol.registry import (
     QueryInfo,
@@ -42,6 +43,7 @@ class PartitionHealth:
         problem: Reason why the versions are unknown; empty if they are known.
         purged: True if the partition expires, because its checkpoint was purged within the last
             day.
+        parent: Explains that a checkpoint with segments of this fork was purged; empty if none was.
         ahead: Batch b writes version b + `ahead`.
         first: First batch of the store. The state after an earlier batch is the state before
             `first`.
@@ -56,6 +58,7 @@ class PartitionHealth:
     present: bool = True
     problem: str = ""
     purged: bool = False
+    parent: str = ""
     ahead: int = 1
     first: int = 0
 
@@ -198,7 +201,10 @@ def look_at(client: Client, id_: PartitionId) -> PartitionHealth:
     newest = _newest(fields, latest=numbers[0], opened=numbers[1])
     loadable = _loadable(segments, *newest, broken)
     names = tuple(sorted(segment.ident for segment in broken))
-    return PartitionHealth(id_, numbers[0], numbers[1], numbers[2], loadable, names)
+    gens = sorted({segment.gen for segment in segments if segment.gen})
+    problems = [problem for gen in gens if (problem := parent_problem(client, id_, gen))]
+    parent = "; ".join(f"{told}: {advice}" for told, advice in problems)
+    return PartitionHealth(id_, numbers[0], numbers[1], numbers[2], loadable, names, parent=parent)
 
 
 def _newest(fields: Mapping[str, str], *, latest: int, opened: int) -> tuple[int, str]:

@@ -15,6 +15,7 @@ from statistics import median
 from redis_state.errors import ConfigError
 from redis_state.format.entry import Entry
 from redis_state.format.header import Family, Header
+from redis_state.protocol.pins import FORK, KEEP
 from redis_state.protocol.quota import WARN_SHARE
 from redis_state.status.block_times import times_of_blocks
 from redis_state.status.kept_versions import PartitionHistory, StoreHistory
@@ -59,6 +60,7 @@ class CauseKind(str, Enum):
     KEPT_VERSIONS = "kept-versions"
     NO_SNAPSHOT = "no-snapshot"
     LATE_MAINTENANCE = "late-maintenance"
+    PINNED = "pinned"
     OLDER_CHECKPOINT = "older-checkpoint"
     UNTOUCHED_ROWS = "untouched-rows"
 
@@ -94,7 +96,7 @@ def causes_of(
         older: Earlier checkpoints of the same folder.
     """
     found = [cause for store in stores for look in _LOOKS for cause in look(store)]
-    found += [*_older(query, older), *_near_limit(query)]
+    found += [*_older(query, older), *_near_limit(query), *_pinned(query)]
     order = list(CauseKind)
     return sorted(found, key=lambda cause: order.index(cause.kind))
 
@@ -340,7 +342,7 @@ def _kept_versions(of: StoreHistory) -> Iterator[Cause]:
         if one.base is not None:
             rows = one.status.rows + one.status.internal_rows
             newest += _bytes_a_row(one.base.entry) * rows
-    total = of.status.bytes
+    total = of.status.bytes - sum(one.pinned_bytes for one in of.status.partitions)
     if newest and total - newest >= _BYTES_MIN and total - newest > _KEPT * newest:
         deltas = [entry.bytes for one in of.partitions for entry in one.deltas.values()]
         batches = max((len(one.deltas) for one in of.partitions), default=0)
@@ -373,6 +375,27 @@ def _untouched(of: StoreHistory) -> Iterator[Cause]:
             f"At least {left:,} of {rows:,} keys were not touched in the last {batches} batches.",
             "If they are not needed, remove them by a watermark, a time to live, or a timer.",
         )
+
+
+def _pinned(query: QueryStatus) -> Iterator[Cause]:
+    """Reports bytes that only forks and kept versions hold."""
+    if query.pinned_bytes < _BYTES_MIN:
+        return
+    forks = [one.title or one.owner for one in query.pins if one.bytes and one.kind == FORK]
+    kept = [one.owner for one in query.pins if one.bytes and one.kind == KEEP]
+    whose = [
+        *([f"forks ({', '.join(forks)})"] if forks else []),
+        *([f"kept versions ({', '.join(kept)})"] if kept else []),
+    ]
+    advice = [
+        *([f"Drop a kept version: `redis-state keep {query.title} --drop NAME`."] if kept else []),
+        *(["Purge a fork that is no longer needed, or detach it."] if forks else []),
+    ]
+    yield Cause(
+        CauseKind.PINNED,
+        f"{query.pinned_bytes:,} bytes are held only by {' and '.join(whose) or 'ended pins'}.",
+        " ".join(advice) or "The next maintenance drops them: `redis-state maintain --once`.",
+    )
 
 
 def _older(query: QueryStatus, older: Sequence[QueryStatus]) -> Iterator[Cause]:

@@ -23,6 +23,7 @@ from redis_state.protocol.newest_batch import NewestBatch
 from redis_state.protocol.opening import beyond
 from redis_state.protocol.quota import parse_sizes
 from redis_state.protocol.registry import (
+    FORMAT,
     PYTHON_OPERATOR,
     OperatorInfo,
     QueryInfo,
@@ -32,13 +33,14 @@ from redis_state.protocol.registry import (
 )
 from redis_state.protocol.runs import run_of_epoch
 from redis_state.protocol.texts import number_or_zero
+from redis_state.status.pins import fork_of, is_foreign, pins_in, titled, total_pins
 from redis_state.status.query_status import Hold, PartitionStatus, QueryStatus, StoreStatus
 
 COMMANDS_AT_ONCE = 512
 _BEGUN_WORDS = 4
 _NUMBERS = (
     "confirmed", "newest", "kept", "oldest", "wanted", "rows", "internal_rows", "snapshot",
-    "snapshot_bytes", "delta_bytes", "bytes", "written_ms",
+    "snapshot_bytes", "delta_bytes", "bytes", "pinned_bytes", "foreign_bytes", "written_ms",
 )  # fmt: skip
 _OTHER_TYPE = "its {} is a key of another type"
 _GONE = "its manifest is missing, while other partitions have theirs"
@@ -106,6 +108,7 @@ def _look(
     found = [
         plan.status(replies, now_ms=now_ms, newest=newest.get(plan.info.path)) for plan in plans
     ]
+    found = titled(found, listed)
     return [
         replace(
             one,
@@ -182,6 +185,7 @@ class _PolledQuery:
             for one, ids in self._stores
         )
         epoch = self._raw.get(b"epoch", b"")
+        parent, began = fork_of(self._raw)
         copied, _, copied_at = self._raw.get(b"copied", b"").partition(b" ")
         return QueryStatus(
             gen=self.info.gen,
@@ -199,6 +203,9 @@ class _PolledQuery:
             copy_every=number_or_zero(self._raw.get(b"copies", b"")),
             copied_version=number_or_zero(copied),
             copied_ms=number_or_zero(copied_at),
+            fork_of=parent,
+            fork_version=began,
+            pins=total_pins(one for of in stores for one in of.partitions),
         )
 
     def _store_status(
@@ -288,7 +295,9 @@ def _counted(empty: PartitionStatus, raw: Mapping[bytes, bytes]) -> PartitionSta
     at = b"%d:%s" % (opened, raw.get(b"ou", EMPTY_UID.encode()))
     versions: set[int] = set()
     alone: list[int] = []
-    delta_bytes = total = snapshot = snapshot_bytes = 0
+    delta_bytes = total = foreign = snapshot = snapshot_bytes = 0
+    has_places = raw.get(b"f") != FORMAT.encode()
+    pins, aside_bytes = pins_in(raw) if has_places else ((), 0)
     confirmed: list[bytes] = []
     for name, entry in raw.items():
         kind = name[:2]
@@ -297,6 +306,9 @@ def _counted(empty: PartitionStatus, raw: Mapping[bytes, bytes]) -> PartitionSta
         version, words = int(name[2:].split(b":", 1)[0]), entry.split(b" ")
         size = int(words[4])
         versions.add(version)
+        if has_places and is_foreign(raw, name, words[0]):
+            foreign += size
+            size = 0
         total += size
         if kind == b"d:":
             delta_bytes += size
@@ -321,7 +333,10 @@ def _counted(empty: PartitionStatus, raw: Mapping[bytes, bytes]) -> PartitionSta
         snapshot=snapshot,
         snapshot_bytes=snapshot_bytes,
         delta_bytes=delta_bytes,
-        bytes=total,
+        bytes=total + aside_bytes,
+        pinned_bytes=aside_bytes,
+        foreign_bytes=foreign,
+        pins=pins,
         written_ms=int(raw.get(b"t", b"0")),
         run=raw.get(b"r", b"").decode("ascii", "replace"),
         problem=empty.problem

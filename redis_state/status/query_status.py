@@ -32,6 +32,28 @@ class Hold(str, Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class PinStatus:
+    """An owner that pins segments: a fork, or a version that is kept under a name.
+
+    Attributes:
+        owner: Checkpoint id of the fork, or name of the kept version.
+        kind: `fork` or `keep`.
+        version: The pinned version.
+        expires_ms: Time when the pin ends; 0 for never.
+        bytes: Bytes of the pinned segments that no version of the query needs. Segments with
+            several owners count for each of them.
+        title: Name of the fork, or its id; empty if unknown.
+    """
+
+    owner: str
+    kind: str
+    version: int
+    expires_ms: int
+    bytes: int = 0
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionStatus:
     """One partition of a store.
 
@@ -47,7 +69,11 @@ class PartitionStatus:
         snapshot: Version of the newest snapshot; 0 without any.
         snapshot_bytes: Bytes of that snapshot.
         delta_bytes: Bytes of all kept deltas.
-        bytes: Bytes of all segments in the manifest, older snapshots included.
+        bytes: Bytes of all segments that the partition has in Redis, older snapshots included, and
+            those that only pins hold. Segments that a fork reads from its parent are not counted.
+        pinned_bytes: Bytes of segments that no version of the query needs, and only pins hold.
+        foreign_bytes: Bytes of segments that a fork reads from its parent.
+        pins: Forks and kept versions that hold segments of the partition.
         written_ms: Time of the last write, at most a minute too early: a partition notes writes
             once a minute.
         run: Run that holds the partition; empty if no run does.
@@ -71,10 +97,13 @@ class PartitionStatus:
     snapshot_bytes: int = 0
     delta_bytes: int = 0
     bytes: int = 0
+    pinned_bytes: int = 0
+    foreign_bytes: int = 0
     written_ms: int = 0
     run: str = ""
     owner: Instance | None = None
     problem: str = ""
+    pins: tuple[PinStatus, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +145,7 @@ class StoreStatus:
 
     @property
     def bytes(self) -> int:
-        """Bytes of all segments in the manifests."""
+        """Bytes of all segments that the manifests have in Redis, those that pins hold included."""
         return sum(one.bytes for one in self.partitions)
 
     def batch_of(self, version: int) -> int | None:
@@ -151,6 +180,11 @@ class QueryStatus:
             no copies.
         copied_version: Version of the newest copy that the drivers reported; 0 without any.
         copied_ms: Time of that copy.
+        fork_of: Id of the checkpoint that this one was forked from, its parent; empty if it is no
+            fork.
+        fork_version: Version of the parent with which the fork began.
+        fork_title: Name of the parent, or its id; empty if it is not listed any more.
+        pins: Forks and kept versions that hold segments, over all partitions.
         replaced_by: Id of the checkpoint that replaced this one, after its folder was deleted and
             created again; empty if this one is current.
         problem: Reason why values are missing; empty if none are. Partitions have their own.
@@ -174,6 +208,10 @@ class QueryStatus:
     copy_every: int = 0
     copied_version: int = 0
     copied_ms: int = 0
+    fork_of: str = ""
+    fork_version: int = 0
+    fork_title: str = ""
+    pins: tuple[PinStatus, ...] = ()
 
     @property
     def title(self) -> str:
@@ -216,8 +254,18 @@ class QueryStatus:
 
     @property
     def bytes(self) -> int:
-        """Bytes of all segments in the manifests."""
+        """Bytes of all segments that the manifests have in Redis, those that pins hold included."""
         return sum(of.bytes for of in self.stores)
+
+    @property
+    def pinned_bytes(self) -> int:
+        """Bytes of segments that only pins hold."""
+        return sum(one.pinned_bytes for one in self.partitions)
+
+    @property
+    def foreign_bytes(self) -> int:
+        """Bytes of segments that a fork reads from its parent."""
+        return sum(one.foreign_bytes for one in self.partitions)
 
     @property
     def limit_share(self) -> float | None:

@@ -25,7 +25,8 @@ def add_to(subparsers: Subparsers) -> None:
         description="List the queries that keep state in a server, one for each checkpoint, the "
         "newest last, from metadata alone. 'replaced_by' (on a terminal: replaced) marks a "
         "checkpoint whose folder was deleted and created again: `redis-state purge --gen` removes "
-        "its state.",
+        "its state. 'fork_of' (on a terminal: fork of) names the checkpoint that a fork was made "
+        "from.",
         epilog=example("redis-state queries --url redis://localhost:6379/0"),
     )
     printing.add_arguments(parser)
@@ -63,12 +64,23 @@ def row_of(status: QueryStatus) -> dict[str, Any]:
         "alive": status.alive,
         "problems": status.problems,
     }
+    if status.fork_of:
+        row["fork_of"] = status.fork_of
+        row["fork_title"] = status.fork_title
     return row | ({"replaced_by": status.replaced_by} if status.replaced_by else {})
 
 
 def title_of(row: PrintedRow) -> str:
     """Returns the name of a query, or an id if it has no name."""
     return str(row["name"] or row["id"] or row["gen"])
+
+
+def _title(row: PrintedRow) -> str:
+    """Returns the name of a query; of a fork followed by that of its parent."""
+    title = figures.plain(title_of(row))
+    if not row.get("fork_of"):
+        return title
+    return f"{title} (fork of {figures.plain(row['fork_title']) or row['fork_of'][:6] + '…'})"
 
 
 def state_of(row: PrintedRow) -> str:
@@ -81,7 +93,7 @@ def state_of(row: PrintedRow) -> str:
 
 
 COLUMNS = (
-    Column("QUERY", lambda row: figures.plain(title_of(row)), shrinks=True),
+    Column("QUERY", _title, shrinks=True),
     Column("STATE", state_of),
     numbers("confirmed_batch", title="BATCH"),
     numbers("rows"),

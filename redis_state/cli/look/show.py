@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from redis_state.cli.arguments.connection import add_arguments, config_of
@@ -15,8 +16,10 @@ from redis_state.cli.output.printing import Column, PrintedRow, Sheet, column, n
 from redis_state.errors import FormatError, StateError
 from redis_state.format.header import Family
 from redis_state.live import Reader
+from redis_state.protocol.pins import FORK
 from redis_state.reader import PartitionStatus, Query, QueryStatus, StoreStatus
 from redis_state.status import figures
+from redis_state.status.query_status import PinStatus
 
 if TYPE_CHECKING:
     from redis_state.cli.command import Subparsers
@@ -56,6 +59,9 @@ def run(arguments: argparse.Namespace) -> int:
         "bytes_max": status.bytes_max,
         "prefix_bytes": status.prefix_bytes,
         "prefix_bytes_max": status.prefix_bytes_max,
+        "pinned_bytes": status.pinned_bytes,
+        "foreign_bytes": status.foreign_bytes,
+        "pins": [asdict(one) for one in status.pins],
     }
     if printing.format_of(arguments) == printing.TABLE:
         sheets = [Sheet(_facts(whole, status), _FACTS, heading=False)]
@@ -107,6 +113,8 @@ def partition_row(status: QueryStatus, of: StoreStatus, one: PartitionStatus) ->
         "snapshot": one.snapshot,
         "snapshot_bytes": one.snapshot_bytes,
         "delta_bytes": one.delta_bytes,
+        "pinned_bytes": one.pinned_bytes,
+        "foreign_bytes": one.foreign_bytes,
         "written_ms": one.written_ms,
         "now_ms": status.now_ms,
         "run": one.run,
@@ -156,6 +164,22 @@ def _facts(row: PrintedRow, status: QueryStatus) -> Iterator[PrintedRow]:
         yield {"fact": "of the prefix", "value": shown}
     if status.replaced_by:
         yield {"fact": "replaced", "value": f"by {status.replaced_by}"}
+    if status.fork_of:
+        parent = figures.plain(status.fork_title) or status.fork_of
+        yield {"fact": "fork", "value": f"of {parent}, since version {status.fork_version}"}
+        if status.foreign_bytes:
+            read = f"{figures.size(status.foreign_bytes)} in segments of its parent"
+            yield {"fact": "reads", "value": read}
+    for one in status.pins:
+        yield {"fact": "pinned", "value": figures.plain(pin_text(one))}
+
+
+def pin_text(pin: PinStatus) -> str:
+    """Describes a pin: who holds which version until when, and what only pins hold of it."""
+    who = f"fork {pin.title or pin.owner}" if pin.kind == FORK else f"kept version {pin.owner}"
+    until = f" until {figures.moment(pin.expires_ms)}" if pin.expires_ms else ""
+    held = f", {figures.size(pin.bytes)} not needed otherwise" if pin.bytes else ""
+    return f"version {pin.version} for {who}{until}{held}"
 
 
 def _limit(size: int, limit: int) -> str:

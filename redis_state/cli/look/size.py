@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from redis_state.cli.arguments.connection import add_arguments, config_of
 from redis_state.cli.arguments.place import add_query
 from redis_state.cli.help import example
-from redis_state.cli.look.show import families_of, partition_row
+from redis_state.cli.look.show import families_of, partition_row, pin_text
 from redis_state.cli.output import printing
 from redis_state.cli.output.printing import Column, Sheet, column, numbers
 from redis_state.format.header import Family
@@ -27,6 +27,8 @@ _SIZES = (
     "bytes",
     "snapshot_bytes",
     "delta_bytes",
+    "pinned_bytes",
+    "foreign_bytes",
 )
 
 
@@ -55,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     with Reader(config_of(arguments)) as reader:
         query = reader.query(arguments.query)
         status = query.status()
-        notes = status.problems
+        notes = [*status.problems, *_held(status)]
         if arguments.by == "family":
             found = [(of, families_of(query, of, notes)) for of in status.stores]
             rows = [row for of, families in found for row in _by_family(of, families)]
@@ -66,6 +68,19 @@ def run(arguments: argparse.Namespace) -> int:
     columns = [*_PLACE, *([numbers("partition", title="PART")] if by_partition else []), *_FIGURES]
     printing.emit(arguments, Sheet(rows, columns, notes=notes))
     return 0
+
+
+def _held(status: QueryStatus) -> Iterator[str]:
+    """Yields what only pins hold, for whom, and what a fork has not yet itself."""
+    if status.pinned_bytes:
+        whose = "; ".join(figures.plain(pin_text(one)) for one in status.pins if one.bytes)
+        yield f"{figures.size(status.pinned_bytes)} are held only by pins: {whose}."
+    if status.foreign_bytes:
+        parent = figures.plain(status.fork_title) or status.fork_of
+        yield (
+            f"{figures.size(status.foreign_bytes)} more are in segments of its parent {parent}, "
+            "which are not counted here."
+        )
 
 
 def _by_store(of: StoreStatus) -> dict[str, Any]:

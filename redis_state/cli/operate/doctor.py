@@ -214,6 +214,8 @@ def _line(one: PartitionHealth) -> str:
     text = f"versions {_ranges(one.loadable)}; newest {one.latest}, opened {one.opened}"
     if one.broken:
         text += f"; not whole: {', '.join(one.broken)}"
+    if one.parent:
+        text += f"; {one.parent}"
     return text
 
 

@@ -15,7 +15,8 @@ from redis_state.cli.arguments.connection import ProgressLine, add_arguments, co
 from redis_state.cli.help import example
 from redis_state.errors import ConfigError, NotFoundError
 from redis_state.maintain.activity import refuse_if_used, signs_of_life
-from redis_state.maintain.purge import Purged, purge
+from redis_state.maintain.pinned import pinned_for
+from redis_state.maintain.purge import Purged, manifests_of, purge
 from redis_state.maintain.recall import KEPT_MS, Recalled, expire, recall
 from redis_state.progress import Progress
 from redis_state.recovery.marker import gen_of
@@ -85,6 +86,10 @@ def run(arguments: argparse.Namespace) -> int:
         refuse_if_used(client, gen, tenant=tenant, attempted=_WHAT, force=arguments.force)
         how = purge if arguments.now else expire
         force = arguments.force
+        if force:
+            metas = manifests_of(client, gen, tenant)
+            for one in pinned_for(client, metas, tenant=tenant):
+                print(f"warning: this purge takes the state from {one}", file=sys.stderr)
         found = _shown(lambda line: how(client, gen, tenant=tenant, force=force, progress=line))
     _check_found(gen, found)
     _tell(gen, found, "removed")

@@ -196,7 +196,8 @@ def _timelines(
     found: dict[PartitionId, Timeline] = {}
     for start in range(0, len(near), _HEADS_AT_ONCE):
         group = near[start : start + _HEADS_AT_ONCE]
-        names = [(*_META, _delta_field(head.opened)) for head in group]
+        deltas = [_delta_field(head.opened) for head in group]
+        names = [(*_META, delta, _place_field(delta)) for delta in deltas]
         commands: list[Command] = [
             ("HMGET", keys.meta(head.id), *of) for head, of in zip(group, names, strict=True)
         ]
@@ -226,7 +227,8 @@ def _walk(head: PartitionHead, fields: Mapping[str, bytes], low: int, high: int)
         raw = fields.get(_delta_field(at)) if at.version > max(low, head.floor) else None
         if raw is None:
             return Timeline(head, at.version, uids, deltas)
-        segment = parse_segment(_delta_field(at), _text(raw))
+        delta = _delta_field(at)
+        segment = parse_segment(delta, _text(raw), _text(fields.get(_place_field(delta), b"")))
         if segment.entry.ref == EMPTY_UID and at.version > 1:
             # The store was loaded empty at a version that this partition never had.
             return Timeline(head, at.version, uids, deltas)
@@ -237,6 +239,11 @@ def _walk(head: PartitionHead, fields: Mapping[str, bytes], low: int, high: int)
 
 def _delta_field(pin: Pin) -> str:
     return f"d:{pin.version}:{pin.uid}"
+
+
+def _place_field(delta: str) -> str:
+    """Returns the field with the place of a delta, whose ident is its field."""
+    return f"a:{delta}"
 
 
 def _named(names: Sequence[str], values: Sequence[bytes | None]) -> dict[str, bytes]:

@@ -71,8 +71,12 @@ class Loader:
             if gone is not None and gone in opened.segments:
                 # The manifest still names the segment, so maintenance did not replace it: its bytes
                 # are lost.
+                what = f"reading {gone.ident}"
+                of_parent = self._client.lost_with_parent(gone, what, version=opened.pin.version)
+                if of_parent is not None:
+                    raise of_parent
                 raise lost(
-                    f"reading {gone.ident}",
+                    what,
                     latest=str(gone.version - 1),
                     where=self._where,
                     version=opened.pin.version,
