@@ -26,6 +26,7 @@ from redis_state.cli.operate import (
     dashboard,
     doctor,
     exporter,
+    fork,
     maintain,
     purge,
     restore,
@@ -64,7 +65,7 @@ GROUPS = (
     CommandGroup(
         "operate",
         "watch, maintain and repair",
-        (acl, exporter, dashboard, maintain, doctor, rewind, restore, purge),
+        (acl, exporter, dashboard, maintain, doctor, rewind, restore, fork, purge),
     ),
     CommandGroup(
         "move",

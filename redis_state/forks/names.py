@@ -82,5 +82,5 @@ def _taken(name: str) -> UsageError:
     return UsageError(
         _WHAT,
         found=f"another store has the name {name[:80]!r}",
-        advice="Give another name, with --to or, for a store of a Spark query, with --store.",
+        advice="Give another name, with --to or, for a store of a Spark query, with --store-name.",
     )
