@@ -67,7 +67,7 @@ def check_free(client: Client, name: str, gen: str, *, tenant: str) -> None:
 
 
 def claim(client: Client, name: str, gen: str, *, tenant: str) -> None:
-    """Gives the fork its name, by which programs find it from then on.
+    """Publishes the name of a fork, by which programs find it from then on.
 
     Raises:
         UsageError: Another store got the name meanwhile.

@@ -162,7 +162,7 @@ REFUSED = {"transformWithState, rows, initial state": transform.ROWS}
 
 @dataclass
 class Story:
-    """One query and what it has given out.
+    """One query and its output.
 
     Attributes:
         feeds: Names of the feeds that it reads.
@@ -195,7 +195,7 @@ class Story:
         self.streams.run(self.frame(), self.name, mode=self.case.mode, output=self.output)
 
     def behind(self, batch: int) -> Output:
-        """What the batches behind one have given out."""
+        """Returns the output of the batches behind one."""
         return {number: rows for number, rows in self.output.items() if number > batch}
 
     def state(self, reader: Reader) -> list[str]:
@@ -296,7 +296,7 @@ def test_fork_of_a_fork_outlives_the_versions_of_both(
     feed(streams, "of-first", 4, range(9, 34), case.inputs)
     for story in (parent, first):
         story.run()
-        maintain_checkpoint(reader.client, gen_of(story.folder), policy=Policy())
+        maintain_checkpoint(reader.client, gen_of(story.folder), policy=Policy("test"))
     feed(streams, "of-second", 5, range(7, 10), case.inputs)
     second.run()
 
