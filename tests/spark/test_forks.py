@@ -34,7 +34,7 @@ from tests.support.interruptions import Interrupted, interrupting
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
 AT = 7
 COMMON = range(AT + 1)
