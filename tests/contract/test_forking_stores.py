@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import pytest
 import redis
 
 from redis_state import config, keys
-from redis_state.errors import StateError, UsageError
+from redis_state.errors import ConfigError, StateError, UnavailableError, UsageError
 from redis_state.forks import Forked, fork
 from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.protocol import checkpoint_gen
@@ -21,6 +21,7 @@ from redis_state.store.provider import StateStoreProvider
 from tests.contract.fork_scene import killed_at
 from tests.contract.query_scene import Batches, Processors, Query, Store, text_of
 from tests.contract.stream_support import QUERY
+from tests.contract.test_durability import followed
 from tests.support.redis_server import RedisServer, bytes_of
 
 
@@ -108,6 +109,40 @@ def test_killed_fork_of_a_store_is_finished(
         assert len(found) == 3
         assert all(raw.ttl(key) == -1 for key in found)
     assert at > 10
+
+
+def test_other_secret_is_refused(redis_server: RedisServer, tmp_path: Path) -> None:
+    secrets = []
+    for name in ("one", "two"):
+        secrets.append(tmp_path / name)
+        secrets[-1].write_text(name * 20)
+        secrets[-1].chmod(0o600)
+    id_ = StateStoreProviderId(StateStoreId("signed", 0, 0))
+    signed = config.parse({"url": redis_server.url, "signingKeyFile": str(secrets[0])})
+    provider = StateStoreProvider(id_, config=signed)
+    store = provider.get_store(0)
+    store.put("k", 1)
+    store.commit()
+    provider.close()
+    with pytest.raises(ConfigError, match="signs its blocks with another secret"):
+        fork(redis_server.url, "signed", to="new", signing_key_file=secrets[1])
+    with pytest.raises(ConfigError, match="the query signs its blocks"):
+        fork(redis_server.url, "signed", to="new")
+    made = fork(redis_server.url, "signed", to="new", signing_key_file=secrets[0])
+    assert made.rows == 1
+
+
+def test_fork_waits_for_a_replica(start_redis: Callable[..., RedisServer]) -> None:
+    master, replica = followed(start_redis, 1)
+    Standalone(master, "orders").commit(0, 1)
+    assert fork(master.url, "orders", to="first").rows == 1
+    replica.pause()
+    try:
+        with pytest.raises(UnavailableError, match="0 of 1 replicas have it"):
+            fork(master.url, "orders", to="second", deadline="1s", socket_timeout="500ms")
+    finally:
+        replica.resume()
+    assert fork(master.url, "orders", to="second").rows == 1
 
 
 @pytest.fixture
