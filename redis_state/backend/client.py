@@ -131,7 +131,7 @@ class Client:
             replies = self._failures.checked(attempted, self._exchange(attempted, sent), sent)
             fewest = min(replies[each :: each + 1], default=wanted)
             if fewest < wanted:
-                raise TransientError(f"{fewest} of {wanted} replicas have it", lasts=False)
+                raise TransientError(f"{fewest} of {wanted} replicas have it")
             return [one for at, one in enumerate(replies, 1) if at % (each + 1)]
 
         return self._until_answered(attempted, once)

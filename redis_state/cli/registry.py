@@ -26,6 +26,7 @@ from redis_state.cli.operate import (
     dashboard,
     doctor,
     exporter,
+    fork,
     keep,
     maintain,
     purge,
@@ -66,7 +67,10 @@ GROUPS = (
     CommandGroup(
         "operate",
         "watch, maintain and repair",
-        (acl, exporter, dashboard, maintain, doctor, keep, rewind, restore, replay, purge),
+        (
+            *(acl, exporter, dashboard, maintain, doctor, rewind, restore),
+            *(keep, fork, replay, purge),
+        ),
     ),
     CommandGroup(
         "move",

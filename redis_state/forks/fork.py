@@ -178,7 +178,7 @@ def fork_with(
 
 
 class _ForkPlan:
-    """What a fork consists of, and its steps in their order (docs/format.md, section 14).
+    """Parts of a fork, and its steps in their order (docs/format.md, section 14).
 
     Attributes:
         batch: See `Forked`.

@@ -67,7 +67,7 @@ def check_free(client: Client, name: str, gen: str, *, tenant: str) -> None:
 
 
 def claim(client: Client, name: str, gen: str, *, tenant: str) -> None:
-    """Gives the fork its name, by which programs find it from then on.
+    """Publishes the name of a fork, by which programs find it from then on.
 
     Raises:
         UsageError: Another store got the name meanwhile.
@@ -82,5 +82,5 @@ def _taken(name: str) -> UsageError:
     return UsageError(
         _WHAT,
         found=f"another store has the name {name[:80]!r}",
-        advice="Give another name, with --to or, for a store of a Spark query, with --store.",
+        advice="Give another name, with --to or, for a store of a Spark query, with --store-name.",
     )

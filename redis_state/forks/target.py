@@ -22,7 +22,7 @@ _WHAT = "forking a query"
 
 @dataclass(frozen=True, slots=True)
 class ForkRecord:
-    """What an interrupted fork has decided.
+    """Decisions of an interrupted fork.
 
     Attributes:
         gen: Checkpoint id of the fork of Spark's operators.

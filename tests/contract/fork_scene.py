@@ -81,7 +81,7 @@ class Scene:
             planned = json.dumps({"batchTimestampMs": batch, "conf": conf})
             self.write(f"offsets/{batch}", f'v1\n{planned}\n{{"logOffset":{batch}}}')
             self.write(f"sources/0/{batch}", f"v1\n{batch}")
-            self.planted.commit(batch + 1, rows)  # type: ignore[arg-type]  # of its list
+            self.planted.commit(batch + 1, rows)
             ids = {"0": [[uid(batch + 1)]] * 4} if self.with_ids else None
             committed: dict[str, Any] = {"nextBatchWatermarkMs": 0}
             committed |= {"stateUniqueIds": ids} if ids else {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,9 @@ from redis_state.errors import (
     UsageError,
 )
 from redis_state.files import folder_at
-from redis_state.forks import fork_with
+from redis_state.forks import fork_with, state
 from redis_state.maintain.recall import expire
+from redis_state.protocol import pins
 from tests.contract.fork_scene import SCHEMA_FILE, Scene, killed_at
 from tests.contract.planting import GEN, QUERY_ID, uid
 from tests.support.interruptions import Interrupted, interrupting
@@ -47,9 +49,9 @@ def names_in(folder: Path) -> set[str]:
 @pytest.mark.parametrize("which", ["flights", QUERY_ID, GEN, "the folder"])
 def test_fork_reads_as_its_parent_after_the_batch(scene: Scene, tmp_path: Path, which: str) -> None:
     to = tmp_path / "new"
-    given = {} if which == "the folder" else {"checkpoint": str(scene.folder)}
-    query = str(scene.folder) if which == "the folder" else which
-    made = fork_with(scene.config, query, to=str(to), at_batch=6, **given)
+    folder = str(scene.folder)
+    query, checkpoint = (folder, None) if which == "the folder" else (which, folder)
+    made = fork_with(scene.config, query, to=str(to), at_batch=6, checkpoint=checkpoint)
     assert (made.batch, made.version, made.partitions, made.rows) == (6, 7, 4, 8)
     assert (made.path, made.name) == (str(to), "flights-fork")
     scene.check_complete(made.gen, batch=6)
@@ -103,7 +105,7 @@ def test_unique_ids_choose_the_attempt(redis_server: RedisServer, tmp_path: Path
     for number in range(4):
         meta = keys.meta(scene.planted.id(number))
         lost, won = f"d:5:{'f' * 32}", f"d:5:{uid(5)}"
-        scene.raw.hset(meta, lost, scene.raw.hget(meta, won))  # type: ignore[arg-type]  # its stub
+        scene.raw.hset(meta, lost, scene.raw.hget(meta, won))
         scene.raw.hset(meta, mapping={"l": "5", "lu": "f" * 32, "o": "4", "ou": uid(4), "c": "2"})
     made = scene.fork(tmp_path / "new")
     assert all(manifest["ou"] == uid(5) for manifest in scene.manifests(made.gen))
@@ -208,9 +210,8 @@ def test_lost_pin_is_made_again(
     scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A fail-over loses the pins for ever of one partition, right after they were made."""
-    from redis_state.forks import state as under_test
-
-    original, lost = under_test.pin_all, []
+    original = pins.pin_all
+    lost: list[str] = []
 
     def pin_all(client: Any, ids: Any, owner: str, version: int, **given: Any) -> Any:
         found = original(client, ids, owner, version, **given)
@@ -219,7 +220,7 @@ def test_lost_pin_is_made_again(
             scene.raw.hdel(keys.meta(scene.planted.id(2)), f"x:{owner}")
         return found
 
-    monkeypatch.setattr(under_test, "pin_all", pin_all)
+    monkeypatch.setattr(state, "pin_all", pin_all)
     made = scene.fork(tmp_path / "new")
     assert lost == [made.gen]
     scene.check_complete(made.gen, batch=9)
@@ -316,15 +317,12 @@ REFUSED: dict[str, tuple[Spoil, type[RedisStateError], str]] = {
         "no state of checkpoint",
     ),
     "moved": (
-        lambda scene: (
-            scene.folder.rename(scene.folder.parent / "parent-2")
-            and setattr(scene, "folder", scene.folder.parent / "parent-2")
-        ),
+        lambda scene: _move(scene),
         StateError,
         "made under another path",
     ),
     "no batch": (
-        lambda scene: [path.unlink() for path in (scene.folder / "commits").iterdir()],
+        lambda scene: shutil.rmtree(scene.folder / "commits"),
         UsageError,
         "committed no batch yet",
     ),
@@ -339,6 +337,10 @@ REFUSED: dict[str, tuple[Spoil, type[RedisStateError], str]] = {
         "entry 7 is gone",
     ),
 }
+
+
+def _move(scene: Scene) -> None:
+    scene.folder = scene.folder.rename(scene.folder.parent / "parent-2")
 
 
 def _purge(scene: Scene) -> None:

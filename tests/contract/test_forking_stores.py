@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 import redis
 
 from redis_state import config, keys
-from redis_state.errors import StateError, UsageError
+from redis_state.errors import ConfigError, StateError, UnavailableError, UsageError
 from redis_state.forks import Forked, fork
 from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.protocol import checkpoint_gen
@@ -20,9 +21,8 @@ from redis_state.store.provider import StateStoreProvider
 from tests.contract.fork_scene import killed_at
 from tests.contract.query_scene import Batches, Processors, Query, Store, text_of
 from tests.contract.stream_support import QUERY
-from tests.support.redis_server import RedisServer
-
-NEW_ID = "Spark names the query of the fork"
+from tests.contract.test_durability import followed
+from tests.support.redis_server import RedisServer, bytes_of
 
 
 class Standalone:
@@ -92,25 +92,57 @@ def test_killed_fork_of_a_store_is_finished(
     for at in range(100):
         name = f"new-{at}"
         before = store.rows(0)
-        if not killed_at(
-            monkeypatch,
-            lambda name=name: fork(store.url, "orders", to=name),
-            at,
-            after=after,  # type: ignore[misc]  # bound at once
-        ):
+        run = partial(fork, store.url, "orders", to=name)
+        if not killed_at(monkeypatch, run, at, after=after):
             break
         store.commit(0, 1000 + at)
         try:
-            fork(store.url, "orders", to=name)
+            run()
         except UsageError as error:
             if "complete already" not in str(error):
                 raise
         rows = Standalone(redis_server, name).rows(0)
         assert rows in (before, store.rows(0))
         raw = redis_server.client()
-        gen = raw.hget(keys.names(), keys.name_field(name)).decode()
-        assert not [key for key in raw.keys(f"*{gen}*:[mq]") if raw.ttl(key) != -1]
+        gen = bytes_of(raw.hget(keys.names(), keys.name_field(name))).decode()
+        found = [*raw.keys(f"*{gen}*:m"), *raw.keys(f"*{gen}*:q")]
+        assert len(found) == 3
+        assert all(raw.ttl(key) == -1 for key in found)
     assert at > 10
+
+
+def test_other_secret_is_refused(redis_server: RedisServer, tmp_path: Path) -> None:
+    secrets = []
+    for name in ("one", "two"):
+        secrets.append(tmp_path / name)
+        secrets[-1].write_text(name * 20)
+        secrets[-1].chmod(0o600)
+    id_ = StateStoreProviderId(StateStoreId("signed", 0, 0))
+    signed = config.parse({"url": redis_server.url, "signingKeyFile": str(secrets[0])})
+    provider = StateStoreProvider(id_, config=signed)
+    store = provider.get_store(0)
+    store.put("k", 1)
+    store.commit()
+    provider.close()
+    with pytest.raises(ConfigError, match="signs its blocks with another secret"):
+        fork(redis_server.url, "signed", to="new", signing_key_file=secrets[1])
+    with pytest.raises(ConfigError, match="the query signs its blocks"):
+        fork(redis_server.url, "signed", to="new")
+    made = fork(redis_server.url, "signed", to="new", signing_key_file=secrets[0])
+    assert made.rows == 1
+
+
+def test_fork_waits_for_a_replica(start_redis: Callable[..., RedisServer]) -> None:
+    master, replica = followed(start_redis, 1)
+    Standalone(master, "orders").commit(0, 1)
+    assert fork(master.url, "orders", to="first").rows == 1
+    replica.pause()
+    try:
+        with pytest.raises(UnavailableError, match="0 of 1 replicas have it"):
+            fork(master.url, "orders", to="second", deadline="1s", socket_timeout="500ms")
+    finally:
+        replica.resume()
+    assert fork(master.url, "orders", to="second").rows == 1
 
 
 @pytest.fixture
@@ -121,7 +153,7 @@ def query(redis_server: RedisServer, tmp_path: Path) -> Iterator[Query]:
 
 
 def as_spark(query: Query) -> None:
-    """Gives the entries of the logs the form that Spark gives them."""
+    """Rewrites the entries of the logs in the form that Spark gives them."""
     for path in (query.folder / "offsets").iterdir():
         if not path.read_text().startswith("v1"):
             conf = json.dumps({"batchTimestampMs": int(path.read_text())})
@@ -141,7 +173,7 @@ def forked_query(query: Query, folder: Path, made: Forked) -> Query:
     return copy
 
 
-CASES = {
+CASES: dict[str, list[tuple[type[Store], dict[str, Any]]]] = {
     "a processor": [(Processors, {})],
     "a processor with an initial state": [(Processors, {"initial": True})],
     "a processor that came later": [(Processors, {"first": 3})],
@@ -187,10 +219,8 @@ def test_fork_belongs_to_the_query_of_the_new_folder(
         query.server.url, str(query.folder), to=str(tmp_path / "new"), at_batch=2, stores=names
     )
     gen = checkpoint_gen(query.client, "the new one")
-    raw = redis_server.client()
-    fields = {
-        name.decode(): one.decode() for name, one in raw.hgetall(keys.query(gen or "")).items()
-    }
+    found = redis_server.client().hgetall(keys.query(gen or ""))
+    fields = {bytes_of(name).decode(): bytes_of(one).decode() for name, one in found.items()}
     assert made.gen == gen
     assert fields["query:0:default"] == json.loads((tmp_path / "new/metadata").read_text())["id"]
     assert fields["batch:0:default"].split(" ")[:4] == ["2", "0", "2", "forked"]
@@ -210,7 +240,8 @@ def test_dropped_batch_of_a_store_is_refused(query: Query, tmp_path: Path) -> No
     as_spark(query)
     raw: redis.Redis = query.server.client()
     id_ = StateStoreId(made.name, 0, 1).partition(made.gen)
-    raw.hdel(keys.meta(id_), *[name for name in raw.hkeys(keys.meta(id_)) if b":3:" in name])
+    third = [name for name in raw.hkeys(keys.meta(id_)) if b":3:" in bytes_of(name)]
+    raw.hdel(keys.meta(id_), *third)
     with pytest.raises(StateError, match=r"These batches can be forked|can be forked"):
         fork(query.server.url, str(query.folder), to=str(tmp_path / "new"), at_batch=2)
     assert not (tmp_path / "new").exists()

@@ -30,7 +30,7 @@ from redis_state.protocol.pins import (
     unpin_all,
 )
 from redis_state.store.provider import StateStoreProvider
-from tests.support.redis_server import RedisServer
+from tests.support.redis_server import RedisServer, bytes_of
 
 ID = StateStoreId("orders", 0, 0)
 FORKED = "f" * 32
@@ -58,7 +58,7 @@ class Parent:
     @property
     def id(self):  # type: ignore[no-untyped-def]
         field = keys.name_field(ID.checkpoint)
-        gen = self.raw.hget(keys.names(), field).decode()
+        gen = bytes_of(self.raw.hget(keys.names(), field)).decode()
         return ID.partition(gen)
 
     def partition(self) -> PartitionClient:
@@ -72,7 +72,7 @@ class Parent:
 
     def manifest(self) -> dict[str, str]:
         found = self.raw.hgetall(keys.meta(self.id))
-        return {name.decode(): value.decode() for name, value in found.items()}
+        return {bytes_of(name).decode(): bytes_of(one).decode() for name, one in found.items()}
 
     def close(self) -> None:
         self.provider.close()

@@ -14,6 +14,7 @@ NEED_A_QUERY = {
     "changes",
     "diff",
     "export",
+    "fork",
     "get",
     "history",
     "hot",

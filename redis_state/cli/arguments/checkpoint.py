@@ -52,11 +52,20 @@ def folder_of(arguments: argparse.Namespace) -> Folder:
     Raises:
         ConfigError: A package is missing, or the address or the options are wrong.
     """
+    return open_folder(arguments, arguments.checkpoint)
+
+
+def open_folder(arguments: argparse.Namespace, address: str) -> Folder:
+    """Returns the folder at an address, with the file system's options of the arguments.
+
+    Raises:
+        ConfigError: A package is missing, or the address or the options are wrong.
+    """
     path = arguments.storage_options
-    if path is None and not is_local(arguments.checkpoint):
+    if path is None and not is_local(address):
         path = storage_options_file(arguments.url, arguments.profile)
     options = None if path is None else read_storage_options(path)
-    return folder_at(arguments.checkpoint, storage_options=options)
+    return folder_at(address, storage_options=options)
 
 
 def words_of(arguments: argparse.Namespace, *, gen: str | None = None) -> list[str]:
