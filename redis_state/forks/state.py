@@ -81,11 +81,8 @@ class StateFork:
             StateError: The fork was purged.
         """
         query = keys.query(self.gen, tenant=self.tenant)
-        (there,) = self.client.call(_WHAT, [("EXISTS", query)])
-        if not there:
-            expires: Command = ("PEXPIRE", query, str(STAGED_TTL_MS))
-            entered = [("HSETNX", query, name, value) for name, value in self.fields.items()]
-            self.client.transaction(_WHAT, [*entered, expires])
+        pairs = [word for pair in self.fields.items() for word in pair]
+        self.client.script(_WHAT, script("begin"), [query], [str(STAGED_TTL_MS), *pairs])
         (raw,) = self.client.call(_WHAT, [("HGETALL", query)])
         found = {name.decode("utf-8", "replace"): _text(value) for name, value in raw.items()}
         if PURGED_FIELD in found:
@@ -128,6 +125,8 @@ class StateFork:
         """
         for _ in range(_TRIES_MAX):
             self._pin(0, lasting=True)
+            # Where the first pin had ended, the version may have other segments by now.
+            self.create()
             if self._is_pinned_for_ever():
                 return
         raise UnavailableError(

@@ -202,8 +202,8 @@ def look_at(client: Client, id_: PartitionId) -> PartitionHealth:
     loadable = _loadable(segments, *newest, broken)
     names = tuple(sorted(segment.ident for segment in broken))
     gens = sorted({segment.gen for segment in segments if segment.gen})
-    problems = [problem for gen in gens if (problem := parent_problem(client, id_, gen))]
-    parent = "; ".join(f"{told}: {advice}" for told, advice in problems)
+    parents = [found for gen in gens if (found := parent_problem(client, id_, gen))]
+    parent = "; ".join(f"{told}: {advice}" for told, advice in parents)
     return PartitionHealth(id_, numbers[0], numbers[1], numbers[2], loadable, names, parent=parent)
 
 

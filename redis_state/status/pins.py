@@ -52,9 +52,9 @@ def pins_in(manifest: Mapping[bytes, bytes]) -> tuple[tuple[PinStatus, ...], int
         pin = _PIN.fullmatch(value)
         if pin is None:
             raise ValueError("a pin is damaged")
-        owner = name[2:].decode("ascii").removeprefix(KEEP_OWNER)
+        title = name[2:].decode("ascii").removeprefix(KEEP_OWNER)
         size = by_owner.get(name[2:], 0)
-        found.append(PinStatus(owner, pin[3].decode(), int(pin[1]), int(pin[2]), size))
+        found.append(PinStatus(title, pin[3].decode(), int(pin[1]), int(pin[2]), size))
     return tuple(sorted(found, key=lambda one: (one.kind, one.owner))), total
 
 

@@ -104,7 +104,7 @@ class TwoCheckpoints:
 
     def __init__(self, server: RedisServer) -> None:
         self.url = server.url
-        self.raw = server.client()
+        self.raw: Any = server.client()
         self.parent = Planted(self.raw, buckets=16)
         self.parent.register()
         first = [(_key(number), {"count": number, "total": 0.0}) for number in range(ROWS)]

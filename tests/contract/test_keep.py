@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -43,7 +44,7 @@ class Flights:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self.raw = redis.Redis.from_url(url)
+        self.raw: Any = redis.Redis.from_url(url)
         self.planted = Planted(self.raw)
         self.planted.register()
         self.version = 0

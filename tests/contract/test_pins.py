@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import redis
@@ -45,7 +46,7 @@ class Parent:
         self.provider = StateStoreProvider(
             StateStoreProviderId(ID), config=url, versions_to_retain=2
         )
-        self.raw = redis.Redis.from_url(url)
+        self.raw: Any = redis.Redis.from_url(url)
         self.at = 0
 
     def commit(self, times: int = 1) -> None:

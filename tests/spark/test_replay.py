@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import redis
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
@@ -59,13 +58,13 @@ class Production:
         writer.start().awaitTermination()
 
 
-def gens(raw: redis.Redis) -> set[bytes]:
+def gens(raw: Any) -> set[bytes]:
     """The checkpoints that have any key which stays."""
     lasting = [name for name in raw.keys("{rs:*") if raw.ttl(name) == -1]
     return {name.split(b"}")[0].split(b":")[1] for name in lasting}
 
 
-def numbers(raw: redis.Redis) -> set[bytes]:
+def numbers(raw: Any) -> set[bytes]:
     """The format numbers of all partitions: 2 where there is a pin."""
     return {raw.hget(name, "f") for name in raw.keys("*:m")}
 

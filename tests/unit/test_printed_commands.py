@@ -63,6 +63,18 @@ SCENES = {
     ("redis_state/backend/replies.py", "purge --gen 1 --now"): (
         f"{ADVICE}::test_purged_store_is_recalled_or_starts_empty"
     ),
+    ("redis_state/maintain/pinned.py", "purge --gen 1 --force"): (
+        "tests/contract/test_forked_tools.py::test_forced_purge_names_who_loses_the_state"
+    ),
+    ("redis_state/maintain/pinned.py", "keep 1 --drop 1"): (
+        "tests/contract/test_keep.py::test_dropped_name_lets_retention_remove_the_segments"
+    ),
+    ("redis_state/status/growth_causes.py", "keep 1 --drop 1"): (
+        "tests/contract/test_keep.py::test_dropped_name_lets_retention_remove_the_segments"
+    ),
+    ("redis_state/protocol/foreign.py", "purge --gen 1 --recall"): (
+        "tests/contract/test_forked_tools.py::test_recalled_parent_serves_its_fork_again"
+    ),
     ("redis_state/protocol/kept.py", "keep 1 --drop 1"): (
         "tests/contract/test_keep.py::test_commands_take_the_name"
     ),

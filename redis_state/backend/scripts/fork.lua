@@ -18,7 +18,7 @@ if format then
   -- Segments of a pin that has ended, in a partition that nobody has used: the version has other segments now.
   local is_unused = meta('e') == '0' and redis.call('PTTL', META) > 0 and not is_purged(format)
   if is_same or not is_unused or version ~= ARGV[2] or uid ~= ARGV[3] then return {'PRESENT', version, uid} end
-  redis.call('DEL', META)
+  redis.call('UNLINK', META)
 end
 redis.call('HSET', META, 'f', '2', 'e', '0', 'r', '', 'o', ARGV[2], 'ou', ARGV[3], 'l', ARGV[2], 'lu', ARGV[3],
   'n', ARGV[5], 'w', ARGV[4], 'c', ARGV[6], 'g', ARGV[1] .. ' ' .. ARGV[2] .. ' ' .. ARGV[3])

@@ -18,7 +18,7 @@ _COMPACT = ".compact"
 
 @dataclass(frozen=True, slots=True)
 class OutputDiff:
-    """What a replay wrote, against what production wrote in the same batch.
+    """Rows that a replay or production alone wrote in a batch.
 
     Attributes:
         only_replayed: Rows that production did not write, as often as they came more.

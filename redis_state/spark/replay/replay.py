@@ -39,7 +39,7 @@ _LOG = logging.getLogger("redis_state.replay")
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What the function that builds the query is told.
+    """The batch for which a function builds the query.
 
     Attributes:
         batch: The number of the batch.

@@ -1,4 +1,4 @@
-"""What a replayed batch changed in the state, against what production's batch changed."""
+"""Comparison of the state after a replayed batch with that of production."""
 
 from __future__ import annotations
 

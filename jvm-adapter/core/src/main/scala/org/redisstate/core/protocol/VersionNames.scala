@@ -45,7 +45,8 @@ final class VersionNames(backend: RedisBackend, prefix: String, gen: String) {
           if (count > 0) Some(s"${store.operator}:${store.name}" -> count) else None
         }
         if (pinned.isEmpty)
-          throw new UnavailableException(s"$what: no partition holds that version. Nothing is kept.")
+          throw new UnavailableException(
+            s"$what: no partition holds that version. Nothing is kept.")
         enter(what, name, batch, pinned, nowMs, nowMs + forMs)
       } catch {
         case NonFatal(e) =>
