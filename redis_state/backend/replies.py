@@ -325,7 +325,7 @@ def unserved(
         case ["FORMAT", found]:
             return FormatError(
                 attempted,
-                found=f"Redis holds format {found[:20]}, and this release reads format 1",
+                found=f"Redis holds format {found[:20]}, and this release reads 1 and 2",
                 advice="Use the release of redis-state that wrote it.",
                 where=where,
             )

@@ -339,3 +339,15 @@ def test_sweep_finds_what_was_set_aside_once_the_manifest_is_gone(parent: Parent
     parent.raw.delete(keys.meta(parent.id))
     sweep_orphans(parent.client)
     assert parent.raw.pttl(key) <= DAY_MS
+
+
+def test_ephemeral_run_gives_no_expiry_to_what_is_pinned(parent: Parent) -> None:
+    parent.commit(2)
+    pin_all(parent.client, [parent.id], FORKED, 2, kind=FORK)
+    ephemeral = PartitionClient(parent.client, parent.id, versions_to_retain=2, keep_ms=60_000)
+    ephemeral.renew()
+    held = [name for name in parent.raw.keys("*") if parent.id.store.gen.encode() in name]
+    assert {parent.raw.ttl(name) for name in held if name.split(b":")[-1] != b"x"} == {-1}
+    unpin_all(parent.client, [parent.id], FORKED)
+    ephemeral.renew()
+    assert 0 < parent.raw.pttl(keys.meta(parent.id)) <= 60_000

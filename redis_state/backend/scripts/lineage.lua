@@ -159,9 +159,9 @@ local function settle_format()
   redis.call('HSET', META, 'f', found)
 end
 
--- A kept key has no expiry, except in an ephemeral checkpoint (keep_ms > 0).
+-- A kept key has no expiry, except in an ephemeral checkpoint (keep_ms > 0). What others pin outlives an ephemeral run.
 local function keep(key, keep_ms)
-  if tonumber(keep_ms) > 0 then
+  if tonumber(keep_ms) > 0 and meta('f') ~= '2' then
     redis.call('PEXPIRE', key, keep_ms)
     redis.call('PEXPIRE', META, keep_ms)
   else

@@ -1,5 +1,6 @@
 --#include lineage
--- Renews the expiry of every key of a partition in an ephemeral checkpoint, or removes it in any other checkpoint.
+-- Renews the expiry of every key of a partition in an ephemeral checkpoint, or removes it in any other checkpoint and where others
+-- pin segments.
 -- KEYS  1 P:m
 -- ARGV  1 keep ms (0 = for ever)
 -- Reply OK segments · EMPTY · FORMAT found (the partition was purged, and still expires)
@@ -13,5 +14,5 @@ for i = 1, #all, 2 do
     renewed = renewed + 1
   end
 end
-if tonumber(ARGV[1]) == 0 then redis.call('PERSIST', META) else redis.call('PEXPIRE', META, ARGV[1]) end
+keep(META, ARGV[1])
 return {'OK', text(renewed)}
