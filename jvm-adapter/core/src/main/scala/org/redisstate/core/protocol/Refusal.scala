@@ -44,6 +44,16 @@ private[protocol] object Refusal {
           s"$what: the server keeps forgetting that the version was opened (it has version $found open). " +
             "It returns to older data again and again: make sure that it stays up and that its " +
             "fail-overs end, then try again.")
+      case Seq("EPHEMERAL") =>
+        new ConfigException(
+          s"$what: the checkpoint is ephemeral: its state expires when its run ends. Only a " +
+            "checkpoint that stays can be kept.")
+      case Seq("LIMIT", owners) =>
+        new LimitException(
+          s"$what: $owners forks and kept versions hold the same segment, as many as may be. Drop " +
+            "some of them, or keep fewer versions (keepEvery, keepFor).")
+      case Seq("OTHER", found, _) =>
+        new ConfigException(s"$what: that name holds version $found already.")
       case other =>
         new InternalException(s"$what: the script answered '${other.mkString(" ").take(200)}'.")
     }
