@@ -120,6 +120,8 @@ def test_pinned_segments_are_set_aside_and_the_fork_reads_them(parent: Parent) -
         parent.maintain()
     aside = [name for name in parent.manifest() if name.startswith("z:")]
     assert {name[2:] for name in aside} == set(before)
+    with pytest.raises(StateError):
+        parent.partition().open("", 3)
     assert rows(parent, FORKED, 3) == before
     assert unpin_all(parent.client, [parent.id], FORKED) == 1
     parent.partition().retain()

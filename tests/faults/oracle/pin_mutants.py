@@ -135,36 +135,6 @@ PINNED_MUTANTS: tuple[tuple[str, str, tuple[Edit, ...]], ...] = (
         (("publish", "redis.call('HDEL', META, 'z:' .. field)\n", ""),),
     ),
     (
-        "entered-again-and-aside",
-        "a snapshot that is entered again is not set aside any more",
-        (
-            (
-                "snapshot",
-                "redis.call('HDEL', META, 'z:s:' .. text(version) .. ':' .. writer)\n",
-                "",
-            ),
-        ),
-    ),
-    (
-        "open-finds-aside",
-        "no version is found through what was set aside",
-        (
-            (
-                "lineage",
-                "  return redis.call('HEXISTS', META, delta_field(version, uid)) == 1\n",
-                "  return redis.call('HEXISTS', META, delta_field(version, uid)) == 1\n"
-                "    or redis.call('HEXISTS', META, 'z:' .. delta_field(version, uid)) == 1\n",
-            ),
-            (
-                "open",
-                "  local delta, snapshot = found[1], found[2]\n",
-                "  local delta, snapshot = found[1], found[2]\n"
-                "  local aside = not delta and meta('z:' .. delta_name)\n"
-                "  delta = aside and string.match(aside, '^%S+ (.+)$') or delta\n",
-            ),
-        ),
-    ),
-    (
         "settle-format-too-early",
         "the format number is 2 while something is set aside",
         (("lineage", "'^[axyz]:'", "'^[axy]:'"),),
@@ -176,12 +146,6 @@ PINNED_MUTANTS: tuple[tuple[str, str, tuple[Edit, ...]], ...] = (
     ),
 )
 """Texts of scripts: name, rule, edits."""
-
-
-def secure_blindly(self: Fork) -> None:
-    """Pins for ever, whatever the version's segments are by now."""
-    self.pin(0)
-    self.wait()
 
 
 def secure_nothing(_self: Fork) -> None:
@@ -231,13 +195,6 @@ class OwnKeys:
 
 
 PATCHED_MUTANTS: tuple[tuple[str, str, Any, str, Any], ...] = (
-    (
-        "pin-renewed-blindly",
-        "a fork names the segments that its lasting pin holds",
-        Fork,
-        "secure",
-        secure_blindly,
-    ),
     (
         "fork-usable-before-its-pin-lasts",
         "a fork can be used once its pin has no expiry",

@@ -49,7 +49,7 @@ SCRIPT_MUTANTS: tuple[tuple[str, str, str, str, str], ...] = (
         "late-stage-over-published",
         "a staged chunk that comes late does not touch a published delta",
         "stage",
-        "if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 1 or ",
+        "if entry and not is_foreign or ",
         "if ",
     ),
     (
@@ -135,8 +135,8 @@ SCRIPT_MUTANTS: tuple[tuple[str, str, str, str, str], ...] = (
         "second-snapshot-of-a-version",
         "of two snapshots of a version the first stays",
         "snapshot",
-        "  if ref(entry) ~= writer then return refuse({'EXISTS'}) end\n",
-        "  if ref(entry) ~= writer then entry = nil end\nend\nif entry then\n",
+        "if entry and not meta('a:' .. ident_of(field, entry)) then return refuse({'EXISTS'}) end\n",
+        "",
     ),
     (
         "snapshot-expires",
