@@ -14,6 +14,8 @@ from pyspark.sql import functions as sf
 
 from redis_state.cli.main import main
 from redis_state.errors import NotFoundError, UsageError
+from redis_state.files import folder_at
+from redis_state.recovery.marker import gen_of
 from redis_state.testing import Replay, replay
 from tests.spark.streams import FORMAT, PROVIDER, REDIS
 from tests.support.redis_server import RedisServer
@@ -64,9 +66,10 @@ def gens(raw: Any) -> set[bytes]:
     return {name.split(b"}")[0].split(b":")[1] for name in lasting}
 
 
-def numbers(raw: Any) -> set[bytes]:
-    """The format numbers of all partitions: 2 where there is a pin."""
-    return {raw.hget(name, "f") for name in raw.keys("*:m")}
+def numbers(raw: Any, production: Production) -> set[bytes]:
+    """The format numbers of production's partitions: 2 where there is a pin."""
+    gen = gen_of(folder_at(production.checkpoint))
+    return {raw.hget(name, "f") for name in raw.keys(f"{{rs:{gen}:*:m")}
 
 
 @pytest.fixture(params=["1", "2"])
@@ -96,7 +99,7 @@ def test_same_code_makes_no_difference(
             assert run.produced.only_replayed.isEmpty()
             assert run.produced.only_produced.isEmpty()
     assert gens(raw) == before
-    assert numbers(raw) == {b"1"}, "a pin is left"
+    assert numbers(raw, production) == {b"1"}, "a pin is left"
 
 
 def test_changed_code_shows_exactly_the_keys_that_it_changes(
@@ -182,7 +185,7 @@ def test_batch_that_fails_leaves_nothing_behind(
             url=shared_redis_server.url,
         )
     assert gens(raw) == before
-    assert numbers(raw) == {b"1"}, "a pin is left"
+    assert numbers(raw, production) == {b"1"}, "a pin is left"
 
 
 def test_code_files_that_do_not_build_a_query_are_refused(

@@ -135,7 +135,8 @@ SCRIPT_MUTANTS: tuple[tuple[str, str, str, str, str], ...] = (
         "second-snapshot-of-a-version",
         "of two snapshots of a version the first stays",
         "snapshot",
-        "if entry and not meta('a:' .. ident_of(field, entry)) then return refuse({'EXISTS'}) end\n",
+        "if entry and not meta('a:' .. ident_of(field, entry)) then "
+        "return refuse({'EXISTS'}) end\n",
         "",
     ),
     (
