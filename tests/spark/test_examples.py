@@ -46,6 +46,11 @@ LAST_LINES = {
         "open, in Redis: {'n': 1}",
     ),
     "recovery": ("every row counted once: True",),
+    "replay_batch": (
+        "rows of the batch: 3",
+        "bob production: {'sum': 150} replay: {'sum': 100}",
+        "only the large order differs: True",
+    ),
     "store_alone": (
         "committed: version 1",
         "committed: version 2",
