@@ -25,7 +25,7 @@ _FIRST_MTIME_S = 1_000_000_000
 # What Spark says when a Python worker of the driver was not there after ten seconds, which no conf
 # makes longer: a machine that stands still that long is not what a test is about.
 WORKER_LATE = "Python worker failed to connect back"
-STARTS = 3
+STARTS = 6
 
 
 def run_to_end(start: Callable[[], StreamingQuery]) -> StreamingQuery:
