@@ -111,7 +111,7 @@ def pinned_error(attempted: str, told: Sequence[str], gen: str) -> ConflictError
         found=f"others read its state: {'; '.join(told)}",
         advice=(
             "Nothing was changed. Drop a kept version with `redis-state keep QUERY --drop NAME`; "
-            "purge a fork first, or run the `redis-state fork` that made it again with --detach, "
+            "purge a fork first, or run the command that made it again with --detach, "
             "and wait a day. "
             "To remove the state all the same, so that its forks lose it: `redis-state purge "
             f"--gen {gen} --force`."
