@@ -407,7 +407,7 @@ def test_missing_batches_and_malformed_arguments_are_refused(
         with pytest.raises(StateError, match="no batch 7; the newest that is confirmed is 0"):
             read()
     for wrong in ("0", 1.0, -2, None):
-        with pytest.raises(ConfigError, match="whole number|name nor the number of a batch"):
+        with pytest.raises(ConfigError, match=r"whole number|name nor the number of a batch"):
             list(state.diff(wrong))  # type: ignore[arg-type]  # what is refused
     for limit in (0, -1, True, "1"):
         with pytest.raises(ConfigError, match="limit"):
