@@ -353,3 +353,15 @@ def test_ephemeral_run_gives_no_expiry_to_what_is_pinned(parent: Parent) -> None
     unpin_all(parent.client, [parent.id], FORKED)
     ephemeral.renew()
     assert 0 < parent.raw.pttl(keys.meta(parent.id)) <= 60_000
+
+
+def test_late_first_step_of_a_fork_leaves_a_complete_one_alone(parent: Parent) -> None:
+    query, words = keys.query(FORKED), [str(DAY_MS), "forkOf", "x 1", "name", "first"]
+    assert parent.client.script("x", script("begin"), [query], words) == ["OK"]
+    assert 0 < parent.raw.pttl(query) <= DAY_MS
+    parent.raw.persist(query)
+    again = [str(DAY_MS), "forkOf", "x 1", "name", "second"]
+    assert parent.client.script("x", script("begin"), [query], again) == ["PRESENT"]
+    assert (parent.raw.pttl(query), parent.raw.hget(query, "name")) == (-1, b"first")
+    parent.raw.hset(query, "purged", "{}")
+    assert parent.client.script("x", script("begin"), [query], again) == ["PURGED"]
