@@ -233,6 +233,16 @@ class Folder:
         with self._told(f"creating {self}"):
             self.files.make_folder(self.path)
 
+    def remove(self) -> None:
+        """Removes the folder and all in it; does nothing if it does not exist.
+
+        Raises:
+            ConfigError: A file cannot be removed.
+            UnavailableError: The file system does not answer.
+        """
+        with self._told(f"removing {self}"), suppress(FileNotFoundError):
+            self.files.remove_folder(self.path)
+
     def move(self, source: str, target: str) -> None:
         """Moves a small file within this folder; a kill at any step does no harm.
 

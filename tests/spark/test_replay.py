@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
@@ -16,6 +18,7 @@ from redis_state.cli.main import main
 from redis_state.errors import NotFoundError, UsageError
 from redis_state.files import folder_at
 from redis_state.recovery.marker import gen_of
+from redis_state.spark.replay.code_file import function_in
 from redis_state.testing import Replay, replay
 from tests.spark.streams import FORMAT, PROVIDER, REDIS
 from tests.support.redis_server import RedisServer
@@ -203,3 +206,24 @@ def test_code_files_that_do_not_build_a_query_are_refused(
             code.write_text(text)
         assert main([*words, "--code", str(code)]) != 0
         assert told in capsys.readouterr().err
+
+
+def test_code_file_may_have_dataclasses_and_late_imports(tmp_path: Path) -> None:
+    (tmp_path / "beside_it.py").write_text("VALUE = 7\n")
+    code = tmp_path / "new.py"
+    code.write_text(
+        "from __future__ import annotations\n"
+        "from dataclasses import dataclass\n"
+        "@dataclass\n"
+        "class Order:\n"
+        "    amount: int\n"
+        "def query(spark, replay):\n"
+        "    from beside_it import VALUE\n"
+        "    return Order(VALUE)\n"
+    )
+    made = function_in(str(code))(None, None)
+    assert made.amount == 7
+    # A worker that has no such module gets the class by value.
+    by_value = cloudpickle.dumps(made)  # type: ignore[no-untyped-call]
+    assert cloudpickle.loads(by_value).amount == 7
+    assert type(made).__module__ not in sys.modules

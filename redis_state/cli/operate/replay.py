@@ -7,7 +7,7 @@ import json
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from redis_state.cli.arguments.checkpoint import add_checkpoint, folder_of
+from redis_state.cli.arguments.checkpoint import add_checkpoint, folder_of, open_folder
 from redis_state.cli.arguments.connection import (
     ProgressLine,
     add_arguments,
@@ -16,7 +16,6 @@ from redis_state.cli.arguments.connection import (
 )
 from redis_state.cli.arguments.session import add_session_arguments, session_of
 from redis_state.cli.help import example
-from redis_state.files import folder_at, is_local, read_storage_options
 from redis_state.spark.replay.code_file import FUNCTION, function_in
 
 if TYPE_CHECKING:
@@ -88,12 +87,6 @@ def run(arguments: argparse.Namespace) -> int:
     build = function_in(arguments.code)
     config = config_of(arguments)
     folder_of(arguments)
-    storage = arguments.storage_options
-    opened = partial(
-        folder_at,
-        storage_options=None if storage is None else read_storage_options(storage),
-    )
-    scratch = arguments.scratch
     spark = session_of(arguments, options_of(arguments), name="redis-state replay")
     line = ProgressLine()
     try:
@@ -105,9 +98,9 @@ def run(arguments: argparse.Namespace) -> int:
             checkpoint=arguments.checkpoint,
             production=arguments.production,
             production_format=arguments.format,
-            scratch=scratch,
+            scratch=arguments.scratch,
             keep=arguments.keep,
-            open_folder=opened if storage or not is_local(arguments.checkpoint) else folder_at,
+            open_folder=partial(open_folder, arguments),
             progress=line,
         ) as replayed:
             line.end()
@@ -127,6 +120,7 @@ def _report(replayed: Replayed, *, limit: int) -> dict[str, Any]:
         "output_rows": replayed.output.count(),
         "state": [
             {
+                "name": one.name,
                 "operator": one.store[0],
                 "store": one.store[1],
                 "family": one.store[2],
@@ -159,13 +153,18 @@ def _rows(frame: DataFrame, limit: int) -> list[dict[str, Any]]:
     return [row.asDict(recursive=True) for row in frame.take(limit)]
 
 
+def _place(one: dict[str, Any]) -> str:
+    of = f"Python store {one['name']!r} " if one["name"] else ""
+    return f"{of}operator {one['operator']} store {one['store']} family {one['family']}"
+
+
 def _text(found: dict[str, Any]) -> str:
     lines = [
         f"batch {found['batch']}: {found['input_rows']:,} rows read, "
         f"{found['output_rows']:,} rows written"
     ]
     lines += [
-        f"operator {one['operator']} store {one['store']} family {one['family']}: "
+        f"{_place(one)}: "
         f"{one['changed_in_production']:,} keys changed in production, "
         f"{one['changed_in_replay']:,} in the replay; {one['different']:,} differ"
         for one in found["state"]

@@ -35,7 +35,10 @@ def function_in(path: str, *, name: str = FUNCTION) -> Callable[..., Any]:
     if spec is None or spec.loader is None:
         raise ConfigError(what, found="it is no Python file", advice="Name it with .py at the end.")
     module = importlib.util.module_from_spec(spec)
+    # Stays: the function itself may import, too.
     sys.path.insert(0, str(file.resolve().parent))
+    # Dataclasses look for their module; cloudpickle must not find it later, since workers cannot.
+    sys.modules[_MODULE] = module
     try:
         spec.loader.exec_module(module)
     except Exception as error:
@@ -45,7 +48,7 @@ def function_in(path: str, *, name: str = FUNCTION) -> Callable[..., Any]:
             advice="Run it with Python alone first.",
         ) from error
     finally:
-        sys.path.remove(str(file.resolve().parent))
+        del sys.modules[_MODULE]
     found = getattr(module, name, None)
     if not callable(found):
         raise ConfigError(

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-import shutil
 import tempfile
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,10 +21,12 @@ from redis_state.files import Folder, folder_at
 from redis_state.forks.fork import fork_with
 from redis_state.maintain.purge import purge
 from redis_state.progress import Progress, silent
+from redis_state.protocol.runs import checkpoint_gen
 from redis_state.recovery.marker import gen_of, has_marker
+from redis_state.recovery.query_state import state_of
 from redis_state.spark.replay.output import OutputDiff, compare, produced
-from redis_state.spark.replay.planned_batch import PlannedBatch, planned_batch
-from redis_state.spark.replay.state import StateDiff, compare_state
+from redis_state.spark.replay.planned_batch import planned_batch
+from redis_state.spark.replay.state import ReplayedState, StateDiff, compare_states
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -48,6 +49,17 @@ class Replay:
 
     batch: int
     checkpoint: str
+    _suffix: str = ""
+    _used: set[str] = field(default_factory=set, repr=False)
+
+    def store(self, name: str) -> str:
+        """Returns the name that a Python store of production has in the replay.
+
+        A processor of `transform_with_state` has to be given this name: production's own store
+        refuses a query that is not production.
+        """
+        self._used.add(name)
+        return f"{name}{self._suffix}"
 
 
 QueryFunction = Callable[["SparkSession", Replay], Any]
@@ -103,6 +115,7 @@ def replay(
     production_format: str = "parquet",
     scratch: str | None = None,
     keep: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
     progress: Progress = silent,
     **options: Unpack[Options],
 ) -> Replayed:
@@ -117,18 +130,20 @@ def replay(
         query: Builds the query; called with the session and a `Replay`.
         batch: A batch that production has committed, and whose state before Redis still holds.
         checkpoint: Production's checkpoint folder.
-        url: Production's server; ``None`` uses that of the session or of the environment.
+        url: Production's server; ``None`` uses the server of the environment.
         production: Folder that production's file sink writes, or one with the rows of this batch
             alone; then rows are compared, too.
         production_format: Format of these files.
         scratch: A folder that does not exist, for fork and output; ``None`` takes a temporary one,
             which needs a local session.
         keep: Leaves fork and output behind.
+        storage_options: Options of fsspec for the file systems of both checkpoint folders.
+        progress: Called with the name of the work, the units done and the total.
         **options: Options of `docs/configuration.md` in snake case.
 
     Raises:
-        UsageError: The logs do not have the batch, the function does not build a query, or the
-            batch fails.
+        UsageError: The logs do not have the batch, the function does not build a query, the batch
+            fails, or the scratch folder has files.
         NotFoundError: Files that the batch read are gone.
         StateError: Redis does not hold the state before the batch any more.
         RedisStateError: See `redis_state.fork`.
@@ -144,6 +159,7 @@ def replay(
         production_format=production_format,
         scratch=scratch,
         keep=keep,
+        open_folder=partial(folder_at, storage_options=storage_options),
         progress=progress,
     )
 
@@ -166,9 +182,15 @@ def replay_with(
     folder = open_folder(checkpoint)
     planned = planned_batch(folder, batch)
     planned.check_sources()
-    root, cleanup = _scratch(spark, scratch, keep=keep)
-    with cleanup:
-        target = open_folder(f"{root}/checkpoint")
+    tenant = keys.tenant_of(config.key_prefix)
+    root = _scratch(spark, scratch, open_folder)
+    target = open_folder(f"{root}/checkpoint")
+    told = Replay(batch, str(target), f"-replay-{uuid.uuid4().hex[:8]}")
+    with ExitStack() as cleanup:
+        if not keep:
+            cleanup.callback(_remove, config, tenant, target, told, open_folder(root))
+        with closing(Client(config)) as client:
+            stores = [one.name for one in state_of(client, folder, tenant=tenant).stores]
         if batch > 0:
             fork_with(
                 config,
@@ -176,35 +198,54 @@ def replay_with(
                 to=str(target),
                 at_batch=batch - 1,
                 name=f"replay-of-{batch}",
+                stores={name: told.store(name) for name in stores},
                 open_folder=open_folder,
                 progress=progress,
             )
-        if not keep:
-            cleanup.callback(_purge, config, target)
         planned.copy_to(target)
-        rows = run_batch(spark, query, planned, target, f"{root}/output")
+        rows = run_batch(spark, query, told, target, f"{root}/output")
         output = spark.read.parquet(f"{root}/output")
         found = None
         if production is not None:
             found = compare(output, produced(spark, production, batch, form=production_format))
-        state = compare_state(config, folder, target, batch)
+        with closing(Client(config)) as client:
+            states = _states(client, folder, target, told, tenant)
+        state = compare_states(config, states, batch)
         return Replayed(batch, rows, output, state, found, cleanup.pop_all())
 
 
-def _purge(config: Config, target: Folder) -> None:
-    """Removes the state of a replay, and lets production's segments go."""
-    if not has_marker(target):
-        return
-    tenant = keys.tenant_of(config.key_prefix)
+def _states(
+    client: Client, production: Folder, target: Folder, told: Replay, tenant: str
+) -> list[ReplayedState]:
+    """Returns the checkpoints of both sides: of Spark's operators, and of Python stores."""
+    found = []
+    if has_marker(target) and has_marker(production):
+        found.append(ReplayedState("", gen_of(production), gen_of(target)))
+    for one in state_of(client, production, tenant=tenant).stores:
+        gen = checkpoint_gen(client, told.store(one.name), tenant=tenant)
+        if gen is not None:
+            found.append(ReplayedState(one.name, one.gen, gen))
+    return found
+
+
+def _remove(config: Config, tenant: str, target: Folder, told: Replay, root: Folder) -> None:
+    """Removes the state and the files of a replay, and lets production's segments go."""
     try:
         with closing(Client(config)) as client:
-            purge(client, gen_of(target), tenant=tenant)
+            gens = [gen_of(target)] if has_marker(target) else []
+            named = (
+                checkpoint_gen(client, told.store(name), tenant=tenant)
+                for name in sorted(told._used)
+            )
+            for gen in [*gens, *filter(None, named)]:
+                purge(client, gen, tenant=tenant)
+        root.remove()
     except RedisStateError as error:
-        _LOG.warning("the state of a replay was not removed: %s", error)
+        _LOG.warning("not all of a replay was removed: %s", error)
 
 
 def run_batch(
-    spark: SparkSession, build: QueryFunction, batch: PlannedBatch, checkpoint: Folder, output: str
+    spark: SparkSession, build: QueryFunction, told: Replay, checkpoint: Folder, output: str
 ) -> int:
     """Runs exactly the batch that the logs of the fork have planned; returns its input rows.
 
@@ -215,8 +256,8 @@ def run_batch(
     Raises:
         UsageError: The function does not return a writer, or the batch failed.
     """
-    what = f"replaying batch {batch.number}"
-    writer = build(spark, Replay(batch.number, str(checkpoint)))
+    what = f"replaying batch {told.batch}"
+    writer = build(spark, told)
     if not hasattr(writer, "foreachBatch"):
         raise UsageError(
             what,
@@ -226,7 +267,7 @@ def run_batch(
     writer = (
         writer.foreachBatch(lambda rows, _: rows.write.mode("overwrite").parquet(output))
         .option("checkpointLocation", str(checkpoint))
-        .queryName(f"replay-{batch.number}-{uuid.uuid4().hex[:8]}")
+        .queryName(f"replay-of-{told.batch}{told._suffix}")
         # Runs the planned batch and no other.
         .trigger(once=True)
     )
@@ -241,7 +282,7 @@ def run_batch(
         ) from error
     finally:
         query.stop()
-    if not checkpoint.has(f"commits/{batch.number}"):
+    if not checkpoint.has(f"commits/{told.batch}"):
         raise UsageError(
             what,
             found="Spark ended without the batch",
@@ -259,22 +300,27 @@ def _cause(error: Exception) -> str:
     return found[:_CAUSE_MAX]
 
 
-def _scratch(spark: SparkSession, given: str | None, *, keep: bool) -> tuple[str, ExitStack]:
-    """Returns a folder for the fork and its output, and what removes it.
+def _scratch(spark: SparkSession, given: str | None, open_folder: Callable[[str], Folder]) -> str:
+    """Returns an empty folder for the fork and its output.
 
     Raises:
         ConfigError: The session has executors on other machines, and no folder was given.
+        UsageError: The given folder has files.
     """
-    cleanup = ExitStack()
-    if given is not None:
-        return given.rstrip("/"), cleanup
-    if not (spark.conf.get("spark.master", "") or "").startswith("local"):
-        raise ConfigError(
+    if given is None:
+        if not (spark.conf.get("spark.master", "") or "").startswith("local"):
+            raise ConfigError(
+                "replaying a batch",
+                found="executors on other machines cannot write into a temporary folder of this "
+                "one",
+                advice="Give a new folder that all of them reach, with scratch= or --scratch.",
+            )
+        return tempfile.mkdtemp(prefix="redis-state-replay-")
+    if open_folder(given).items():
+        raise UsageError(
             "replaying a batch",
-            found="executors on other machines cannot write into a temporary folder of this one",
-            advice="Give a new folder that all of them reach, with scratch= or --scratch.",
+            found="the scratch folder has files",
+            advice="Give a folder that does not exist. Nothing was changed.",
+            where=given,
         )
-    made = tempfile.mkdtemp(prefix="redis-state-replay-")
-    if not keep:
-        cleanup.callback(partial(shutil.rmtree, made, ignore_errors=True))
-    return made, cleanup
+    return given.rstrip("/")

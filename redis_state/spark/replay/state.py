@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from redis_state.config import Config
-from redis_state.errors import UsageError
-from redis_state.files import Folder
 from redis_state.live import Reader
-from redis_state.reader import Change, OperatorState
-from redis_state.reader.query import Query
-from redis_state.recovery.marker import gen_of
+from redis_state.reader.comparison import Comparison, FamilyDifference
+
+Place = tuple[int, str, str]
+"""Operator, store and family."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedState:
+    """A checkpoint of production and its fork.
+
+    Attributes:
+        name: Name of a Python store; empty for Spark's operators.
+    """
+
+    name: str
+    produced: str
+    replayed: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +37,14 @@ class ReplayedKey:
         store: Operator, store and family of the key.
         produced: Its value in production; ``None`` if it is absent there.
         replayed: Its value after the replay; ``None`` if it is absent.
+        name: Name of the Python store; empty for Spark's operators.
     """
 
-    store: tuple[int, str, str]
+    store: Place
     key: Any
     produced: Any
     replayed: Any
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +55,14 @@ class StoreChanges:
         produced: Number of keys that production's batch changed.
         replayed: Number of keys that the replay changed.
         different: Number of keys whose values differ after the batch.
+        name: Name of the Python store; empty for Spark's operators.
     """
 
-    store: tuple[int, str, str]
+    store: Place
     produced: int
     replayed: int
     different: int
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,68 +82,61 @@ class StateDiff:
         return not self.keys
 
 
-def compare_state(config: Config, production: Folder, fork: Folder, batch: int) -> StateDiff:
-    """Compares what a batch changed on both sides. Both began with the same state.
+def compare_states(config: Config, states: Sequence[ReplayedState], batch: int) -> StateDiff:
+    """Compares the state after a batch on both sides, and counts what it changed on each.
 
-    Memory holds the keys that the batch changed, of one store at a time, and those that differ.
+    Memory holds the keys that differ.
 
     Raises:
-        UsageError: The changed query has other operators, stores or families.
+        UsageError: The changed query has other operators, stores, families or columns.
         StateError: Production's state after the batch is gone.
     """
+    stores: list[StoreChanges] = []
+    keys: list[ReplayedKey] = []
     with Reader(config) as reader:
-        ours, theirs = reader.query(gen_of(fork)), reader.query(gen_of(production))
-        _check_same_stores(ours, theirs, batch)
-        stores, keys = [], []
-        for place in _families(theirs):
-            operator, store, family = place
-            produced = _changes(theirs.operator(operator, store, family=family), batch)
-            replayed = _changes(ours.operator(operator, store, family=family), batch)
-            different = list(_different(place, produced, replayed))
-            stores.append(StoreChanges(place, len(produced), len(replayed), len(different)))
-            keys += different
+        for one in states:
+            after = reader.diff(
+                one.produced, one.replayed, at_a=batch, at_b=batch, limit=sys.maxsize
+            )
+            produced, replayed = (
+                _changed(reader, gen, batch, after, first=gen == one.produced)
+                for gen in (one.produced, one.replayed)
+            )
+            for place, family in _families(after):
+                different = family.only_a + family.only_b + family.changed
+                counts = produced[place], replayed[place], different
+                stores.append(StoreChanges(place, *counts, name=one.name))
+            keys += [
+                ReplayedKey(
+                    (each.operator, each.store, each.family), each.key, each.a, each.b, one.name
+                )
+                for each in after.keys
+            ]
     return StateDiff(tuple(stores), tuple(keys))
 
 
-def _families(query: Query) -> list[tuple[int, str, str]]:
-    return [
-        (one.operator, one.store, family.name)
-        for one in query.operators()
-        for family in one.families
-    ]
+def _changed(
+    reader: Reader, gen: str, batch: int, after: Comparison, *, first: bool
+) -> Counter[Place]:
+    """Returns how many keys of each family the batch changed in a checkpoint.
+
+    Args:
+        after: Both sides after the batch.
+        first: The checkpoint is the first side of `after`.
+    """
+    counted: Counter[Place] = Counter()
+    if any(batch - 1 + one.ahead < 1 for one in reader.query(gen).operators()):
+        # The state began with this batch.
+        for place, family in _families(after):
+            alone = family.only_a if first else family.only_b
+            counted[place] = alone + family.changed + (family.equal or 0)
+        return counted
+    for place, family in _families(reader.diff(gen, gen, at_a=batch - 1, at_b=batch, limit=0)):
+        counted[place] = family.only_a + family.only_b + family.changed
+    return counted
 
 
-def _check_same_stores(ours: Query, theirs: Query, batch: int) -> None:
-    found, wanted = sorted(_families(ours)), sorted(_families(theirs))
-    if found != wanted:
-        raise UsageError(
-            f"comparing the state after batch {batch}",
-            found=f"the replayed query has the stores {found}, and production {wanted}",
-            advice="Spark takes a checkpoint only for a query with the same stateful operators.",
-        )
-
-
-def _changes(state: OperatorState, batch: int) -> dict[Any, Change]:
-    return {_hashable(one.key): one for one in state.diff(batch - 1, batch)}
-
-
-def _hashable(key: Any) -> Any:
-    if isinstance(key, dict):
-        return tuple((name, _hashable(value)) for name, value in key.items())
-    if isinstance(key, (list, tuple)):
-        return tuple(map(_hashable, key))
-    return key
-
-
-def _different(
-    place: tuple[int, str, str], produced: dict[Any, Change], replayed: dict[Any, Change]
-) -> Iterator[ReplayedKey]:
-    for name in {**produced, **replayed}:
-        theirs, ours = produced.get(name), replayed.get(name)
-        known = theirs or ours
-        assert known is not None
-        # A side that did not change the key has the value from before the batch.
-        before = known.before
-        values = [before if one is None else one.after for one in (theirs, ours)]
-        if values[0] != values[1]:
-            yield ReplayedKey(place, known.key, *values)
+def _families(found: Comparison) -> Iterator[tuple[Place, FamilyDifference]]:
+    for store in found.stores:
+        for family in store.families:
+            yield (store.operator, store.store, family.name), family
