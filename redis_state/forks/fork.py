@@ -21,11 +21,12 @@ from redis_state.files import Folder, folder_at
 from redis_state.forks.detach import detach_all
 from redis_state.forks.logs import BatchLogs, read_logs
 from redis_state.forks.names import check_free, claim, store_gen, store_names
-from redis_state.forks.parent import FORK_OF, Parent, ParentState, find_parent
-from redis_state.forks.state import FORKS, StateFork, forget_pins, fork_fields, held_versions
+from redis_state.forks.parent import Parent, ParentState, find_parent
+from redis_state.forks.state import StateFork, forget_pins, fork_fields, held_versions
 from redis_state.forks.target import ForkRecord, TargetFolder
 from redis_state.forks.versions import Held, VersionsAt, check_secret, unforkable, versions_at
 from redis_state.progress import Progress, silent
+from redis_state.protocol.pins import FORK_OF, FORKS
 from redis_state.protocol.runs import PURGED_FIELD
 from redis_state.recovery.marker import path_hash_of
 from redis_state.recovery.rewind import newest_commit, startable_batches

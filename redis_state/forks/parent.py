@@ -12,6 +12,7 @@ from redis_state.backend.replies import purged_error
 from redis_state.errors import ConfigError, NotFoundError, RedisStateError, UsageError
 from redis_state.files import Folder
 from redis_state.protocol.newest_batch import NewestBatch
+from redis_state.protocol.pins import FORK_OF
 from redis_state.protocol.registry import (
     PYTHON_OPERATOR,
     OperatorInfo,
@@ -23,7 +24,6 @@ from redis_state.protocol.runs import PURGED_FIELD, checkpoint_gen
 from redis_state.recovery.marker import marker_of
 from redis_state.recovery.query_state import query_id_of, state_of
 
-FORK_OF = "forkOf"
 """Field of a fork's query: gen of the parent, and the version that the fork began with."""
 
 _WHAT = "forking a query"

@@ -12,12 +12,14 @@ from redis_state.backend.client import Client
 from redis_state.backend.replies import purged_error, time_ms, words
 from redis_state.backend.script import Command, script
 from redis_state.errors import StateError, UnavailableError, UsageError
-from redis_state.forks.parent import FORK_OF, ParentState
+from redis_state.forks.parent import ParentState
 from redis_state.forks.versions import VersionsAt
 from redis_state.ids import PartitionId
 from redis_state.protocol.opening import Opened
 from redis_state.protocol.pins import (
     FORK,
+    FORK_OF,
+    FORKS,
     PinnedVersion,
     fork_partitions,
     held_commands,
@@ -29,7 +31,6 @@ from redis_state.protocol.registry import counted_partitions
 from redis_state.protocol.runs import PURGED_FIELD, STAGED_TTL_MS
 from redis_state.recovery.bringing_back import describe
 
-FORKS = "fork:"
 """Begins the field of a parent's query for each of its forks."""
 
 _FORKED = "forked"

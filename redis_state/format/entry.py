@@ -184,6 +184,16 @@ def segments_in(
             yield segment
 
 
+def ident_of(field: bytes, ref: bytes) -> bytes:
+    """Returns the ident of the segment that a field of a manifest names.
+
+    Args:
+        field: Field of a delta or snapshot.
+        ref: First word of its entry.
+    """
+    return field if field[:2] == b"d:" else b":".join([*field.split(b":")[:2], ref])
+
+
 def bytes_in(manifest: Mapping[bytes, bytes]) -> int:
     """Sums the sizes of all segments whose keys a manifest has, those set aside included.
 
@@ -195,7 +205,7 @@ def bytes_in(manifest: Mapping[bytes, bytes]) -> int:
         if name[:2] == _ASIDE:
             ident, words = name[2:], words[1:]
         elif name[:2] in _KINDS:
-            ident = name if name[:2] == b"d:" else b":".join([*name.split(b":")[:2], words[0]])
+            ident = ident_of(name, words[0])
         else:
             continue
         is_counted = len(words) > _BYTES_WORD and words[_BYTES_WORD].isdigit()

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from redis_state import keys
 from redis_state.backend.client import Client
@@ -20,7 +18,15 @@ from redis_state.errors import ConflictError, Kind, RedisStateError
 from redis_state.ids import PartitionId, is_gen
 from redis_state.protocol.foreign import parent_problem
 from redis_state.protocol.kept import KEEP_FIELD
-from redis_state.protocol.pins import FORK, KEEP, KEEP_OWNER, unpin_all
+from redis_state.protocol.pins import (
+    FORK,
+    FORKS,
+    KEEP,
+    KEEP_OWNER,
+    PinOwner,
+    owners_in,
+    unpin_all,
+)
 from redis_state.protocol.refusal import refusal
 from redis_state.protocol.runs import PURGED_FIELD
 from redis_state.protocol.texts import parse_object
@@ -31,42 +37,10 @@ GRACE_MS = 24 * 3_600_000
 GONE_MS = 25 * 3_600_000
 """Time between two observations that the fork of a pin is gone."""
 
-_FORKS = b"fork:"
+_FORKS = FORKS.encode()
 _PARTITIONS_AT_ONCE = 64
 _WHAT = "looking for pins"
-_PIN = re.compile(rb"(\d+) (\S+) (\d+) (\S+)(?: .*)?")
 _LOG = logging.getLogger("redis_state.maintain")
-
-
-@dataclass(frozen=True, slots=True)
-class PinOwner:
-    """Owner of pins in the partitions of a checkpoint.
-
-    Attributes:
-        owner: Checkpoint id of a fork, or `KEEP_OWNER` and the name of a kept version.
-        kind: `fork` or `keep`.
-        expires_ms: 0 for never.
-    """
-
-    owner: str
-    kind: str
-    version: int
-    expires_ms: int
-
-    def is_over(self, now_ms: int) -> bool:
-        """Returns whether the time of the pin is over."""
-        return 0 < self.expires_ms <= now_ms
-
-
-def owners_in(manifest: Mapping[bytes, bytes]) -> list[PinOwner]:
-    """Returns the owners of all pins in a manifest; a damaged pin is skipped."""
-    found = []
-    for name, value in manifest.items():
-        pin = _PIN.fullmatch(value) if name[:2] == b"x:" else None
-        if pin is not None:
-            owner, kind = name[2:].decode("ascii", "replace"), pin[4].decode("ascii", "replace")
-            found.append(PinOwner(owner, kind, int(pin[1]), int(pin[3])))
-    return found
 
 
 def refuse_if_pinned(
@@ -132,30 +106,27 @@ def _told(client: Client, one: PinOwner, tenant: str) -> str:
 
 
 def let_parents_go(client: Client, ids: Sequence[PartitionId], manifests: Sequence[object]) -> None:
-    """Ends the pins that a parent holds for partitions that are removed for good.
+    """Ends the pins that parents hold for partitions of a fork that are removed for good.
 
     Args:
+        ids: Partitions of one checkpoint.
         manifests: All fields of `P:m` of each partition.
     """
     parents: dict[str, list[PartitionId]] = {}
-    gens: set[str] = set()
-    tenant = ""
     for id_, manifest in zip(ids, manifests, strict=True):
         raw = manifest.get(b"g") if isinstance(manifest, Mapping) else None
         if raw is not None:
             parent = raw.decode("ascii", "replace").split(" ")[0]
-            parents.setdefault(parent, []).append(id_.of_gen(parent))
-            gens.add(id_.store.gen)
-            tenant = id_.store.tenant
+            parents.setdefault(parent, []).append(id_)
     for parent, partitions in parents.items():
-        for gen in gens:
-            try:
-                unpin_all(client, partitions, gen)
-                fields = [("HDEL", keys.query(parent, tenant=tenant), f"{FORK}:{gen}")]
-                client.call(_WHAT, fields)
-            except RedisStateError as error:
-                # The maintenance of the parent ends these pins later.
-                _LOG.warning("%s: its pins for %s are still there: %s", parent, gen, error)
+        of = partitions[0].store
+        try:
+            unpin_all(client, [id_.of_gen(parent) for id_ in partitions], of.gen)
+            query = keys.query(parent, tenant=of.tenant)
+            client.call(_WHAT, [("HDEL", query, f"{FORKS}{of.gen}")])
+        except RedisStateError as error:
+            # The maintenance of the parent ends these pins later.
+            _LOG.warning("%s: its pins for %s are still there: %s", parent, of.gen, error)
 
 
 def look_after_pins(client: Client, id_: PartitionId, manifest: Mapping[bytes, bytes]) -> int:

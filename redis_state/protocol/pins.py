@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from redis_state import keys
@@ -20,8 +21,58 @@ KEEP = "keep"
 KEEP_OWNER = "keep."
 """The owner of a kept version is this and the name of the version."""
 
+FORKS = "fork:"
+"""Fields of a query that name its forks begin with this."""
+
+FORK_OF = "forkOf"
+"""Field of a fork's query: parent and version."""
+
+_OWNER = b"x:"
+_PIN = re.compile(rb"(\d+) (\S+) (\d+) (\S+)(?: .*)?")
+
 _WHAT = "pinning a version"
 _READING = "reading a pinned version"
+
+
+@dataclass(frozen=True, slots=True)
+class PinOwner:
+    """Owner of a pin in a manifest.
+
+    Attributes:
+        owner: Checkpoint id of a fork, or `KEEP_OWNER` and the name of a kept version.
+        kind: `FORK` or `KEEP`; a newer release may have more.
+        expires_ms: 0 for never.
+    """
+
+    owner: str
+    kind: str
+    version: int
+    expires_ms: int
+
+    def is_over(self, now_ms: int) -> bool:
+        """Returns whether the time of the pin is over."""
+        return 0 < self.expires_ms <= now_ms
+
+
+def owners_in(
+    manifest: Mapping[bytes, bytes], damaged: Callable[[bytes], object] | None = None
+) -> list[PinOwner]:
+    """Returns the owners of all pins in a manifest.
+
+    Args:
+        damaged: Called with the field of each malformed pin, which is skipped.
+    """
+    found = []
+    for name, value in manifest.items():
+        if name[:2] != _OWNER:
+            continue
+        pin = _PIN.fullmatch(value)
+        if pin is not None:
+            owner, kind = (raw.decode("ascii", "replace") for raw in (name[2:], pin[4]))
+            found.append(PinOwner(owner, kind, int(pin[1]), int(pin[3])))
+        elif damaged is not None:
+            damaged(name)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

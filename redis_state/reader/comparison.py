@@ -23,7 +23,7 @@ from redis_state.reader.compare.partition_rows import (
 )
 from redis_state.reader.family import FamilyChoice, is_ours
 from redis_state.reader.scan import families_of
-from redis_state.reader.table_columns import RowCodec
+from redis_state.reader.table_columns import RowCodec, value_decoder
 from redis_state.reader.version_request import NEWEST
 from redis_state.reader.view import QueryView
 from redis_state.types.decoding import Decoding
@@ -296,5 +296,4 @@ class _Decoder:
     def value(self, family: Family | None, stored: bytes | None) -> Any:
         if family is None or stored is None:
             return None
-        codec = self._codec_of(family)
-        return codec.decode_values(stored) if family.multi_value else codec.decode_value(stored)
+        return value_decoder(self._codec_of(family))(stored)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from redis_state.errors import ConfigError
 from redis_state.rows.codec import FamilyCodec
@@ -15,6 +16,11 @@ RowCodec = FamilyCodec | PythonCodec | TypedRowCodec
 """Codecs of rows. Rows of Spark and of processors have columns; rows of Python stores have none."""
 
 _KEY, _VALUE = "key", "value"
+
+
+def value_decoder(codec: RowCodec) -> Callable[[bytes], Any]:
+    """Returns what decodes a whole stored value: a list for list state."""
+    return codec.decode_values if codec.family.multi_value else codec.decode_value
 
 
 @dataclass(frozen=True, slots=True)

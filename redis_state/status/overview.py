@@ -16,7 +16,7 @@ from redis_state.backend.client import Client
 from redis_state.backend.replies import OTHER_TYPE, OtherType, time_ms
 from redis_state.backend.script import Command
 from redis_state.errors import FormatError
-from redis_state.format.entry import FORMATS
+from redis_state.format.entry import FORMATS, ident_of
 from redis_state.ids import EMPTY_UID, NUMBER_MAX, PartitionId, StoreId
 from redis_state.protocol.instances import KEYS_AT_ONCE, decode_instance
 from redis_state.protocol.newest_batch import NewestBatch
@@ -33,7 +33,7 @@ from redis_state.protocol.registry import (
 )
 from redis_state.protocol.runs import run_of_epoch
 from redis_state.protocol.texts import number_or_zero
-from redis_state.status.pins import fork_of, is_foreign, pins_in, titled, total_pins
+from redis_state.status.pins import fork_of, pins_in, titled, total_pins
 from redis_state.status.query_status import Hold, PartitionStatus, QueryStatus, StoreStatus
 
 COMMANDS_AT_ONCE = 512
@@ -306,7 +306,7 @@ def _counted(empty: PartitionStatus, raw: Mapping[bytes, bytes]) -> PartitionSta
         version, words = int(name[2:].split(b":", 1)[0]), entry.split(b" ")
         size = int(words[4])
         versions.add(version)
-        if has_places and is_foreign(raw, name, words[0]):
+        if has_places and b"a:" + ident_of(name, words[0]) in raw:
             foreign += size
             size = 0
         total += size

@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from redis_state.ids import is_gen
-from redis_state.protocol.pins import FORK, KEEP_OWNER
+from redis_state.protocol.pins import FORK, FORK_OF, KEEP, KEEP_OWNER, owners_in
 from redis_state.protocol.registry import QueryInfo
 from redis_state.protocol.texts import number_or_zero
 from redis_state.status.query_status import PartitionStatus, PinStatus, QueryStatus
 
-FORK_OF = b"forkOf"
 _ASIDE = b"z:"
-_OWNER = b"x:"
 _BYTES_WORD = 5
-_PIN = re.compile(rb"(\d+) \S+ (\d+) (fork|keep)(?: .*)?")
-
-
-def is_foreign(manifest: Mapping[bytes, bytes], field: bytes, ref: bytes) -> bool:
-    """Returns whether another checkpoint has the key of a segment.
-
-    Args:
-        field: Field of the manifest that names the segment.
-        ref: First word of its entry.
-    """
-    ident = field if field[:2] == b"d:" else b":".join([*field.split(b":")[:2], ref])
-    return b"a:" + ident in manifest
 
 
 def pins_in(manifest: Mapping[bytes, bytes]) -> tuple[tuple[PinStatus, ...], int]:
@@ -45,16 +30,20 @@ def pins_in(manifest: Mapping[bytes, bytes]) -> tuple[tuple[PinStatus, ...], int
             total += size
             for owner in manifest.get(b"y:" + name[2:], b"").split():
                 by_owner[owner] = by_owner.get(owner, 0) + size
-    found = []
-    for name, value in manifest.items():
-        if name[:2] != _OWNER:
-            continue
-        pin = _PIN.fullmatch(value)
-        if pin is None:
-            raise ValueError("a pin is damaged")
-        title = name[2:].decode("ascii").removeprefix(KEEP_OWNER)
-        size = by_owner.get(name[2:], 0)
-        found.append(PinStatus(title, pin[3].decode(), int(pin[1]), int(pin[2]), size))
+    damaged: list[bytes] = []
+    owners = owners_in(manifest, damaged.append)
+    if damaged or any(one.kind not in (FORK, KEEP) or not one.owner.isascii() for one in owners):
+        raise ValueError("a pin is damaged")
+    found = [
+        PinStatus(
+            one.owner.removeprefix(KEEP_OWNER),
+            one.kind,
+            one.version,
+            one.expires_ms,
+            by_owner.get(one.owner.encode(), 0),
+        )
+        for one in owners
+    ]
     return tuple(sorted(found, key=lambda one: (one.kind, one.owner))), total
 
 
@@ -77,7 +66,7 @@ def total_pins(partitions: Iterable[PartitionStatus]) -> tuple[PinStatus, ...]:
 
 def fork_of(raw: Mapping[bytes, bytes]) -> tuple[str, int]:
     """Returns parent and version of a fork by the hash of its query; empty and 0 without one."""
-    gen, _, version = raw.get(FORK_OF, b"").decode("ascii", "replace").partition(" ")
+    gen, _, version = raw.get(FORK_OF.encode(), b"").decode("ascii", "replace").partition(" ")
     return (gen, number_or_zero(version.encode())) if is_gen(gen) else ("", 0)
 
 

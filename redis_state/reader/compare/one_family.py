@@ -18,6 +18,7 @@ from redis_state.reader.family import FamilyChoice
 from redis_state.reader.feed.diff import Change
 from redis_state.reader.feed.family_location import NO_BATCH, check_batch
 from redis_state.reader.source import Source
+from redis_state.reader.table_columns import value_decoder
 from redis_state.reader.version_request import NEWEST, VersionRequest
 
 _CODECS_MAX = 16
@@ -50,8 +51,7 @@ def changes_between(
     def value(family: Family | None, stored: bytes | None) -> Any:
         if family is None or stored is None:
             return None
-        codec = made(family)
-        return codec.decode_values(stored) if family.multi_value else codec.decode_value(stored)
+        return value_decoder(made(family))(stored)
 
     for one, other in zip(of_a, of_b, strict=True):
         for row in different_rows(client, one, other, PartitionTally()):

@@ -15,7 +15,7 @@ from redis_state.protocol.opening import Opened, open_commands, read_replies
 from redis_state.reader.family import FamilyChoice
 from redis_state.reader.feed.deltas import Timeline
 from redis_state.reader.source import Stores
-from redis_state.reader.table_columns import RowCodec
+from redis_state.reader.table_columns import RowCodec, value_decoder
 from redis_state.reader.version_request import version_after
 
 NO_BATCH = -1
@@ -48,8 +48,7 @@ class FamilyLocation:
         """Decodes a value; a list if the family has a list for each key."""
         if family is None or value is None:
             return None
-        codec = self.made(family)
-        return codec.decode_values(value) if family.multi_value else codec.decode_value(value)
+        return value_decoder(self.made(family))(value)
 
     def open(self, timelines: Sequence[Timeline], version: int) -> list[Opened]:
         """Opens one version of some partitions, on the timeline of the query.

@@ -8,7 +8,7 @@ from typing import Any
 
 from redis_state.reader.lookup.asked_keys import MANY
 from redis_state.reader.lookup.key_search import Hits
-from redis_state.reader.table_columns import RowCodec
+from redis_state.reader.table_columns import RowCodec, value_decoder
 from redis_state.rows.codec import FamilyCodec
 from redis_state.types.schema import Atomic
 
@@ -32,8 +32,7 @@ def decoded(hits: Hits) -> list[Any]:
         codec = together[0].codec
         rows: list[Any] | None = _together(codec, values)
         if rows is None:
-            decode = codec.decode_values if codec.family.multi_value else codec.decode_value
-            rows = list(map(decode, values))
+            rows = list(map(value_decoder(codec), values))
         for at, row in zip(chain.from_iterable(one.places for one in together), rows, strict=True):
             found[at] = row
     return found
