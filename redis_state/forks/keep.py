@@ -14,7 +14,7 @@ from redis_state.backend.client import Client
 from redis_state.backend.replies import time_ms
 from redis_state.config import Config
 from redis_state.errors import Kind, RedisStateError, StateError, UnavailableError, UsageError
-from redis_state.ids import PartitionId
+from redis_state.ids import PartitionId, Pin
 from redis_state.protocol.kept import (
     KeptVersion,
     check_keep_name,
@@ -223,12 +223,22 @@ class _Keeping:
 
     def _drop_leftover(self) -> None:
         """Ends pins of an interrupted call; pins that were renewed meanwhile stay."""
-        ids = _written(self._client, self._query)
+        held = self._held(_written(self._client, self._query))
+        if held:
+            # They may be of a call that is not interrupted, and has entered the name by now.
+            self._check_name()
+        for id_, _, expires in held:
+            unpin_all(self._client, [id_], self._owner, expires=expires)
+
+    def _held(self, ids: Sequence[PartitionId]) -> list[tuple[PartitionId, Pin, str]]:
+        """Returns the partitions with a pin of this name, each with its version and expiry."""
         replies = self._client.call(_WHAT, held_commands(ids, self._owner)) if ids else []
+        found = []
         for id_, reply in zip(ids, replies, strict=True):
             match reply:
-                case [b"OK", _, _, expires, *_]:
-                    unpin_all(self._client, [id_], self._owner, expires=expires.decode())
+                case [b"OK", at, uid, expires, *_]:
+                    found.append((id_, Pin(int(at), uid.decode()), expires.decode()))
+        return found
 
     def _chosen(self, batch: int | None) -> _Chosen:
         stores = self._query.operators()
@@ -343,7 +353,11 @@ class _Keeping:
             raise
 
     def _let_go(self, chosen: _Chosen) -> None:
-        unpin_all(self._client, [one.id for one in chosen.opened], self._owner)
+        """Ends the pins of this call; one of another version is of another call."""
+        wanted = {one.id: one.pin for one in chosen.opened}
+        for id_, pin, expires in self._held(list(wanted)):
+            if pin == wanted[id_]:
+                unpin_all(self._client, [id_], self._owner, expires=expires)
 
     def _named(self, chosen: _Chosen, at_ms: int, keep_ms: int) -> KeptVersion:
         """Enters the name once all pins are there, and checks them once more."""

@@ -26,9 +26,12 @@ from redis_state.errors import (
     StateError,
     UsageError,
 )
+from redis_state.forks import keep as keeping
 from redis_state.forks.keep import drop_kept, keep, kept_versions
 from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.maintain.compaction import add_snapshot
+from redis_state.protocol import pins
+from redis_state.protocol.kept import KeptVersion
 from redis_state.protocol.partition import PartitionClient
 from redis_state.protocol.pins import FORK, KEEP, KEEP_OWNER, pin_all
 from redis_state.store.provider import StateStoreProvider
@@ -350,3 +353,47 @@ def test_query_that_went_back_is_not_set_to_what_it_abandoned(
     checkpoint = plant_checkpoint(tmp_path, batches=3)
     assert rewind(flights, checkpoint, "--to", NAME) != 0
     assert "wrote batch 2 again" in capsys.readouterr().err
+
+
+def test_late_call_with_one_name_leaves_the_pins_of_the_faster_one(
+    flights: Flights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The slower call chose an older version before the faster one began."""
+    choose = keeping._Keeping._chosen
+    made: list[KeptVersion] = []
+
+    def late(self: Any, batch: int | None) -> Any:
+        found = choose(self, batch)
+        if not made:
+            monkeypatch.setattr(keeping._Keeping, "_chosen", choose)
+            flights.go_on()
+            made.append(redis_state.keep(flights.url, "flights", name="both"))
+        return found
+
+    monkeypatch.setattr(keeping._Keeping, "_chosen", late)
+    with pytest.raises(UsageError, match=r"pins version|kept version 'both'"):
+        redis_state.keep(flights.url, "flights", name="both")
+    wanted = flights.count(made[0].batch)
+    flights.drop_older()
+    flights.drop_older()
+    assert flights.count("both") == wanted
+
+
+def test_leftover_that_became_a_kept_version_meanwhile_stays(
+    flights: Flights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The slower call found the pins of the faster one before that entered the name."""
+    look = pins.held_commands
+    made: list[KeptVersion] = []
+
+    def late(*given: Any) -> Any:
+        monkeypatch.setattr(keeping, "held_commands", look)
+        made.append(redis_state.keep(flights.url, "flights", name="both"))
+        return look(*given)
+
+    monkeypatch.setattr(keeping, "held_commands", late)
+    older = flights.version - 2
+    with pytest.raises(UsageError, match="kept version 'both'"):
+        redis_state.keep(flights.url, "flights", name="both", at_batch=older)
+    assert made[0].batch != older
+    assert flights.count("both") == flights.count(made[0].batch)
