@@ -78,13 +78,21 @@ def pinned_for(client: Client, metas: Sequence[str], *, tenant: str) -> list[str
     return [_told(client, one, tenant) for _, one in sorted(owners.items())]
 
 
-def pinned_error(attempted: str, told: Sequence[str], gen: str) -> ConflictError:
-    """Returns the error for a checkpoint that others need."""
+def pinned_error(
+    attempted: str, told: Sequence[str], gen: str, *, begun: bool = False
+) -> ConflictError:
+    """Returns the error for a checkpoint that others need.
+
+    Args:
+        begun: Others came while it was purged, so a part of it expires already.
+    """
+    state = "The purge had begun when they came; a recall takes it back."
     return ConflictError(
         attempted,
         found=f"others read its state: {'; '.join(told)}",
         advice=(
-            "Nothing was changed. Drop a kept version with `redis-state keep QUERY --drop NAME`; "
+            f"{state if begun else 'Nothing was changed.'} "
+            "Drop a kept version with `redis-state keep QUERY --drop NAME`; "
             "purge a fork first, or run the command that made it again with --detach, "
             "and wait a day. "
             "To remove the state all the same, so that its forks lose it: `redis-state purge "

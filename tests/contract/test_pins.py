@@ -172,6 +172,26 @@ def test_refused_purge_changes_nothing(parent: Parent) -> None:
     assert not parent.raw.exists(meta)
 
 
+def test_pin_that_comes_amid_a_purge_stops_it(
+    parent: Parent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parent.commit(2)
+    gen = parent.id.store.gen
+
+    def look(*_: Any, **__: Any) -> None:
+        """Finds no pin; then one comes."""
+        pin_all(parent.client, [parent.id], "keep.before", 2, kind="keep")
+
+    monkeypatch.setattr("redis_state.maintain.recall.refuse_if_pinned", look)
+    with pytest.raises(ConflictError, match="The purge had begun when they came") as told:
+        expire(parent.client, gen)
+    assert "Nothing was changed" not in str(told.value)
+    assert parent.raw.pttl(keys.meta(parent.id)) == -1
+    recall(parent.client, gen)
+    assert parent.raw.pttl(keys.query(gen)) == -1
+    assert not parent.raw.hexists(keys.query(gen), "purged")
+
+
 def test_fork_that_is_removed_lets_its_parent_go(parent: Parent) -> None:
     parent.commit(3)
     pinned = pin_all(parent.client, [parent.id], FORKED, 3, kind=FORK)
