@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.spark.real_time_job import ROUNDS
-from tests.spark.streams import PROVIDER, REDIS
+from tests.spark.streams import PREFIX, PROVIDER, REDIS
 from tests.support.redis_server import RedisServer
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -88,3 +89,19 @@ def test_new_query_with_a_named_provider_is_refused(spark: SparkSession, tmp_pat
         .start()
     )
     query.processAllAvailable()
+
+
+def test_wrong_option_ends_a_query_instead_of_leaving_redis(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    spark.conf.unset(PROVIDER)
+    spark.conf.set(f"{PREFIX}realTime", "perhaps")
+    try:
+        rows = spark.readStream.format("rate").load().groupBy("value").count()
+        writer = rows.writeStream.outputMode("update").format("noop")
+        writer = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True)
+        with pytest.raises(StreamingQueryException, match=r"REDIS_CONFIG.*realTime"):
+            writer.start().awaitTermination()
+    finally:
+        spark.conf.unset(f"{PREFIX}realTime")
+        spark.conf.set(PROVIDER, REDIS)

@@ -120,7 +120,7 @@ class RedisStateQueryListener extends StreamingQueryListener with Logging {
 
   private def started(query: StreamExecution, event: QueryStartedEvent): Unit = {
     val session = QuerySession.of(query)
-    nameProvider(query, session)
+    nameProvider(query, session, event)
     val sqlConf = session.sessionState.conf
     if (sqlConf.stateStoreProviderClass == classOf[RedisStateStoreProvider].getName) {
       val extensions = session.conf.getOption(StaticSQLConf.SPARK_SESSION_EXTENSIONS.key)
@@ -155,15 +155,21 @@ class RedisStateQueryListener extends StreamingQueryListener with Logging {
    * mode, which it does only where the query's session names none
    * (`MicroBatchExecution.setSparkSessionConfigsForRealTimeMode`).
    */
-  private def nameProvider(query: StreamExecution, session: SparkSession): Unit = {
+  private def nameProvider(
+      query: StreamExecution,
+      session: SparkSession,
+      event: QueryStartedEvent): Unit = {
     val sqlConf = session.sessionState.conf
-    val isAsked = sqlConf.getConfString(s"${RedisStateConf.Prefix}realTime", "false").toBoolean
-    if (isAsked && !sqlConf.contains(SQLConf.STATE_STORE_PROVIDER_CLASS.key)) {
-      if (session eq query.sparkSession) {
+    val isNamed = sqlConf.contains(SQLConf.STATE_STORE_PROVIDER_CLASS.key)
+    if (!isNamed && sqlConf.contains(s"${RedisStateConf.Prefix}realTime")) {
+      // With a wrong option the state would go to Spark's own provider, and only the log would tell.
+      def parsed = RedisStateConf(sqlConf.getAllConfs, sqlConf.minBatchesToRetain)
+      val conf = if (StartRefused.isPossible) orRefused(query, event)(parsed) else parsed
+      if (conf.realTime && (session eq query.sparkSession)) {
         logError(
           "The option realTime has no effect: this version of Spark does not show the session of " +
             s"query ${query.id}, whose state goes to Spark's own provider.")
-      } else {
+      } else if (conf.realTime) {
         session.conf.set(
           SQLConf.STATE_STORE_PROVIDER_CLASS.key,
           classOf[RedisStateStoreProvider].getName)
@@ -171,7 +177,7 @@ class RedisStateQueryListener extends StreamingQueryListener with Logging {
     }
   }
 
-  private def orRefused(query: StreamExecution, event: QueryStartedEvent)(work: => Unit): Unit =
+  private def orRefused[A](query: StreamExecution, event: QueryStartedEvent)(work: => A): A =
     try work
     catch {
       case e: RedisStateException =>
