@@ -21,7 +21,7 @@ SAID = [
     "{'count': 21, 'total': 1.5}\n['before-deploy', 'first-batch']\n1\n",
     "2 0 1 0\n['count', 'total'] 14\n",
 ]
-"""What the examples in Python print."""
+"""Lines that the Python examples of the page print."""
 
 
 def plant(server: RedisServer) -> None:

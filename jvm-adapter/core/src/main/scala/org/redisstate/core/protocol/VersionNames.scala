@@ -36,8 +36,9 @@ final class VersionNames(backend: RedisBackend, prefix: String, gen: String) {
   def keep(name: String, batch: Long, stores: Seq[KeptStore], nowMs: Long, forMs: Long): Boolean = {
     val what = s"keep the state after batch $batch of checkpoint $gen as $name"
     val owner = OwnerPrefix + name
-    val exists = backend.call(what, Seq(Command("HEXISTS", query, KeepPrefix + name))).head
-    if (exists == Present) false
+    def isEntered =
+      backend.call(what, Seq(Command("HEXISTS", query, KeepPrefix + name))).head == Present
+    if (isEntered) false
     else
       try {
         val pinned = stores.flatMap { store =>
@@ -50,7 +51,8 @@ final class VersionNames(backend: RedisBackend, prefix: String, gen: String) {
         enter(what, name, batch, pinned, nowMs, nowMs + forMs)
       } catch {
         case NonFatal(e) =>
-          letGo(owner, stores)
+          // Otherwise another run was faster, and owns the pins.
+          if (!isEntered) letGo(owner, stores)
           throw e
       }
   }

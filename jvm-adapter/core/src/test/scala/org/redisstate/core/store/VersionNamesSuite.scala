@@ -43,6 +43,19 @@ class VersionNamesSuite extends AnyFunSuite {
     }
   }
 
+  test("a slower call leaves the pins of a faster one alone") {
+    onStore { (all, query) =>
+      // Looked at once it is known that the name is free.
+      val stores = LazyList.fill(1) {
+        assert(keep(all, "auto-1", batch = 1))
+        KeptStore(0, "default", 2, None)
+      }
+      intercept[RedisStateException](all.head.names.keep("auto-1", 0, stores, NowMs, ForMs))
+      assert(all.head.raw.hexists(query, "keep:auto-1"))
+      assert(all.forall(pinOf(_, "auto-1").startsWith("2 ")))
+    }
+  }
+
   test("where one partition refuses, the others let go") {
     onStore { (all, query) =>
       all(1).raw.hdel(Keys.meta(all(1).id), "d:1:u1")

@@ -230,9 +230,11 @@ class RedisStateQueryListener extends StreamingQueryListener with Logging {
         confirmations.put(
           event.runId,
           new BatchConfirmation(event.runId, gen, checkpoint, hadoopConf, conf, isBusy))
-        keep(event, gen, checkpoint, hadoopConf, conf)
       }
-      copy(event, gen, sqlConf, checkpoint, hadoopConf, conf)
+      if (!conf.ephemeral && !MarkerFile.isTemporary(new Path(checkpoint, "state").toString)) {
+        if (stateful) keep(event, gen, checkpoint, hadoopConf, conf)
+        copy(event, gen, sqlConf, checkpoint, hadoopConf, conf)
+      }
     }
   }
 
@@ -275,14 +277,12 @@ class RedisStateQueryListener extends StreamingQueryListener with Logging {
       gen: String,
       checkpoint: Path,
       hadoopConf: Configuration,
-      conf: RedisStateConf): Unit = {
-    val passes = conf.ephemeral || MarkerFile.isTemporary(new Path(checkpoint, "state").toString)
-    conf.keepEveryMs.filterNot(_ => passes).foreach { everyMs =>
+      conf: RedisStateConf): Unit =
+    conf.keepEveryMs.foreach { everyMs =>
       keepers.put(
         event.runId,
         new VersionKeeper(event.runId, gen, checkpoint, hadoopConf, conf, everyMs))
     }
-  }
 
   private def copy(
       event: QueryStartedEvent,
@@ -290,9 +290,8 @@ class RedisStateQueryListener extends StreamingQueryListener with Logging {
       sqlConf: SQLConf,
       checkpoint: Path,
       hadoopConf: Configuration,
-      conf: RedisStateConf): Unit = {
-    val passes = conf.ephemeral || MarkerFile.isTemporary(new Path(checkpoint, "state").toString)
-    if (conf.copyEveryBatches > 0 && !passes) {
+      conf: RedisStateConf): Unit =
+    if (conf.copyEveryBatches > 0) {
       if (conf.copyEveryBatches * 2 > sqlConf.minBatchesToRetain) {
         logWarning(
           s"Query ${event.id}: copyEveryBatches=${conf.copyEveryBatches} is above half of " +
@@ -301,7 +300,6 @@ class RedisStateQueryListener extends StreamingQueryListener with Logging {
       }
       copiers.put(event.runId, new StateCopier(event.runId, gen, checkpoint, hadoopConf, conf))
     }
-  }
 
   /** Returns the provider that the newest offset log of a checkpoint names, if there is one. */
   private def pinnedProvider(checkpoint: Path, hadoopConf: Configuration): Option[String] = {
