@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 import redis_state
 from tests.bench import store_level
 from tests.bench.page import add_write_option, show
-from tests.bench.report import QueryResult, write_report
+from tests.bench.report import EARLY, QueryResult, write_report
 from tests.bench.store_level import StoreWork
 from tests.bench.workloads import PARTITIONS, PROVIDERS, Batch, Lane, Workload
 from tests.spark.streams import FORMAT
@@ -74,12 +74,15 @@ def measure(spark: SparkSession, server: redis.Redis, folder: Path, work: Worklo
     filled = server.info()
     rng = random.Random(1)
     times: dict[str, list[Batch]] = {name: [] for name in lanes}
+    early = 0
     for number in range(work.warm_up + work.measured):
         start = rng.randrange(work.keys)
         for name in rng.sample(list(lanes), len(lanes)):
             batch = lanes[name].feed(start, work.updates)
             if number >= work.warm_up:
                 times[name].append(batch)
+        if number < EARLY:
+            early = _used(server.info()) - _used(before)
         print(f"\r{work.name}: batch {number + 1}", end="", file=sys.stderr)
     start = rng.randrange(work.keys)
     loads = {name: lane.restart(start, work.updates) for name, lane in lanes.items()}
@@ -94,12 +97,17 @@ def measure(spark: SparkSession, server: redis.Redis, folder: Path, work: Worklo
         work=work,
         times=times,
         loads=loads,
-        redis_bytes=int(after["used_memory"]) - int(before["used_memory"]),
+        redis_bytes=_used(after) - _used(before),
+        redis_bytes_early=early,
         redis_cpu_s=_cpu(after) - _cpu(filled),
         redis_calls=int(after["total_commands_processed"])
         - int(filled["total_commands_processed"]),
         redis_net_bytes=_net(after) - _net(filled),
     )
+
+
+def _used(info: dict[str, object]) -> int:
+    return int(str(info["used_memory"]))
 
 
 def _cpu(info: dict[str, object]) -> float:

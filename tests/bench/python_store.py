@@ -11,6 +11,7 @@ import gc
 import os
 import platform
 import random
+import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -31,6 +32,8 @@ RUNS = 3
 GETS = 200_000
 UPDATES_SHARE = 20
 FIELDS_AT_ONCE = 1_000
+DELTAS = 200
+OPENS = 20
 
 Data = list[tuple[bytes, bytes]]
 
@@ -88,6 +91,7 @@ class Bench:
             "get + put + commit of 5 % of the rows, rows/s", len(self.changes), updates
         )
         yield from self._cold()
+        yield self._listing()
 
     def _cold(self) -> Iterator[Figure]:
         writer = self._provider()
@@ -106,6 +110,23 @@ class Bench:
         got = self._best(lambda: _timed(lambda: _get_all(warm, self.asked)))
         micros, wall = got.cpu_s / GETS * 1e6, got.wall_s / GETS * 1e6
         yield Figure("warm get, µs", f"{micros:.2f}", f"{wall:.2f}", "≤ 2", micros <= 2)
+
+    def _listing(self) -> Figure:
+        """Time that the server spends in the scripts of an open, without a snapshot."""
+        writer = self._provider()
+        for version in range(DELTAS):
+            _put_all(writer, version, self.data[version : version + 1])
+        name = writer.id.store_id.checkpoint
+        took = []
+        with redis.Redis.from_url(self.url) as client:
+            for _ in range(OPENS):
+                client.config_resetstat()
+                store = self._named(name).get_store(DELTAS)
+                took.append(client.info("commandstats")["cmdstat_evalsha"]["usec"] / 1000)
+                store.abort()
+        found = statistics.median(took)
+        title = f"open that lists {DELTAS} deltas, ms of the server"
+        return Figure(title, f"{found:.2f}", "", "≤ 0.3", found <= 0.3)
 
     def _best(self, work: Callable[[], Took]) -> Took:
         return min((work() for _ in range(RUNS)), key=lambda took: took.cpu_s)

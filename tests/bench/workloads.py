@@ -40,6 +40,11 @@ class Workload:
     warm_up: int
     measured: int
 
+    @property
+    def tiny(self) -> bool:
+        """True if a batch changes so little that fixed costs dominate."""
+        return self.updates < self.keys / 50
+
 
 @dataclass(slots=True)
 class Batch:
