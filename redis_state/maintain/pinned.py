@@ -188,6 +188,14 @@ def parents_purged(client: Client, id_: PartitionId, manifest: Mapping[bytes, by
     return [f"{told}: {advice}" for told, advice in filter(None, found)]
 
 
+def forget_looks(client: Client, gen: str, *, tenant: str) -> None:
+    """Removes what maintenance noted about a checkpoint and about forks of it."""
+    looks, prefix = keys.looks(tenant=tenant), f"{gen}:".encode()
+    (names,) = client.call(_WHAT, [("HKEYS", looks)])
+    noted = [name for name in names if name.startswith(prefix)]
+    client.call(_WHAT, [("HDEL", looks, gen, *noted)])
+
+
 def forget_gone(
     client: Client, gen: str, ids: Sequence[PartitionId], raw: Mapping[bytes, bytes], *, tenant: str
 ) -> None:
