@@ -113,6 +113,7 @@ def fork(
         UsageError: The target exists, the query is ephemeral, or its number of partitions is being
             changed.
         StateError: Spark's logs or Redis do not hold the batch any more, or the query was purged.
+        ConflictError: With `detach`: its own forks or kept versions need segments of the parent.
         UnavailableError: The server or a file system does not answer.
     """
     return fork_with(

@@ -14,6 +14,7 @@ import pytest
 from redis_state import keys
 from redis_state.errors import (
     ConfigError,
+    ConflictError,
     Kind,
     NotFoundError,
     RedisStateError,
@@ -22,6 +23,7 @@ from redis_state.errors import (
 )
 from redis_state.files import folder_at
 from redis_state.forks import fork_with, state
+from redis_state.maintain.purge import purge
 from redis_state.maintain.recall import expire
 from redis_state.protocol import pins
 from tests.contract.fork_scene import SCHEMA_FILE, Scene, killed_at
@@ -265,6 +267,21 @@ def test_complete_fork_can_be_detached_later(scene: Scene, tmp_path: Path) -> No
     assert (again.gen, again.batch, again.rows, again.detached) == (made.gen, 8, made.rows, 4)
     assert not [name for one in scene.manifests(made.gen) for name in one if name[:2] == "a:"]
     assert scene.rows(made.gen) == scene.expected(8)
+
+
+def test_fork_whose_own_fork_needs_the_parent_is_not_detached(scene: Scene, tmp_path: Path) -> None:
+    first = scene.fork(tmp_path / "first")
+    fork_with(scene.config, str(tmp_path / "first"), to=str(tmp_path / "second"), name="second")
+    for _ in range(2):
+        with pytest.raises(ConflictError, match="through it: fork 'second'") as told:
+            scene.fork(tmp_path / "first", detach=True)
+        assert told.value.kind is Kind.PINNED
+    assert scene.rows(first.gen) == scene.expected(9)
+    with scene.client() as client:
+        purge(client, json.loads(text_of(tmp_path / "second", "state/_redis_state"))["gen"])
+    assert scene.fork(tmp_path / "first", detach=True).detached == 4
+    assert not [name for one in scene.manifests(first.gen) for name in one if name[:2] == "a:"]
+    assert scene.rows(first.gen) == scene.expected(9)
 
 
 def test_folder_of_another_file_system_is_a_target(scene: Scene) -> None:
