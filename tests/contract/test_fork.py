@@ -144,6 +144,42 @@ def test_killed_call_is_finished_by_the_same_call(
     assert at > 10
 
 
+def plan_anew(scene: Scene, batch: int) -> None:
+    """The query went back, and ran the batch again."""
+    name = f"offsets/{batch}"
+    scene.write(name, text_of(scene.folder, name).replace('TimestampMs": ', 'TimestampMs": 1'))
+
+
+@pytest.mark.parametrize("at", [8, 12, 16])
+def test_batch_that_was_planned_anew_after_a_kill_is_refused(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    """The pins hold the state of the first plan, which the new entries of the logs do not fit."""
+    to = tmp_path / "new"
+    assert killed_at(monkeypatch, lambda: scene.fork(to, at_batch=9), at, after=True)
+    assert (to / "metadata").exists()
+    plan_anew(scene, 9)
+    with pytest.raises(UsageError, match="went back since this fork began"):
+        scene.fork(to, at_batch=9)
+    shutil.rmtree(to)
+    assert scene.rows(scene.fork(to, at_batch=9).gen) == scene.expected(9)
+
+
+def test_batch_that_is_planned_anew_meanwhile_is_refused(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secure = state.StateFork.secure
+
+    def slow(self: state.StateFork) -> None:
+        plan_anew(scene, 9)
+        secure(self)
+
+    monkeypatch.setattr(state.StateFork, "secure", slow)
+    with pytest.raises(UsageError, match="planned the batch anew"):
+        scene.fork(tmp_path / "new")
+    assert "This_fork_is_not_complete" in text_of(tmp_path / "new", "metadata")
+
+
 def finished(scene: Scene, to: Path) -> str:
     """Returns the gen of a fork after the same call, which may find nothing left to do."""
     try:
