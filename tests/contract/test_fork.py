@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from redis_state import keys
+from redis_state.cli.main import main
 from redis_state.errors import (
     ConfigError,
     ConflictError,
@@ -23,6 +24,7 @@ from redis_state.errors import (
 )
 from redis_state.files import folder_at
 from redis_state.forks import fork_with, state
+from redis_state.forks.keep import keep
 from redis_state.maintain.purge import purge
 from redis_state.maintain.recall import expire
 from redis_state.protocol import pins
@@ -308,10 +310,15 @@ def test_complete_fork_can_be_detached_later(scene: Scene, tmp_path: Path) -> No
 def test_fork_whose_own_fork_needs_the_parent_is_not_detached(scene: Scene, tmp_path: Path) -> None:
     first = scene.fork(tmp_path / "first")
     fork_with(scene.config, str(tmp_path / "first"), to=str(tmp_path / "second"), name="second")
-    for _ in range(2):
-        with pytest.raises(ConflictError, match="through it: fork 'second'") as told:
+    url = scene.server.url
+    keep(url, first.gen, name="before")
+    for named in ("through it: fork 'second'.*; kept version 'before'", "it: fork 'second' "):
+        with pytest.raises(ConflictError, match=named) as told:
             scene.fork(tmp_path / "first", detach=True)
         assert told.value.kind is Kind.PINNED
+        assert "`redis-state keep QUERY --drop NAME`" in str(told.value)
+        if "kept" in named:
+            assert main(["keep", first.gen, "--drop", "before", "--url", url]) == 0
     assert scene.rows(first.gen) == scene.expected(9)
     with scene.client() as client:
         purge(client, json.loads(text_of(tmp_path / "second", "state/_redis_state"))["gen"])

@@ -148,6 +148,12 @@ class Schedule(Query):
             if not self.world.problems:
                 self._work_again()
 
+    def work(self, steps: int) -> None:
+        """Some steps of drivers and tasks."""
+        for _ in range(steps):
+            if not self.world.problems:
+                self._work()
+
     def work_for_a_batch(self) -> None:
         """The query goes on until it has logged another batch, if its runs let it."""
         before = len(self.world.logged)

@@ -126,7 +126,7 @@ class Keeps:
             if self._dice.one_in(8):
                 self._lab.counters["keeps given up"] += 1
                 return None
-            if self._dice.one_in(4):
+            if self._dice.one_in(2):
                 beside()
 
     def _is_named(self, words: list[str]) -> bool:

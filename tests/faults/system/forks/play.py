@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _FORKS_MAX = 4
 _STEPS_MAX = 30
+_AMID_MAX = 12
 _HOUR_MS = 3_600_000
 _REFUSED = ("the logs lack that batch", "Nothing was moved")
 
@@ -145,7 +146,8 @@ class Forks:
             elif isinstance(parent, ForkedQuery):
                 steps = (lambda: parent.alone(2), self.play.administrators.maintain)
             else:
-                steps = (self.play.go_on, self._batches, self.play.administrators.maintain)
+                goes_back = self._goes_back
+                steps = (self.play.go_on, self._batches, goes_back, goes_back)
             self.dice.choice(steps)()
 
         return act
@@ -156,6 +158,16 @@ class Forks:
             self.play.work_for_a_batch()
         self.play.administrators.maintain()
 
+    def _goes_back(self) -> None:
+        """The query goes back behind its newest batch, and plans that anew."""
+        before = len(self.play.world.logged)
+        self.play.administrators.rewind(by=1)
+        if not any(job.alive for job in self.play.jobs):
+            self.play.start_job()
+        for _ in range(2):
+            if len(self.play.world.logged) < before and not self.play.world.problems:
+                self.play.work_for_a_batch()
+
     def _fork_query(self) -> None:
         """A fork of the query, or of a fork, behind one of its batches."""
         if not self.ready():
@@ -164,6 +176,8 @@ class Forks:
         first = parent.begun - 1 if isinstance(parent, ForkedQuery) else 0
         oldest = max(first, parent.world.oldest - 1)
         batch = self.dice.between(oldest, len(parent.world.logged) - 1)
+        if self.dice.one_in(3):
+            batch = len(parent.world.logged) - 1
         self._count += 1
         folder = self.play.folder.parent / f"fork{self._count}"
         words = ["fork", str(parent.folder), "--to", str(folder), "--at-batch", str(batch)]
@@ -282,7 +296,10 @@ class Forks:
     def _keep(self) -> None:
         subjects = self.subjects()
         if subjects:
-            one = self.dice.choice(subjects)
+            one = subjects[0] if self.dice.one_in(2) else self.dice.choice(subjects)
+            if one is self.play:
+                # So that it is amid a batch.
+                self.play.work(self.dice.below(_AMID_MAX))
             self.keeps.keep(one, self.beside(one))
 
     def _renew(self) -> None:
