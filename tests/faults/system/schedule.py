@@ -148,7 +148,7 @@ class Schedule(Query):
             if not self.world.problems:
                 self._work_again()
 
-    def work(self, steps: int) -> None:
+    def work_some(self, steps: int) -> None:
         """Some steps of drivers and tasks."""
         for _ in range(steps):
             if not self.world.problems:

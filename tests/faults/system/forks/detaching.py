@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tests.faults.system.forks import rules
-from tests.faults.system.forks.forked import ForkedQuery, ForkedStore
+from tests.faults.system.forks.forked import Fork, ForkedQuery, ForkedStore
 from tests.faults.system.forks.making import Making
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Detaching:
     def _detach(self) -> None:
         """The command again, with --detach; later the parent needs nothing for the fork."""
         forks = self._forks
-        attached = [one for one in (*forks.queries, *forks.stores) if one.of]
+        attached = [one for one in forks.every() if one.of]
         if not attached:
             return
         one = forks.dice.choice(attached)
@@ -51,7 +51,7 @@ class Detaching:
             forks.lab.counters["forks detached"] += 1
             self._let_go(one)
 
-    def _beside(self, one: ForkedQuery | ForkedStore) -> Callable[[], None]:
+    def _beside(self, one: Fork) -> Callable[[], None]:
         """The fork goes on meanwhile, or its parent does."""
         if isinstance(one, ForkedStore):
             return one.write
@@ -65,7 +65,7 @@ class Detaching:
 
         return act
 
-    def _looked_at(self, one: ForkedQuery | ForkedStore) -> None:
+    def _looked_at(self, one: Fork) -> None:
         """The fork reads as before, as far as its versions are retained."""
         if self._forks.play.world.problems:
             return
@@ -75,7 +75,7 @@ class Detaching:
         else:
             one.look()
 
-    def _let_go(self, one: ForkedQuery | ForkedStore) -> None:
+    def _let_go(self, one: Fork) -> None:
         """The parent keeps its pins for a day after the last foreign segment, and no longer."""
         forks = self._forks
         if left := rules.foreign(forks.lab.server, one.ids):

@@ -224,3 +224,6 @@ class ForkedStore(PythonStores):
     def ids(self) -> list[PartitionId]:
         """Its partitions."""
         return [PartitionId(StoreId(self.gen() or "", 0), 0)]
+
+
+Fork = ForkedQuery | ForkedStore

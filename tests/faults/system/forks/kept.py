@@ -215,8 +215,10 @@ class Keeps:
             return [sorted(wanted.items())]
         world = subject.world
         tokens = [world.tokens]
-        if world.unwritten or has_gone_on or version > len(world.logged):
+        if world.unwritten or has_gone_on:
             tokens += world.timelines
+        elif version > len(world.logged):
+            return []  # No task of a later batch has opened it, so it is not confirmed.
         return [rows_at(of, version) for of in tokens if len(of) >= version]
 
     def notice(self, query: Query) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from redis_state.backend.client import Client
 from redis_state.files import Folder
+from redis_state.forks import logs
 from redis_state.forks.keep import _Keeping
 from redis_state.forks.logs import BatchLogs
 from redis_state.forks.state import StateFork
@@ -86,7 +87,7 @@ def newest_published(self: _Keeping) -> dict[tuple[int, str], list[Opened]]:
 
 def content_of_any_plan(self: BatchLogs, name: str, _target: Folder) -> bytes:
     """Copies an entry of Spark's logs as it is by now."""
-    return self.checkpoint.read(name) or b""
+    return logs._needed(self.checkpoint, name)
 
 
 FORK_MUTANTS: tuple[tuple[str, str, Edits, Patches], ...] = (

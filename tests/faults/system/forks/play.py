@@ -9,7 +9,7 @@ from redis_state import keys
 from redis_state.forks.names import store_gen
 from redis_state.ids import PartitionId, StoreId
 from tests.faults.system.forks.detaching import Detaching
-from tests.faults.system.forks.forked import ForkedQuery, ForkedStore, gen_in, token_in
+from tests.faults.system.forks.forked import Fork, ForkedQuery, ForkedStore, gen_in, token_in
 from tests.faults.system.forks.kept import Keeps, Subject, gen_of
 from tests.faults.system.forks.making import COMPLETE, Making
 from tests.faults.system.forks.purges import Purges
@@ -124,9 +124,15 @@ class Forks:
         found += [self.play.python] if self.play.python.exists else []
         return [*found, *self.stores]
 
-    def children(self, gen: str) -> list[ForkedQuery | ForkedStore]:
+    def every(self) -> list[Fork]:
+        """All forks that can be used, each behind what it was forked from."""
+        found: list[Fork] = [*self.queries]
+        found.extend(self.stores)
+        return found
+
+    def children(self, gen: str) -> list[Fork]:
         """Forks of a checkpoint that still need it."""
-        return [one for one in (*self.queries, *self.stores) if one.of == gen]
+        return [one for one in self.every() if one.of == gen]
 
     # ---- making -----------------------------------------------------------------------------
 
@@ -299,7 +305,7 @@ class Forks:
             one = subjects[0] if self.dice.one_in(2) else self.dice.choice(subjects)
             if one is self.play:
                 # So that it is amid a batch.
-                self.play.work(self.dice.below(_AMID_MAX))
+                self.play.work_some(self.dice.below(_AMID_MAX))
             self.keeps.keep(one, self.beside(one))
 
     def _renew(self) -> None:

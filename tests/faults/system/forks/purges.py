@@ -9,7 +9,7 @@ from redis_state import keys
 from redis_state.errors import RedisStateError
 from redis_state.ids import PartitionId
 from tests.faults.system.forks import rules
-from tests.faults.system.forks.forked import ForkedQuery, ForkedStore, read_version
+from tests.faults.system.forks.forked import Fork, ForkedQuery, ForkedStore, read_version
 from tests.faults.system.forks.kept import Subject, gen_of
 from tests.faults.system.query import Query
 
@@ -136,7 +136,7 @@ class Purges:
     def _for_good(self) -> None:
         """A fork is purged at once and for good: nothing of it is pinned any more."""
         forks = self._forks
-        every = [*forks.queries, *forks.stores]
+        every = forks.every()
         if not every or forks.play.held:
             return
         one = forks.dice.choice(every)
@@ -147,7 +147,7 @@ class Purges:
         self._purge_now(one)
         forks.lab.counters["forks purged for good"] += 1
 
-    def _purge_now(self, one: ForkedQuery | ForkedStore) -> None:
+    def _purge_now(self, one: Fork) -> None:
         forks, gen = self._forks, _gen(one)
         parents = _parents_of(one)
         if isinstance(one, ForkedStore):
@@ -169,7 +169,7 @@ class Purges:
         forks.keeps.drop_all()
         main = [*forks.ids(play), *forks.ids(play.python)]
         expiring: list[str] = []
-        for one in [*reversed(forks.stores), *reversed(forks.queries)]:
+        for one in reversed(forks.every()):
             gen = _gen(one)
             self._stop(one)
             if forks.dice.one_in(2):
@@ -206,7 +206,7 @@ class Purges:
         """
         forks = self._forks
         lab, play = forks.lab, forks.play
-        known = {_gen(one) for one in (*forks.queries, *forks.stores)}
+        known = {_gen(one) for one in forks.every()}
         roots = {gen_of(play), play.python.gen()}
         for gen in sorted(forks.gens - known):
             metas = lab.redis("KEYS", f"{{rs:{gen}:*:m")
@@ -221,9 +221,9 @@ class Purges:
                 lab.counters["given up, but complete"] += is_complete
 
 
-def _gen(one: ForkedQuery | ForkedStore) -> str:
+def _gen(one: Fork) -> str:
     return one.gen if isinstance(one, ForkedQuery) else one.gen() or ""
 
 
-def _parents_of(one: ForkedQuery | ForkedStore) -> list[PartitionId]:
+def _parents_of(one: Fork) -> list[PartitionId]:
     return [id_.of_gen(one.of) for id_ in one.ids] if one.of else []
