@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from redis_state import keys
 from redis_state.backend.client import Client
-from redis_state.errors import UnavailableError
+from redis_state.errors import ConflictError, Kind, UnavailableError
 from redis_state.ids import PartitionId
 from redis_state.maintain.compaction import add_snapshot
+from redis_state.maintain.pinned import pinned_for
 from redis_state.progress import Progress, silent
 from redis_state.protocol.partition import PartitionClient
 from redis_state.protocol.registry import counted_partitions, parse_operators
 
-_FOREIGN = b"a:"
+_PLACE, _ASIDE = b"a:", b"z:"
 _TRIES_MAX = 5
 _WHAT = "detaching a fork"
 
@@ -33,6 +35,7 @@ def detach_all(
         The number of partitions, none of which names a foreign segment any more.
 
     Raises:
+        ConflictError: Forks or kept versions of the fork still need segments of its parent.
         UnavailableError: Other workers were faster again and again.
         RedisStateError: See `add_snapshot`.
     """
@@ -40,6 +43,17 @@ def detach_all(
     for number, id_ in enumerate(ids, 1):
         _detach(client, id_)
         progress("writing snapshots", number, len(ids))
+    metas = [keys.meta(id_) for id_ in ids if _foreign(client, id_).aside]
+    if metas:
+        raise ConflictError(
+            _WHAT,
+            found="others need segments of its parent through it: "
+            + "; ".join(pinned_for(client, metas, tenant=tenant)),
+            advice="The fork is complete, and has a snapshot of its own. Drop its kept versions "
+            "with `redis-state keep QUERY --drop NAME`, purge its forks or run the command that "
+            "made each of them again with --detach, wait a day, and then run this command again.",
+            kind=Kind.PINNED,
+        )
     return len(ids)
 
 
@@ -54,11 +68,14 @@ def _partitions(client: Client, gen: str, tenant: str) -> list[PartitionId]:
 def _detach(client: Client, id_: PartitionId) -> None:
     partition = PartitionClient(client, id_, versions_to_retain=1)
     for _ in range(_TRIES_MAX):
-        if not _foreign(client, id_):
+        found = _foreign(client, id_)
+        if found.named:
+            add_snapshot(partition, partition.open("", None))
+        if found.named or found.aside:
+            partition.retain(retained=0)
+        if not found.named:
             return
-        add_snapshot(partition, partition.open("", None))
-        partition.retain(retained=0)
-    if _foreign(client, id_):
+    if _foreign(client, id_).named:
         raise UnavailableError(
             _WHAT,
             found="it still names segments of its parent: its query writes at the same time",
@@ -67,6 +84,21 @@ def _detach(client: Client, id_: PartitionId) -> None:
         )
 
 
-def _foreign(client: Client, id_: PartitionId) -> int:
+@dataclass(frozen=True, slots=True)
+class _Foreign:
+    """Segments of the parent in the manifest of a partition.
+
+    Attributes:
+        named: Number of those that versions are read from.
+        aside: Number of those that are held only for forks and kept versions of the fork.
+    """
+
+    named: int
+    aside: int
+
+
+def _foreign(client: Client, id_: PartitionId) -> _Foreign:
     (raw,) = client.call(_WHAT, [("HGETALL", keys.meta(id_))])
-    return sum(name.startswith(_FOREIGN) for name in raw)
+    idents = [name[len(_PLACE) :] for name in raw if name.startswith(_PLACE)]
+    aside = sum(_ASIDE + ident in raw for ident in idents)
+    return _Foreign(len(idents) - aside, aside)

@@ -19,7 +19,7 @@ from redis_state.config import Config
 from redis_state.errors import FormatError, UsageError
 from redis_state.files import Folder, folder_at
 from redis_state.forks.detach import detach_all
-from redis_state.forks.logs import BatchLogs, read_logs
+from redis_state.forks.logs import BatchLogs, planned_anew, read_logs
 from redis_state.forks.names import check_free, claim, store_gen, store_names
 from redis_state.forks.parent import Parent, ParentState, find_parent
 from redis_state.forks.state import StateFork, forget_pins, fork_fields, held_versions
@@ -113,6 +113,7 @@ def fork(
         UsageError: The target exists, the query is ephemeral, or its number of partitions is being
             changed.
         StateError: Spark's logs or Redis do not hold the batch any more, or the query was purged.
+        ConflictError: With `detach`: its own forks or kept versions need segments of the parent.
         UnavailableError: The server or a file system does not answer.
     """
     return fork_with(
@@ -242,7 +243,8 @@ class _ForkPlan:
             )
         wanted = at_batch if decided is None else decided
         self.batch = wanted if self.is_complete else self._batch(wanted)
-        self._record = replace(self._record, batch=self.batch)
+        plan = "" if self._logs is None else self._logs.digest
+        self._record = replace(self._record, batch=self.batch, plan=plan)
 
     def forks(self) -> list[StateFork]:
         """Opens the state of the batch, and returns the forks of its checkpoints."""
@@ -431,4 +433,6 @@ class _ForkPlan:
                 found = f"{error.attempted}: {error.found}"
         if found:
             raise unforkable(self._client, self._parent, newest, found, tenant=self._tenant)
+        if self._logs is not None and self._record.plan not in ("", self._logs.digest):
+            raise planned_anew(folder, newest)
         return newest

@@ -5,13 +5,14 @@ Nothing here knows Redis. The sink's files are the user's, and are not copied.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from redis_state.errors import FormatError
+from redis_state.errors import FormatError, UsageError
 from redis_state.files import Folder
 from redis_state.progress import Progress, silent
 
@@ -42,6 +43,7 @@ class BatchLogs:
         attempts: Empty in checkpoint format 1.
         files: Paths relative to the checkpoint; those of the batch come last.
         folders: Folders of partitions, by which Spark's state reader finds them.
+        plan: The entry of the batch in the offset log, which holds the time of the plan.
     """
 
     checkpoint: Folder
@@ -49,11 +51,18 @@ class BatchLogs:
     attempts: Attempts
     files: tuple[str, ...]
     folders: tuple[str, ...]
+    plan: bytes
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the plan: no two plans of a batch have the same."""
+        return hashlib.sha256(self.plan).hexdigest()
 
     def copy_to(self, target: Folder, progress: Progress = silent) -> None:
         """Writes the files into another checkpoint; may be repeated.
 
         Raises:
+            UsageError: The query went back behind the batch meanwhile.
             FormatError: A file is gone, or was not written by Spark.
             ConfigError: A file cannot be written.
             UnavailableError: A file system does not answer.
@@ -66,6 +75,8 @@ class BatchLogs:
 
     def _content(self, name: str, target: Folder) -> bytes:
         raw = _needed(self.checkpoint, name)
+        if name == f"{OFFSETS}/{self.batch}" and raw != self.plan:
+            raise planned_anew(self.checkpoint, self.batch)
         if name.startswith(f"{OFFSETS}/"):
             return without_gen(self.checkpoint, name, raw)
         if f"/{_METADATA}/" in name and _SCHEMA_PATHS.encode() in raw:
@@ -93,7 +104,18 @@ def read_logs(checkpoint: Folder, batch: int) -> BatchLogs:
         if (checkpoint / COMMITS).has(str(batch - 1)):
             files.append(f"{COMMITS}/{batch - 1}")
     files += [f"{OFFSETS}/{batch}", f"{COMMITS}/{batch}"]
-    return BatchLogs(checkpoint, batch, attempts, tuple(files), tuple(folders))
+    return BatchLogs(checkpoint, batch, attempts, tuple(files), tuple(folders), entry)
+
+
+def planned_anew(checkpoint: Folder, batch: int) -> UsageError:
+    """Returns the error for a batch that has another plan than when its fork began."""
+    return UsageError(
+        f"forking batch {batch}",
+        found="the query went back since this fork began, and planned the batch anew",
+        advice="Delete the new folder, or name another one, and fork again. Nothing of the query "
+        "was changed.",
+        where=str(checkpoint),
+    )
 
 
 def _needed(checkpoint: Folder, name: str) -> bytes:

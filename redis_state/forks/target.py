@@ -30,6 +30,7 @@ class ForkRecord:
         parents: Gens of the parent; empty if the folder does not say it any more.
         batch: ``None`` if the folder does not say it any more.
         has_metadata: True if Spark starts from the folder.
+        plan: Digest of the plan of the batch; empty if the folder does not say it.
     """
 
     gen: str
@@ -37,6 +38,7 @@ class ForkRecord:
     parents: tuple[str, ...] = ()
     batch: int | None = None
     has_metadata: bool = False
+    plan: str = ""
 
 
 class TargetFolder:
@@ -97,6 +99,7 @@ class TargetFolder:
             "id": record.query_id,
             "parents": record.parents,
             "batch": record.batch,
+            "plan": record.plan,
         }
         self.folder.write(_METADATA, (_NOT_YET + json.dumps(content)).encode())
         return replace(record, gen=make_marker(self.folder, record.gen)) if with_marker else record
@@ -113,7 +116,8 @@ class TargetFolder:
             if batch is not None and not isinstance(batch, int):
                 raise ValueError
             texts = [str(found["gen"]), str(found["id"])]
-            return ForkRecord(texts[0], texts[1], tuple(map(str, found["parents"])), batch)
+            parents, plan = tuple(map(str, found["parents"])), str(found.get("plan", ""))
+            return ForkRecord(texts[0], texts[1], parents, batch, plan=plan)
         except (ValueError, RecursionError, KeyError, TypeError) as error:
             raise FormatError(
                 f"reading {self.folder / _METADATA}",

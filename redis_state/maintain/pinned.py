@@ -160,6 +160,8 @@ def look_after_pins(client: Client, id_: PartitionId, manifest: Mapping[bytes, b
             ended += unpin_all(client, [id_], one.owner, expires=str(one.expires_ms))
             why = "its time is over" if is_over else "the fork is gone"
             _LOG.info("%s: the pin of %s was ended: %s", id_, one.owner, why)
+            if not is_over:
+                _expire_unfinished(client, id_.of_gen(one.owner))
     if b"g" in manifest:
         ended += _detach(client, id_)
     return ended
@@ -186,6 +188,14 @@ def parents_purged(client: Client, id_: PartitionId, manifest: Mapping[bytes, by
     }
     found = (parent_problem(client, id_, gen) for gen in sorted(gens) if is_gen(gen))
     return [f"{told}: {advice}" for told, advice in filter(None, found)]
+
+
+def forget_looks(client: Client, gen: str, *, tenant: str) -> None:
+    """Removes what maintenance noted about a checkpoint and about forks of it."""
+    looks, prefix = keys.looks(tenant=tenant), f"{gen}:".encode()
+    (names,) = client.call(_WHAT, [("HKEYS", looks)])
+    noted = [name for name in names if name.startswith(prefix)]
+    client.call(_WHAT, [("HDEL", looks, gen, *noted)])
 
 
 def forget_gone(
@@ -237,6 +247,17 @@ def _is_gone(client: Client, id_: PartitionId, one: PinOwner, now_ms: int) -> bo
         client.call(_WHAT, [("HSET", looks, note, json.dumps({"at": now_ms}))])
         return False
     return now_ms - since_ms >= GONE_MS
+
+
+def _expire_unfinished(client: Client, id_: PartitionId) -> None:
+    """Purges a partition of a fork that is gone, if a run has never acquired the partition.
+
+    The command that made it was killed between its last two steps, so only its query expired.
+    """
+    meta, query = keys.meta(id_), keys.query(id_.store.gen, tenant=id_.store.tenant)
+    there, (epoch, began) = client.call(_WHAT, [("EXISTS", query), ("HMGET", meta, "e", "g")])
+    if not there and epoch == b"0" and began is not None:
+        client.script(_WHAT, script("purge"), [meta], [str(GRACE_MS), id_.store.gen, ""])
 
 
 def _detach(client: Client, id_: PartitionId) -> int:

@@ -17,7 +17,7 @@ from redis_state.backend.scan import scan
 from redis_state.errors import ConfigError, FormatError
 from redis_state.format.entry import segments_in
 from redis_state.ids import PartitionId, is_gen
-from redis_state.maintain.pinned import let_parents_go, refuse_if_pinned
+from redis_state.maintain.pinned import forget_looks, let_parents_go, refuse_if_pinned
 from redis_state.progress import Progress, silent
 from redis_state.protocol.registry import counted_partitions, is_entry_of, parse_operators
 
@@ -188,10 +188,10 @@ def _purge_registry(client: Client, gen: str, tenant: str, found: Purged, *, dry
         return
     if listed:
         client.call(_WHAT, [("HDEL", checkpoints, *listed)])
+    forget_looks(client, gen, tenant=tenant)
     client.call(
         _WHAT,
         [
-            ("HDEL", keys.looks(tenant=tenant), gen),
             ("HDEL", keys.sizes(tenant=tenant), gen),
             ("UNLINK", query),
             ("UNLINK", totals),

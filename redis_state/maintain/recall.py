@@ -16,7 +16,7 @@ from redis_state.backend.replies import time_ms
 from redis_state.backend.script import script
 from redis_state.errors import FormatError, FullError, NotFoundError
 from redis_state.ids import NUMBER_MAX
-from redis_state.maintain.pinned import pinned_error, refuse_if_pinned
+from redis_state.maintain.pinned import forget_looks, pinned_error, refuse_if_pinned
 from redis_state.maintain.purge import (
     PARTITIONS_AT_ONCE,
     Purged,
@@ -186,10 +186,8 @@ def _expire_query(client: Client, gen: str, tenant: str, kept_ms: int, found: Pu
     found.listed = bool(listed)
     if listed:
         client.call(_PURGING, [("HDEL", checkpoints, *listed)])
-    client.call(
-        _PURGING,
-        [("HDEL", keys.looks(tenant=tenant), gen), ("HDEL", keys.sizes(tenant=tenant), gen)],
-    )
+    forget_looks(client, gen, tenant=tenant)
+    client.call(_PURGING, [("HDEL", keys.sizes(tenant=tenant), gen)])
 
 
 def _note(client: Client, query: str, known: _PurgeRecord, listed: Mapping[str, str]) -> None:

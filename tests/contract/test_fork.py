@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from redis_state import keys
+from redis_state.cli.main import main
 from redis_state.errors import (
     ConfigError,
+    ConflictError,
     Kind,
     NotFoundError,
     RedisStateError,
@@ -22,6 +24,8 @@ from redis_state.errors import (
 )
 from redis_state.files import folder_at
 from redis_state.forks import fork_with, state
+from redis_state.forks.keep import keep
+from redis_state.maintain.purge import purge
 from redis_state.maintain.recall import expire
 from redis_state.protocol import pins
 from tests.contract.fork_scene import SCHEMA_FILE, Scene, killed_at
@@ -140,6 +144,42 @@ def test_killed_call_is_finished_by_the_same_call(
         scene.check_complete(gen, batch=batch)
         assert json.loads(text_of(to, "metadata"))["id"] == scene.fields(gen)["id"]
     assert at > 10
+
+
+def plan_anew(scene: Scene, batch: int) -> None:
+    """The query went back, and ran the batch again."""
+    name = f"offsets/{batch}"
+    scene.write(name, text_of(scene.folder, name).replace('TimestampMs": ', 'TimestampMs": 1'))
+
+
+@pytest.mark.parametrize("at", [8, 12, 16])
+def test_batch_that_was_planned_anew_after_a_kill_is_refused(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    """The pins hold the state of the first plan, which the new entries of the logs do not fit."""
+    to = tmp_path / "new"
+    assert killed_at(monkeypatch, lambda: scene.fork(to, at_batch=9), at, after=True)
+    assert (to / "metadata").exists()
+    plan_anew(scene, 9)
+    with pytest.raises(UsageError, match="went back since this fork began"):
+        scene.fork(to, at_batch=9)
+    shutil.rmtree(to)
+    assert scene.rows(scene.fork(to, at_batch=9).gen) == scene.expected(9)
+
+
+def test_batch_that_is_planned_anew_meanwhile_is_refused(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secure = state.StateFork.secure
+
+    def slow(self: state.StateFork) -> None:
+        plan_anew(scene, 9)
+        secure(self)
+
+    monkeypatch.setattr(state.StateFork, "secure", slow)
+    with pytest.raises(UsageError, match="planned the batch anew"):
+        scene.fork(tmp_path / "new")
+    assert "This_fork_is_not_complete" in text_of(tmp_path / "new", "metadata")
 
 
 def finished(scene: Scene, to: Path) -> str:
@@ -265,6 +305,26 @@ def test_complete_fork_can_be_detached_later(scene: Scene, tmp_path: Path) -> No
     assert (again.gen, again.batch, again.rows, again.detached) == (made.gen, 8, made.rows, 4)
     assert not [name for one in scene.manifests(made.gen) for name in one if name[:2] == "a:"]
     assert scene.rows(made.gen) == scene.expected(8)
+
+
+def test_fork_whose_own_fork_needs_the_parent_is_not_detached(scene: Scene, tmp_path: Path) -> None:
+    first = scene.fork(tmp_path / "first")
+    fork_with(scene.config, str(tmp_path / "first"), to=str(tmp_path / "second"), name="second")
+    url = scene.server.url
+    keep(url, first.gen, name="before")
+    for named in ("through it: fork 'second'.*; kept version 'before'", "it: fork 'second' "):
+        with pytest.raises(ConflictError, match=named) as told:
+            scene.fork(tmp_path / "first", detach=True)
+        assert told.value.kind is Kind.PINNED
+        assert "`redis-state keep QUERY --drop NAME`" in str(told.value)
+        if "kept" in named:
+            assert main(["keep", first.gen, "--drop", "before", "--url", url]) == 0
+    assert scene.rows(first.gen) == scene.expected(9)
+    with scene.client() as client:
+        purge(client, json.loads(text_of(tmp_path / "second", "state/_redis_state"))["gen"])
+    assert scene.fork(tmp_path / "first", detach=True).detached == 4
+    assert not [name for one in scene.manifests(first.gen) for name in one if name[:2] == "a:"]
+    assert scene.rows(first.gen) == scene.expected(9)
 
 
 def test_folder_of_another_file_system_is_a_target(scene: Scene) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -248,6 +248,40 @@ def test_maintenance_ends_the_pins_of_a_fork_that_is_gone(parent: Parent) -> Non
     parent.raw.hset(keys.looks(), note, json.dumps({"at": since - GONE_MS}))
     maintain_partition(parent)
     assert f"x:{FORKED}" not in parent.manifest()
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_partition_of_a_fork_that_was_killed_before_its_last_step_expires(
+    parent: Parent, epoch: int
+) -> None:
+    """The partition has no expiry any more, and the query was about to lose its own."""
+    parent.commit(2)
+    pinned = pin_all(parent.client, [parent.id], FORKED, 2, kind=FORK)
+    fork_partitions(parent.client, FORKED, pinned, ttl_ms=DAY_MS)
+    meta = keys.meta(parent.id.of_gen(FORKED))
+    parent.raw.persist(meta)
+    # A run may have acquired it before the registry was lost.
+    parent.raw.hset(meta, "e", epoch)
+    maintain_partition(parent)
+    assert parent.raw.pttl(meta) == -1
+    note = f"{parent.id.store.gen}:{FORKED}"
+    since = json.loads(parent.raw.hget(keys.looks(), note))["at"]
+    parent.raw.hset(keys.looks(), note, json.dumps({"at": since - GONE_MS}))
+    maintain_partition(parent)
+    assert f"x:{FORKED}" not in parent.manifest()
+    assert (parent.raw.pttl(meta) > 0) == (epoch == 0)
+
+
+@pytest.mark.parametrize("remove", [purge, expire])
+def test_purge_forgets_what_was_noted_of_forks(parent: Parent, remove: Callable[..., Any]) -> None:
+    parent.commit(2)
+    pin_all(parent.client, [parent.id], FORKED, 2, kind=FORK)
+    maintain_partition(parent)
+    other = f"{'f' * 32}:{FORKED}"
+    parent.raw.hset(keys.looks(), other, "{}")
+    assert parent.raw.hlen(keys.looks()) == 2
+    remove(parent.client, parent.id.store.gen, force=True)
+    assert parent.raw.hkeys(keys.looks()) == [other.encode()]
 
 
 def test_fork_lets_its_parent_go_a_day_after_its_last_foreign_segment(parent: Parent) -> None:

@@ -84,6 +84,9 @@ SCENES = {
     ("redis_state/protocol/pins.py", "keep 1 --list"): (
         "tests/contract/test_keep.py::test_commands_take_the_name"
     ),
+    ("redis_state/forks/detach.py", "keep 1 --drop 1"): (
+        "tests/contract/test_fork.py::test_fork_whose_own_fork_needs_the_parent_is_not_detached"
+    ),
     ("redis_state/forks/keep.py", "keep 1 --drop 1"): (
         "tests/contract/test_keep.py::test_taken_name_is_refused_with_its_batch"
     ),

@@ -55,6 +55,8 @@ class Administrators:
         play.lab.counters["searches for vanished checkpoints"] += 1
         if gen is not None:
             self._call_back(gen)
+        if play.forks is not None:
+            play.forks.recall_unused()
         play.python.look()
         if play.processors is not None:
             # Its checkpoint may have been purged, and can be recalled for a day.
@@ -73,6 +75,8 @@ class Administrators:
     def _call_back(self, gen: str) -> None:
         """Recalls a checkpoint that was purged after long disuse."""
         play = self._play
+        if play.forks is not None and not play.lab.redis("HEXISTS", keys.query(gen), "purged"):
+            return  # Forks or kept versions need it.
         status, said = play.lab.command("purge", "--gen", gen, "--recall")
         play.lab.counters["vanished checkpoints called back"] += 1
         play.python.idle_ms = 0
@@ -169,6 +173,8 @@ class Administrators:
             return
         if play.dice.one_in(2) and copy.version >= play.world.oldest:
             self._lose(f"{{rs:{gen}:0:{play.dice.below(PARTITIONS)}:")
+            if play.forks is not None:
+                play.forks.partition_lost()
             force = self._forced()
         else:
             if play.has_python:
@@ -177,6 +183,8 @@ class Administrators:
             play.python.server_lost_all()
             if play.processors is not None:
                 play.processors.server_lost_all()
+            if play.forks is not None:
+                play.forks.server_lost_all()
             force = ()
         words = ("restore", "--checkpoint", str(play.folder), "--yes", *force)
         status, said = play.lab.command(*words)

@@ -9,7 +9,7 @@ from tests.faults.system.jvm import SaidError
 from tests.faults.system.world import Job, Task, changed, parsed, rows_of
 
 if TYPE_CHECKING:
-    from tests.faults.system.schedule import Schedule
+    from tests.faults.system.query import Query
 
 _LOSES = ("FENCED",)
 """What a run is told that another one has overtaken."""
@@ -18,7 +18,7 @@ _TRIES = 4
 
 
 class Executors:
-    """Tasks and providers in the executors of a schedule.
+    """Tasks and providers of a query.
 
     Attributes:
         tasks: Attempts under way.
@@ -27,8 +27,8 @@ class Executors:
         hidden: Partitions in which a late task committed last, which is shown until the next one.
     """
 
-    def __init__(self, schedule: Schedule) -> None:
-        self._play = schedule
+    def __init__(self, query: Query) -> None:
+        self._play = query
         self.tasks: list[Task] = []
         self.providers: dict[tuple[str, str], Job] = {}
         self.writing: set[tuple[str, str]] = set()
@@ -196,6 +196,9 @@ class Executors:
         )
         # It names the purge, which is recalled at once.
         fair |= self._play.is_purged and "purge" in error.told
+        if self._play.may_be_lost and error.kind == "STATE_LOST":
+            fair = True
+            self._play.lab.counters["losses told to forks"] += 1
         late = not task.is_wanted and error.kind not in ("FORMAT", "HANG", "MEMORY")
         if not fair and not late:
             self._play.lab.counters["false errors"] += 1

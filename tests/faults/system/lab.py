@@ -15,6 +15,7 @@ from typing import Any
 from redis_state import config as options
 from redis_state import keys
 from redis_state.backend.client import Client
+from redis_state.backend.transport import Transport
 from redis_state.cli.main import build_parser
 from redis_state.errors import RedisStateError
 from redis_state.maintain.activity import look
@@ -32,11 +33,13 @@ class Lab:
     Attributes:
         counters: What all schedules met.
         jumps: How often time went by.
+        jumped_ms: How much time went by.
     """
 
     def __init__(self, mutant: str | None = None) -> None:
         self.counters: Counter[str] = Counter()
         self.jumps = 0
+        self.jumped_ms = 0
         self._server = RedisServer(unix_socket=True).start()
         self.url = self._server.url
         self._direct = DirectTransport(self._server.socket)
@@ -68,6 +71,11 @@ class Lab:
         """The answer to one command."""
         return self._direct.exchange([words])[0]
 
+    @property
+    def server(self) -> Transport:
+        """The server, past everything that the code does."""
+        return self._direct
+
     def key_names(self) -> list[bytes]:
         """Names of all keys."""
         return sorted(self.redis("KEYS", "*"))
@@ -94,6 +102,7 @@ class Lab:
         """
         self.jvm.story.append(f"{by_ms} ms go by")
         self.jumps += 1
+        self.jumped_ms += by_ms
         noted = self._noted()
         same = [gen for gen, mark in noted.items() if mark == self._mark(gen)]
         for name in self.key_names():
@@ -114,7 +123,9 @@ class Lab:
     def _noted(self) -> dict[str, str]:
         """Notes of the poll for vanished checkpoints, by gen; each holds a digest of times, too."""
         raw = self.redis("HGETALL", _LOOKS)
-        return {gen.decode(): json.loads(note)["mark"] for gen, note in raw.items()}
+        notes = {gen.decode(): json.loads(note) for gen, note in raw.items()}
+        # Those of forks that are gone have no mark.
+        return {gen: note["mark"] for gen, note in notes.items() if "mark" in note}
 
     def _mark(self, gen: str) -> str:
         with contextlib.closing(Client(options.parse({"url": self.url}))) as client:

@@ -18,6 +18,7 @@ from unittest import mock
 from redis_state.backend import script
 from tests.faults.oracle.mutants import StaleMutantError
 from tests.faults.oracle.wire import forget_scripts
+from tests.faults.system.forks.mutants import FORK_MUTANTS
 from tests.faults.system.repair_mutants import (
     move_logs_first,
     set_back_its_own,
@@ -333,4 +334,5 @@ MUTANTS: tuple[Mutant, ...] = (
         "an import sets the other stores of the query back, too",
         patches=(("redis_state.exports.import_plan._to_set_back", set_back_its_own),),
     ),
+    *(Mutant(name, rule, edits, patches) for name, rule, edits, patches in FORK_MUTANTS),
 )

@@ -169,13 +169,14 @@ class People:
     def _time(self) -> None:
         """Time goes by; whoever lives goes on reporting meanwhile."""
         if not self._play.held:
-            self._idle(self._play.dice.choice(_JUMPS_MS))
+            self.idle(self._play.dice.choice(_JUMPS_MS))
 
     def let_months_pass(self) -> None:
         """The longest time that goes by at once."""
-        self._idle(max(_JUMPS_MS))
+        self.idle(max(_JUMPS_MS))
 
-    def _idle(self, by_ms: int) -> None:
+    def idle(self, by_ms: int) -> None:
+        """So much time goes by, in which nobody is told of a use."""
         play = self._play
         play.lab.counters["time went by"] += 1
         play.idle_for_long |= by_ms > _DAY_MS
@@ -241,6 +242,7 @@ class People:
         gen = self.gen()
         metas = [name for name in play.lab.key_names() if name.endswith(b":m")]
         others = {play.python.gen(), *(play.processors.gens() if play.processors else ())}
+        others |= play.forks.gens if play.forks is not None else set()
         gens = {name.split(b":")[1].decode() for name in metas} - others
         if gens != {gen}:
             play.lab.counters["second identities"] += 1

@@ -42,12 +42,18 @@ class PythonStores:
         self._puts = 0
         self._holds = False
         self._version = 0
+        self.history: dict[int, dict[str, int]] = {}
         self.idle_ms = 0
 
     @property
     def exists(self) -> bool:
         """Returns whether the store has a version."""
         return self._version > 0
+
+    @property
+    def newest(self) -> tuple[dict[str, int], int]:
+        """Rows and number of the newest version that was acknowledged."""
+        return self._rows, self._version
 
     @property
     def name(self) -> str:
@@ -116,7 +122,8 @@ class PythonStores:
         self._play.lab.counters["commits by Python"] += 1
         if version != self._version + 1:
             self._play.world.problem(f"{self.name}: {version} follows {self._version}")
-        self._version, self._rows, self.idle_ms = version, rows, 0
+        self._version, self._rows, self.idle_ms = version, dict(rows), 0
+        self.history[version] = self._rows
         self.look()
 
     def _abort(self) -> None:

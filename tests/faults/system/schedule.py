@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 from redis_state.errors import Kind, StateError
 from tests.faults.oracle.dice import Dice
 from tests.faults.system.administrators import Administrators
-from tests.faults.system.executors import Executors
+from tests.faults.system.forks.play import Forks
 from tests.faults.system.jvm import SaidError
 from tests.faults.system.lab import Lab
 from tests.faults.system.people import People
 from tests.faults.system.processors import Processors
 from tests.faults.system.python_stores import PythonStores
-from tests.faults.system.world import PARTITIONS, Job, World
+from tests.faults.system.query import Query, Step, Then
+from tests.faults.system.world import PARTITIONS, World
 
 _PAD_BYTES = 200_000
 """A value of so many bytes: what a partition has fits into a process's memory, that of two not."""
@@ -34,10 +34,8 @@ _BATCH_MAX = 80
 _UNLOADED_MAX = 3
 """Providers, also of ended runs, that are unloaded while the last run has its own."""
 
-Step = Callable[[], None]
 
-
-class Schedule:
+class Schedule(Query):
     """Plays one seed.
 
     Attributes:
@@ -45,38 +43,26 @@ class Schedule:
     """
 
     def __init__(self, lab: Lab, seed: int) -> None:
-        self.dice = Dice(seed)
-        self.lab = lab
-        self.world = World(self.dice)
-        self.format = 2 if self.dice.one_in(2) else 1
-        self.folder = lab.fresh_folder() / "checkpoint"
-        self.folder.mkdir()
-        self.adopt = False
-        self.idle_for_long = False
-        # Redis forgets a run after a day in which nothing was written ("What is not promised").
-        self.is_forgotten = False
+        dice = Dice(seed)
+        world, format_ = World(dice), 2 if dice.one_in(2) else 1
+        folder = lab.fresh_folder() / "checkpoint"
+        folder.mkdir()
+        super().__init__(lab, dice, folder, world, format_)
         self.kills = int(self.dice.one_in(4))
         self.unloads_on_commit = self.dice.one_in(3)
         self.has_python = self.dice.one_in(3)
         self.copies = self.dice.one_in(2)
-        self.is_purged = False
-        self.jobs: list[Job] = []
-        self.held: dict[tuple[str, str], Callable[[str | None, SaidError | None], None]] = {}
+        self.held: dict[tuple[str, str], Then] = {}
         self.listing: set[tuple[str, str]] = set()
         self.executors = [lab.take_process() for _ in range(2)]
         self.processes = list(self.executors)
-        self.work = Executors(self)
         self.people = People(self)
         self.python = PythonStores(self)
         self.administrators = Administrators(self)
         self.processors = None if seed % 3 else Processors(self, seed)
+        self.forks = Forks(self) if seed % 4 == 1 else None
         lab.jvm.tell("pad", _PAD_BYTES if self.dice.one_in(12) else 0)
         lab.jvm.tell("files", self.dice.choice(("atomic", "local", "objects")))
-
-    @property
-    def root(self) -> str:
-        """The state's folder."""
-        return f"{self.folder}/state"
 
     def play(self) -> list[str]:
         """Run it to its end; the rules that were broken."""
@@ -95,6 +81,9 @@ class Schedule:
         dice, people = self.dice, self.people
         if self.processors is not None and dice.one_in(4):
             self.processors.act()
+            return
+        if self.forks is not None and dice.one_in(3):
+            self.forks.act()
             return
         if self.listing and dice.one_in(3):
             self.administrators.purge_beside(dice.choice(sorted(self.listing)))
@@ -135,14 +124,7 @@ class Schedule:
 
     def _work(self) -> None:
         """A driver or a task goes on."""
-        ready: list[Step] = [
-            lambda task=task: self.work.advance(task)  # type: ignore[misc]  # bound at once
-            for task in self.work.tasks
-            if self.is_free(task.process)
-        ]
-        for job in self.jobs:
-            if job.alive and self.is_free(job.process):
-                ready += [lambda job=job: self.advance_job(job)] * 2  # type: ignore[misc]
+        ready = self.steps()
         if ready:
             self.dice.choice(ready)()
         else:
@@ -166,6 +148,12 @@ class Schedule:
             if not self.world.problems:
                 self._work_again()
 
+    def work_some(self, steps: int) -> None:
+        """Some steps of drivers and tasks."""
+        for _ in range(steps):
+            if not self.world.problems:
+                self._work()
+
     def work_for_a_batch(self) -> None:
         """The query goes on until it has logged another batch, if its runs let it."""
         before = len(self.world.logged)
@@ -180,115 +168,6 @@ class Schedule:
         self._work()
 
     # ---- drivers ----------------------------------------------------------------------------
-
-    def start_job(self, process: str | None = None) -> Job:
-        """A driver starts the query."""
-        if process is None:
-            process = self.lab.take_process()
-            self.processes.append(process)
-        job = Job(f"j{len(self.jobs) + 1}", process, self.format)
-        rivals = [other for other in self.jobs if other.alive]
-        for other in rivals:
-            other.disputed = job.disputed = True
-        self.lab.counters["starts beside a living run"] += bool(rivals)
-        self.lab.counters["starts"] += 1
-        self.jobs.append(job)
-        return job
-
-    def advance_job(self, job: Job) -> None:
-        """The next thing that the driver does."""
-        {"start": self._begin, "read": self._read_logs, "plan": self._plan, "run": self._run}[
-            job.phase
-        ](job)
-
-    def _begin(self, job: Job) -> None:
-        options = ["onPathChange=adopt"] if self.adopt else []
-        options += ["copyEveryBatches=1"] if self.copies else []
-
-        def begun(said: str | None, error: SaidError | None) -> None:
-            if error is not None or said is None:
-                self.world.problem(f"{job.name} did not start: {error}")
-                return
-            job.run_id, job.query_id = said.split()
-            job.phase = "read"
-
-        words = ("start", job.name, str(self.folder), job.format, *options)
-        self.ask(job.process, "main", words, begun, may_hold=True)
-
-    def _read_logs(self, job: Job) -> None:
-        said = self.lab.jvm.run(job.process, "logs", job.name)
-        offset, _, commit, uids = (said or "").split()
-        job.tokens = list(self.world.tokens)
-        newest = -1 if offset == "-" else int(offset)
-        if newest + 1 != len(job.tokens):
-            self.world.problem(f"the offset log ends at {newest}, not {len(job.tokens) - 1}")
-        job.uids = uids.split(",") if uids != "-" else ["-"] * PARTITIONS
-        if commit == offset:
-            job.batch, job.phase = newest + 1, "plan"
-        else:
-            job.batch, job.phase = newest, "run"
-
-    def _plan(self, job: Job) -> None:
-        token = self.world.next_token()
-        try:
-            self.lab.jvm.run(job.process, "offset", job.name, job.batch, token)
-        except SaidError as error:
-            self._lost(job, error)
-            return
-        self.world.tokens.append(token)
-        job.tokens.append(token)
-        if len(self.world.tokens) != job.batch + 1:
-            self.world.problem(f"{job.name} planned batch {job.batch} on another timeline")
-        job.phase, job.done, job.failures = "run", {}, 0
-
-    def _run(self, job: Job) -> None:
-        running = {t.partition for t in self.work.tasks if t.job is job and t.batch == job.batch}
-        missing = [n for n in range(PARTITIONS) if n not in job.done]
-        idle = [n for n in missing if n not in running]
-        if idle:
-            self.work.start(job, self.dice.choice(idle))
-        elif missing:
-            wanted = [t for t in self.work.tasks if t.is_wanted and t.job is job]
-            free = [t for t in wanted if self.is_free(t.process)]
-            if free and self.dice.one_in(12):
-                self.lab.counters["speculative tasks"] += 1
-                self.work.start(job, self.dice.choice(missing))
-            elif free:
-                self.work.advance(self.dice.choice(free))
-        else:
-            self._log_commit(job)
-
-    def _log_commit(self, job: Job) -> None:
-        uids = [job.done[number] for number in range(PARTITIONS)]
-        told = "-" if job.format == 1 else ",".join(uids)
-        try:
-            self.lab.jvm.run(job.process, "done", job.name, job.batch, told)
-        except SaidError as error:
-            self._lost(job, error)
-            return
-        if job.tokens != self.world.tokens or len(self.world.logged) != job.batch:
-            self.world.problem(f"{job.name} logged batch {job.batch} on another timeline")
-        self.world.logged.append(uids)
-        self.lab.counters["batches"] += 1
-        if self.copies:
-            self.lab.jvm.run(job.process, "progress", job.name, job.batch)
-        job.uids = uids
-        job.batch += 1
-        job.batches_done += 1
-        job.phase, job.done = "plan", {}
-
-    def _lost(self, job: Job, error: SaidError) -> None:
-        """Another run has the query now."""
-        if not job.disputed or "CONCURRENT" not in error.told:
-            self.world.problem(f"{job.name} ended with {error}")
-        self.lab.counters["runs ended by Spark's logs"] += 1
-        self.end_job(job, politely=True)
-
-    def end_job(self, job: Job, *, politely: bool) -> None:
-        """The driver is no more; its tasks may go on."""
-        job.alive = False
-        if politely:
-            self.lab.jvm.run(job.process, "stop", job.name)
 
     def _second_start(self) -> None:
         if sum(job.alive for job in self.jobs) == 1 and len(self.jobs) < 4:
@@ -335,7 +214,14 @@ class Schedule:
         self.held = {key: then for key, then in self.held.items() if key[0] != process}
         self.listing = {key for key in self.listing if key[0] != process}
         self.work.killed(process)
+        if self.forks is not None:
+            self.forks.killed(process)
         self.people.killed(process)
+
+    def confirmed(self) -> None:
+        """The listener of a run was told of a batch, after which it may keep a version."""
+        if self.forks is not None:
+            self.forks.keeps.notice(self)
 
     def told_loss(self, whom: str, error: StateError) -> None:
         """Counts an error that reports the loss of a whole server; any other kind is wrong."""
@@ -351,7 +237,7 @@ class Schedule:
         process: str,
         thread: str,
         words: tuple[object, ...],
-        then: Callable[[str | None, SaidError | None], None],
+        then: Then,
         *,
         may_hold: bool = False,
     ) -> None:
@@ -405,6 +291,8 @@ class Schedule:
         """A run that has everything to itself works, and then all state is there."""
         if self.processors is not None:
             self.processors.in_peace()
+        if self.forks is not None:
+            self.forks.in_peace()
         if self.world.problems:
             return
         job = self.start_job()
@@ -439,6 +327,8 @@ class Schedule:
         self.python.close()
         if self.processors is not None:
             self.processors.close()
+        if self.forks is not None:
+            self.forks.close()
 
     def clear_away(self) -> None:
         """Every process closes what it has; nothing may be left."""
@@ -450,6 +340,8 @@ class Schedule:
         self.work.end_all()
         self.people.close_readers()
         self._close_python()
+        if self.forks is not None:
+            self.forks.let_go()
         self.administrators.purge_all()
         left = self._connections()
         if left["default"] > 1:

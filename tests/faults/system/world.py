@@ -110,6 +110,11 @@ class World:
         self._restored = 0
         self._newest_ever = 0
 
+    def begins(self, tokens: list[int], logged: list[list[str]]) -> None:
+        """Begins with the logs of another query, and with its newest version alone."""
+        self.tokens, self.logged = list(tokens), list(logged)
+        self._restored = self._newest_ever = len(logged)
+
     def next_token(self) -> int:
         """Of a batch that is planned now: no two have the same."""
         return self._dice.between(1, 1 << 28)
@@ -134,7 +139,13 @@ class World:
     def oldest(self) -> int:
         """The oldest version that has to be there."""
         self._newest_ever = max(self._newest_ever, len(self.logged))
-        return max(1, self._restored, self._newest_ever - RETAINED)
+        promised = max(1, self._restored, self._newest_ever - RETAINED)
+        # A fork was set back below its beginning, since that was there.
+        return min(promised, max(1, len(self.logged)))
+
+    def only_newest(self) -> None:
+        """Older versions may be gone."""
+        self._restored = max(self._restored, len(self.logged))
 
     def go_back(self, batch: int) -> None:
         """Spark's logs end with this batch now."""
