@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -19,7 +20,7 @@ from redis_state.protocol.refusal import not_there, refusal
 FORK = "fork"
 KEEP = "keep"
 KEEP_OWNER = "keep."
-"""The owner of a kept version is this and the name of the version."""
+"""The owner of a kept version is this, its name, a dot, and the id of the call that keeps it."""
 
 FORKS = "fork:"
 """Fields of a query that name its forks begin with this."""
@@ -28,6 +29,7 @@ FORK_OF = "forkOf"
 """Field of a fork's query: parent and version."""
 
 _OWNER = b"x:"
+_CALL_DIGITS = 8
 _PIN = re.compile(rb"(\d+) (\S+) (\d+) (\S+)(?: .*)?")
 
 _WHAT = "pinning a version"
@@ -39,7 +41,7 @@ class PinOwner:
     """Owner of a pin in a manifest.
 
     Attributes:
-        owner: Checkpoint id of a fork, or `KEEP_OWNER` and the name of a kept version.
+        owner: Checkpoint id of a fork, or see `keep_owner`.
         kind: `FORK` or `KEEP`; a newer release may have more.
         expires_ms: 0 for never.
     """
@@ -52,6 +54,17 @@ class PinOwner:
     def is_over(self, now_ms: int) -> bool:
         """Returns whether the time of the pin is over."""
         return 0 < self.expires_ms <= now_ms
+
+
+def keep_owner(name: str) -> str:
+    """Returns an owner for a call that keeps a version; no other call has the same."""
+    return f"{KEEP_OWNER}{name}.{uuid.uuid4().hex[:_CALL_DIGITS]}"
+
+
+def kept_name(owner: str) -> str:
+    """Returns the name of the kept version that has a pin."""
+    name, _, call = owner.removeprefix(KEEP_OWNER).rpartition(".")
+    return name or call
 
 
 def owners_in(
@@ -111,7 +124,7 @@ def pin_all(
     """Pins a version of each partition, in one pipeline; sent again, it renews the pins.
 
     Args:
-        owner: Id of the fork, or `KEEP_OWNER` and a name.
+        owner: Id of the fork, or see `keep_owner`.
         kind: `FORK` or `KEEP`.
         uids: The wanted attempts, by partition; without one, that on the living timeline.
         ttl_ms: Time until the pins expire; 0 for never.
