@@ -26,6 +26,7 @@ from redis_state.protocol.pins import (
     PinOwner,
     kept_name,
     owners_in,
+    pin_again,
     unpin_all,
 )
 from redis_state.protocol.refusal import refusal
@@ -165,6 +166,8 @@ def look_after_pins(client: Client, id_: PartitionId, manifest: Mapping[bytes, b
             ended += unpin_all(client, [id_], one.owner, expires=str(one.expires_ms))
             _LOG.info("%s: the pin of %s was ended: %s", id_, one.owner, why)
     if b"g" in manifest:
+        if pin_again(client, id_, manifest):
+            _LOG.info("%s: its parent, which was restored, pins its segments again", id_)
         ended += _detach(client, id_)
     return ended
 

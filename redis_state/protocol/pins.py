@@ -14,6 +14,7 @@ from redis_state.backend.script import Command, script
 from redis_state.errors import Kind, LimitError, StateError, UsageError
 from redis_state.format.entry import Segment, parse_segment
 from redis_state.ids import PartitionId, Pin, text_number
+from redis_state.protocol.foreign import FORKED_FROM, parent_in
 from redis_state.protocol.opening import Opened
 from redis_state.protocol.refusal import not_there, refusal
 
@@ -231,6 +232,39 @@ def unpin_all(client: Client, ids: Sequence[PartitionId], owner: str, *, expires
             raise refusal(what, answer, where=str(id_), version=None)
         ended += answer[0] == "OK"
     return ended
+
+
+def pin_again(client: Client, id_: PartitionId, manifest: Mapping[bytes, bytes]) -> bool:
+    """Pins the foreign segments of a fork again, whose parent has lost the pin.
+
+    A parent that is restored from a copy has no pins. Segments of one ident have the same rows,
+    wherever they come from.
+
+    Args:
+        id_: A partition of the fork.
+        manifest: All fields of its `P:m`.
+
+    Returns:
+        True if the pin was made again; false if it is there, or the parent lacks a segment.
+
+    Raises:
+        UnavailableError: Redis gave no answer before the deadline.
+    """
+    began = manifest.get(FORKED_FROM.encode())
+    idents = [name[2:].decode("ascii", "replace") for name in manifest if name[:2] == b"a:"]
+    if began is None or not idents:
+        return False
+    there, what = id_.of_gen(parent_in(began)), "pinning the segments of a fork again"
+    held, left_ms = client.call(
+        what, [("HEXISTS", keys.meta(there), f"x:{id_.store.gen}"), ("PTTL", keys.meta(id_))]
+    )
+    if held or left_ms >= 0:
+        # What expires is a fork that is not complete, whose pin has an end of its own.
+        return False
+    _, version, uid = began.decode("ascii", "replace").split(" ")
+    newest_first = sorted(idents, key=lambda ident: -int(ident.split(":")[1]))
+    args = [id_.store.gen, FORK, version, uid, "0", *newest_first]
+    return client.script(what, script("pin"), [keys.meta(there)], args)[0] == "OK"
 
 
 def fork_partitions(
