@@ -242,6 +242,10 @@ class _ForkPlan:
             )
         wanted = at_batch if decided is None else decided
         self.batch = wanted if self.is_complete else self._batch(wanted)
+        if self._target is not None and self._logs is not None:
+            timeline = self._logs.timeline
+            self._target.check_timeline(self._record, timeline)
+            self._record = replace(self._record, timeline=timeline)
         self._record = replace(self._record, batch=self.batch)
 
     def forks(self) -> list[StateFork]:

@@ -5,6 +5,7 @@ Nothing here knows Redis. The sink's files are the user's, and are not copied.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,6 +14,7 @@ from typing import Any
 
 from redis_state.errors import FormatError
 from redis_state.files import Folder
+from redis_state.forks.target import set_back
 from redis_state.progress import Progress, silent
 
 Attempts = Mapping[int, Sequence[Sequence[str]]]
@@ -40,6 +42,7 @@ class BatchLogs:
     Attributes:
         batch: The newest batch of the logs.
         attempts: Empty in checkpoint format 1.
+        timeline: Hash of the batch's plan.
         files: Paths relative to the checkpoint; those of the batch come last.
         folders: Folders of partitions, by which Spark's state reader finds them.
     """
@@ -47,6 +50,7 @@ class BatchLogs:
     checkpoint: Folder
     batch: int
     attempts: Attempts
+    timeline: str
     files: tuple[str, ...]
     folders: tuple[str, ...]
 
@@ -56,6 +60,7 @@ class BatchLogs:
         Raises:
             FormatError: A file is gone, or was not written by Spark.
             ConfigError: A file cannot be written.
+            UsageError: The batch ran again meanwhile.
             UnavailableError: A file system does not answer.
         """
         for folder in self.folders:
@@ -66,6 +71,8 @@ class BatchLogs:
 
     def _content(self, name: str, target: Folder) -> bytes:
         raw = _needed(self.checkpoint, name)
+        if name == f"{OFFSETS}/{self.batch}" and _digest(raw) != self.timeline:
+            raise set_back(self.batch, str(target))
         if name.startswith(f"{OFFSETS}/"):
             return without_gen(self.checkpoint, name, raw)
         if f"/{_METADATA}/" in name and _SCHEMA_PATHS.encode() in raw:
@@ -93,7 +100,11 @@ def read_logs(checkpoint: Folder, batch: int) -> BatchLogs:
         if (checkpoint / COMMITS).has(str(batch - 1)):
             files.append(f"{COMMITS}/{batch - 1}")
     files += [f"{OFFSETS}/{batch}", f"{COMMITS}/{batch}"]
-    return BatchLogs(checkpoint, batch, attempts, tuple(files), tuple(folders))
+    return BatchLogs(checkpoint, batch, attempts, _digest(entry), tuple(files), tuple(folders))
+
+
+def _digest(raw: bytes) -> str:
+    return hashlib.sha256(raw).hexdigest()
 
 
 def _needed(checkpoint: Folder, name: str) -> bytes:

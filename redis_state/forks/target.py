@@ -30,6 +30,8 @@ class ForkRecord:
         parents: Gens of the parent; empty if the folder does not say it any more.
         batch: ``None`` if the folder does not say it any more.
         has_metadata: True if Spark starts from the folder.
+        timeline: Hash of the batch's plan; a batch that runs again after a rewind has another one.
+            Empty if the folder does not say it.
     """
 
     gen: str
@@ -37,6 +39,7 @@ class ForkRecord:
     parents: tuple[str, ...] = ()
     batch: int | None = None
     has_metadata: bool = False
+    timeline: str = ""
 
 
 class TargetFolder:
@@ -97,9 +100,19 @@ class TargetFolder:
             "id": record.query_id,
             "parents": record.parents,
             "batch": record.batch,
+            "timeline": record.timeline,
         }
         self.folder.write(_METADATA, (_NOT_YET + json.dumps(content)).encode())
         return replace(record, gen=make_marker(self.folder, record.gen)) if with_marker else record
+
+    def check_timeline(self, record: ForkRecord, timeline: str) -> None:
+        """Refuses to finish a fork of a batch that has run again since.
+
+        Raises:
+            UsageError: The batch in the logs is another one.
+        """
+        if record.timeline not in ("", timeline):
+            raise set_back(record.batch, str(self.folder))
 
     def finish(self, record: ForkRecord) -> None:
         """Makes the folder one that Spark starts from; may be repeated."""
@@ -112,8 +125,9 @@ class TargetFolder:
             batch = found["batch"]
             if batch is not None and not isinstance(batch, int):
                 raise ValueError
-            texts = [str(found["gen"]), str(found["id"])]
-            return ForkRecord(texts[0], texts[1], tuple(map(str, found["parents"])), batch)
+            parents = tuple(map(str, found["parents"]))
+            gen, query_id, timeline = (str(found[name]) for name in ("gen", "id", "timeline"))
+            return ForkRecord(gen, query_id, parents, batch, timeline=timeline)
         except (ValueError, RecursionError, KeyError, TypeError) as error:
             raise FormatError(
                 f"reading {self.folder / _METADATA}",
@@ -129,3 +143,15 @@ class TargetFolder:
             "made.",
             where=str(self.folder),
         )
+
+
+def set_back(batch: int | None, where: str) -> UsageError:
+    """Returns the error for a parent whose batch ran again while the fork was made."""
+    return UsageError(
+        _WHAT,
+        found=f"the query was set back behind batch {batch} since the fork was begun, and ran it "
+        "again",
+        advice="The fork would have the state of one attempt and the offsets of the other: delete "
+        "the new folder, and fork again.",
+        where=where,
+    )
