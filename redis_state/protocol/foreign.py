@@ -47,8 +47,8 @@ def parent_problem(client: Client, id_: PartitionId, gen: str) -> tuple[str, str
         )
     if pin is None and parent_in(began) == gen:
         return (
-            f"it is a fork that reads segments of checkpoint {gen}, which was restored from a copy "
-            "and does not keep all of them",
+            f"it is a fork that reads segments of checkpoint {gen}, which was restored or imported "
+            "since and does not keep all of them",
             "`redis-state maintain --once` makes it keep them again if they are there. Otherwise "
             "restore a copy of the fork, or begin with a new fork.",
         )

@@ -22,7 +22,7 @@ from tests.contract.planting import GEN, uid
 from tests.support.redis_server import RedisServer
 
 COPIED = 4
-LOST = "which was restored from a copy and does not keep all of them"
+LOST = "which was restored or imported since and does not keep all of them"
 
 
 class Case:
@@ -159,3 +159,39 @@ def test_segments_are_pinned_again_and_not_the_version(case: Case) -> None:
         scene.run()
         scene.maintain()
     assert scene.rows(gen) == scene.expected(4)
+
+
+def test_exported_fork_needs_no_parent(case: Case, tmp_path: Path) -> None:
+    scene, gen = case.scene, case.fork(3)
+    export = str(tmp_path / "export")
+    url = ["--url", scene.server.url]
+    assert main(["export", gen, "--to", export, *url]) == 0
+    scene.raw.flushdb()
+    assert main(["import", export, *url, "--checkpoint", str(case.to), "--yes"]) == 0
+    assert scene.rows(gen) == scene.expected(3)
+    assert not [name for of in scene.manifests(gen) for name in of if name[:2] in ("a:", "g")]
+    assert case.run("doctor", case.to)[0] == 0
+
+
+def test_imported_parent_has_segments_of_its_own(case: Case, tmp_path: Path) -> None:
+    """The fork is told what it has lost; the parent is as it was exported."""
+    scene, gen = case.scene, case.fork(3)
+    keep(scene.server.url, GEN, name="before", at_batch=2)
+    url = ["--url", scene.server.url]
+    exports = [str(tmp_path / name) for name in ("kept", "newest")]
+    assert main(["export", GEN, "--to", exports[0], "--at", "before", *url]) == 0
+    assert main(["export", GEN, "--to", exports[1], *url]) == 0
+    before = scene.manifests(GEN)
+    for export in exports:
+        # Both versions are there.
+        assert main(["import", export, *url, "--yes"]) == 0
+        assert scene.manifests(GEN) == before
+    case.lose_parent()
+    assert main(["import", exports[1], *url, "--yes"]) == 0
+    assert scene.rows(GEN) == scene.expected(4)
+    assert all(LOST in problem for problem in case.maintain(gen))
+    with pytest.raises(StateError, match=LOST):
+        scene.rows(gen)
+    case.lose_parent()
+    assert main(["import", exports[0], *url, "--yes"]) == 0
+    assert scene.rows(GEN) == scene.expected(2)
