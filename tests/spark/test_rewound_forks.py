@@ -11,13 +11,15 @@ from redis_state.live import Reader
 from redis_state.maintain.checkpoint import maintain_checkpoint
 from redis_state.maintain.report import Policy
 from tests.spark.streams import Streams
-from tests.spark.test_forks import AT, CASES, COMMON, Story, by_format, feed, gen_of, reader
+from tests.spark.test_forks import CASES, Story, by_format, feed, gen_of, reader
 from tests.support.redis_server import RedisServer
 
 __all__ = ["by_format", "reader"]
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
-BACK = 3
+AT = 5
+COMMON = range(AT + 1)
+BACK = 2
 
 
 def rewind(server: RedisServer, story: Story, batch: int) -> int:
