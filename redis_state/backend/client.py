@@ -18,6 +18,7 @@ from redis_state.backend.replies import (
     words,
 )
 from redis_state.backend.retry import Retries, TransientError
+from redis_state.backend.routing import key_of
 from redis_state.backend.script import Command, Script, ScriptCall
 from redis_state.backend.transport import Transport, message_of
 from redis_state.backend.transports import transport_to
@@ -31,6 +32,9 @@ from redis_state.errors import (
 
 # Allows several masters to fail in turn. More replacements are not a fail-over.
 _REPLACED_MAX = 5
+
+_LOOKING = "looking for replicas"
+_REPLICATION: Command = ("INFO", "replication")
 
 T = TypeVar("T")
 
@@ -110,31 +114,52 @@ class Client:
     def call_lasting(self, attempted: str, commands: Sequence[Command]) -> list[Any]:
         """Sends one pipeline of writes, and waits until a replica of each server has them.
 
-        A server without replicas is not waited for, unless `durability` demands some.
+        A server without replicas is not waited for, unless `durability` demands some; nor is such
+        a master of a cluster, while the others are.
 
         Raises:
             UnavailableError: The deadline passed. The writes may be applied.
             RedisStateError: The server refuses a command for good.
         """
-        replicas = list(self.over_parts("looking for replicas", _replicas))
-        wanted = max(self.durability.replicas, min(1, min(replicas, default=0)))
-        if not wanted or not commands:
-            return self.call(attempted, commands)
-        # Of a cluster each wait goes to the node of the command before it.
-        wait: Command = ("WAIT", str(wanted), str(self._wait_ms()))
-        each = 1 if len(replicas) > 1 else len(commands)
+        if not commands:
+            return []
+        parts = self._until_answered(
+            _LOOKING, lambda: self._failures.reached(_LOOKING, self._parts)
+        )
+        # Of a cluster each command has a wait of its own.
+        groups = [commands] if len(parts) == 1 else [[one] for one in commands]
         sent: list[Command] = []
-        for at in range(0, len(commands), each):
-            sent += [*commands[at : at + each], wait]
+        wanted: dict[int, int] = {}
+        for group, found in zip(groups, self._replicas_of(groups), strict=True):
+            sent += group
+            number = max(self.durability.replicas, min(1, found))
+            if number:
+                wanted[len(sent)] = number
+                sent.append(("WAIT", str(number), str(self._wait_ms())))
 
         def once() -> list[Any]:
             replies = self._failures.checked(attempted, self._exchange(attempted, sent), sent)
-            fewest = min(replies[each :: each + 1], default=wanted)
-            if fewest < wanted:
-                raise TransientError(f"{fewest} of {wanted} replicas have it")
-            return [one for at, one in enumerate(replies, 1) if at % (each + 1)]
+            for at, number in wanted.items():
+                if replies[at] < number:
+                    raise TransientError(f"{replies[at]} of {number} replicas have it")
+            return [reply for at, reply in enumerate(replies) if at not in wanted]
 
         return self._until_answered(attempted, once)
+
+    def _replicas_of(self, groups: Sequence[Sequence[Command]]) -> list[int]:
+        """Returns the number of replicas of the server that each group of commands goes to."""
+        asked: list[Command] = []
+        for group in groups:
+            asked += [("EXISTS", key_of(group[0]) or ""), _REPLICATION]
+
+        def once() -> list[int]:
+            replies = self._failures.checked(_LOOKING, self._exchange(_LOOKING, asked), asked)
+            if any(info.get("role") == "slave" for info in replies[1::2]):
+                # A fail-over is under way: a former master has no replicas.
+                raise TransientError("the server is a replica")
+            return [int(info.get("connected_slaves", 0)) for info in replies[1::2]]
+
+        return self._until_answered(_LOOKING, once)
 
     def answers(self, attempted: str, commands: Sequence[Command]) -> list[Any]:
         """Sends one pipeline, and returns its replies, including final errors of the server.
@@ -309,11 +334,6 @@ class Client:
         return self._failures.reached(
             attempted, lambda: self._transport.exchange(commands), commands
         )
-
-
-def _replicas(client: Client) -> list[int]:
-    (info,) = client.call("looking for replicas", [("INFO", "replication")])
-    return [int(info.get("connected_slaves", 0))]
 
 
 def _lacks_script(replies: Sequence[Any]) -> bool:

@@ -34,13 +34,15 @@ _KEYLESS = frozenset(
     }
 )
 _SCRIPTS = frozenset({"EVAL", "EVALSHA"})
-# These concern the transaction before them, so they follow it to its node.
-_BEHIND_EXEC = frozenset({"WAIT", "WAITAOF", "CONFIG"})
+# These concern the command or transaction before them, so they follow it to its node, whenever it
+# is sent.
+_WAITS = frozenset({"WAIT", "WAITAOF"})
+_BEHIND_EXEC = _WAITS | {"CONFIG"}
 
 
 @dataclass(frozen=True, slots=True)
 class Together:
-    """Commands for one node and connection: one, or all from `MULTI` to `EXEC` with its waits.
+    """Commands for one node and connection: one, or all from `MULTI` to `EXEC`, with its waits.
 
     Attributes:
         at: Position of the first command in the pipeline.
@@ -64,17 +66,18 @@ class Redirect:
 def split(commands: Sequence[Command]) -> list[Together]:
     """Splits a pipeline into parts, in its order.
 
-    A command without a key, such as `WAIT`, goes to the node of the command before it.
+    A command without a key goes to the node of the command before it.
     """
     found: list[Together] = []
     slot: int | None = None
     at = 0
     while at < len(commands):
-        end = at + 1
+        end, behind = at + 1, _WAITS
         if commands[at][0] == "MULTI":
             end = next((n for n in range(at, len(commands)) if commands[n][0] == "EXEC"), at) + 1
-            while end < len(commands) and commands[end][0] in _BEHIND_EXEC:
-                end += 1
+            behind = _BEHIND_EXEC
+        while end < len(commands) and commands[end][0] in behind:
+            end += 1
         part = tuple(commands[at:end])
         slot = next((one for one in map(slot_of, part) if one is not None), slot)
         found.append(Together(part, at, slot))
@@ -84,16 +87,17 @@ def split(commands: Sequence[Command]) -> list[Together]:
 
 def slot_of(command: Command) -> int | None:
     """Returns the slot of a command's first key; ``None`` without a key."""
-    key: str | bytes
-    if command[0] in _SCRIPTS:
-        if int(command[2]) == 0:
-            return None
-        key = command[3]
-    elif command[0] in _KEYLESS or len(command) < 2:
+    key = key_of(command)
+    if key is None:
         return None
-    else:
-        key = command[1]
     return key_slot(key.encode() if isinstance(key, str) else key)
+
+
+def key_of(command: Command) -> str | bytes | None:
+    """Returns a command's first key; ``None`` without a key."""
+    if command[0] in _SCRIPTS:
+        return command[3] if int(command[2]) else None
+    return None if command[0] in _KEYLESS or len(command) < 2 else command[1]
 
 
 def redirect(replies: Sequence[Any], source: Address) -> Redirect | None:

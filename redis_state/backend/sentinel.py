@@ -290,4 +290,7 @@ def _falls_short(command: Command, reply: Any) -> bool:
 def _is_from_no_master(reply: object) -> bool:
     if isinstance(reply, list):
         return any(error_word(item) in _NO_MASTER for item in reply)
+    if isinstance(reply, dict):
+        # Of INFO.
+        return reply.get("role") == "slave"
     return error_word(reply) in _NO_MASTER

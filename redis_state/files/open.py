@@ -13,6 +13,7 @@ from redis_state.files.local import LocalFiles
 from redis_state.files.urls import LOCAL, place_of
 
 _OPTIONS_BYTES_MAX = 1 << 20
+_AUTHORITY = "://"
 
 
 def folder_at(address: str, *, storage_options: Mapping[str, Any] | None = None) -> Folder:
@@ -21,7 +22,8 @@ def folder_at(address: str, *, storage_options: Mapping[str, Any] | None = None)
     Args:
         address: A path, or `file:`, `s3a://`, `gs://`, `abfss://`, `hdfs://` and so on. Other
             addresses go to fsspec unchanged.
-        storage_options: Options of fsspec's file system, such as `endpoint_url` of S3.
+        storage_options: Options of fsspec's file system, such as `endpoint_url` of S3. A name that
+            is the beginning of an address, such as `s3a://`, has those of its file system alone.
 
     Raises:
         ConfigError: A package is missing, or the address or an option is wrong.
@@ -32,8 +34,28 @@ def folder_at(address: str, *, storage_options: Mapping[str, Any] | None = None)
         return Folder(LocalFiles(), path, path)
     from redis_state.files.remote import RemoteFiles
 
-    files = RemoteFiles(place, storage_options or {})
+    files = RemoteFiles(place, options_at(address, storage_options or {}))
     return Folder(files, files.root.rstrip("/"), address.rstrip("/"))
+
+
+def options_at(address: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the options for an address, of which those with a longer name win.
+
+    Raises:
+        ConfigError: The options of an address are no object.
+    """
+    found = {name: value for name, value in given.items() if _AUTHORITY not in name}
+    for name in sorted(set(given) - set(found), key=len):
+        options = given[name]
+        if not isinstance(options, Mapping):
+            raise ConfigError(
+                "reading the storage options",
+                found=f"those of {name} are not a JSON object",
+                advice='Write {"s3a://": {"endpoint_url": "…"}}.',
+            )
+        if address.startswith(name):
+            found |= options
+    return found
 
 
 def is_local(address: str) -> bool:

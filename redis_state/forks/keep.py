@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,18 +12,36 @@ from redis_state import config as options_table
 from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.replies import time_ms
+from redis_state.backend.script import Command
 from redis_state.config import Config
-from redis_state.errors import Kind, RedisStateError, StateError, UnavailableError, UsageError
-from redis_state.ids import PartitionId, Pin
+from redis_state.errors import (
+    FormatError,
+    Kind,
+    RedisStateError,
+    StateError,
+    UnavailableError,
+    UsageError,
+)
+from redis_state.ids import PartitionId
 from redis_state.protocol.kept import (
+    KEEP_FIELD,
     KeptVersion,
     check_keep_name,
+    forget_kept,
     no_such_version,
     parse_kept,
     read_kept,
 )
 from redis_state.protocol.opening import Opened, open_named
-from redis_state.protocol.pins import KEEP, KEEP_OWNER, held_commands, pin_all, read_held, unpin_all
+from redis_state.protocol.pins import (
+    KEEP,
+    KEEP_OWNER,
+    held_commands,
+    keep_owner,
+    pin_all,
+    read_held,
+    unpin_all,
+)
 from redis_state.protocol.registry import OperatorInfo
 from redis_state.reader.query import Query, find_query
 from redis_state.reader.version_request import NEWEST
@@ -59,7 +77,7 @@ def keep(
     Args:
         url: The server; ``None`` uses the server of the environment.
         query: Name or id of the query, or id of its checkpoint; or name of a Python store.
-        name: 1 to 59 letters, digits, ``_``, ``.`` or ``-``.
+        name: 1 to 50 letters, digits, ``_``, ``.`` or ``-``.
         at_batch: Keeps the state after this batch; ``None`` keeps the newest confirmed version.
             Of a store alone, batch b is version b + 1 of each partition.
         keep_ms: Milliseconds after which the name is dropped; 0 means never.
@@ -73,7 +91,8 @@ def keep(
         StateError: Redis no longer holds the batch, or the number of partitions was changed.
         FormatError: The checkpoint was purged, or is damaged.
         LimitError: 64 forks and kept versions hold a segment already.
-        UnavailableError: Redis gave no answer before the deadline. Nothing is kept.
+        UnavailableError: Redis gave no answer before the deadline. `kept_versions` shows whether
+            the version is kept.
     """
     return keep_with(
         options_table.resolve(None, url, options),
@@ -116,10 +135,9 @@ def kept_with(config: Config, query: str) -> list[KeptVersion]:
         gen = find_query(client, query, tenant=tenant).info.gen
         now_ms, found = read_kept(client, gen, tenant=tenant)
         over = [one for one in found if one.is_over(now_ms)]
-        if over:
+        for one in over:
             # Maintenance ends their pins.
-            fields = [one.field for one in over]
-            client.call("removing names", [("HDEL", keys.query(gen, tenant=tenant), *fields)])
+            forget_kept(client, gen, one, tenant=tenant)
         return [one for one in found if one not in over]
 
 
@@ -142,16 +160,34 @@ def drop_with(config: Config, query: str, name: str) -> KeptVersion:
     tenant = keys.tenant_of(config.key_prefix)
     with closing(Client(config)) as client:
         found = find_query(client, query, tenant=tenant)
-        _, every = read_kept(client, found.info.gen, tenant=tenant)
+        gen = found.info.gen
+        try:
+            _, every = read_kept(client, gen, tenant=tenant)
+        except FormatError:
+            return _drop_damaged(client, gen, name, tenant=tenant)
         there = next((one for one in every if one.name == name), None)
-        # The name goes first: who finds it finds all pins.
-        what = f"dropping the kept version '{name}'"
-        field = KeptVersion(name, 0, 0, 0, 0, {}).field
-        client.call(what, [("HDEL", keys.query(found.info.gen, tenant=tenant), field)])
-        ended = unpin_all(client, _written(client, found), KEEP_OWNER + name)
-        if there is None and not ended:
+        if there is None:
             raise no_such_version(name, every)
-        return there or KeptVersion(name, 0, 0, 0, 0, {})
+        # The name goes first: who finds it finds all pins.
+        forget_kept(client, gen, there, tenant=tenant)
+        unpin_all(client, _written(client, found), there.owner)
+        return there
+
+
+def _drop_damaged(client: Client, gen: str, name: str, *, tenant: str) -> KeptVersion:
+    """Removes a name whose entry is damaged; maintenance ends its pins.
+
+    Raises:
+        FormatError: The entry of another name is damaged.
+    """
+    query, field = keys.query(gen, tenant=tenant), KEEP_FIELD + name
+    (raw,) = client.call(_WHAT, [("HGET", query, field)])
+    try:
+        parse_kept({} if raw is None else {field.encode(): raw})
+    except FormatError:
+        client.call(_WHAT, [("HDEL", query, field)])
+        return KeptVersion(name, 0, 0, 0, 0, {}, KEEP_OWNER)
+    raise
 
 
 def _written(client: Client, query: Query) -> list[PartitionId]:
@@ -182,14 +218,16 @@ class _Keeping:
         self._client = client
         self._query = query
         self._name = name
-        self._owner = KEEP_OWNER + name
+        self._tenant = tenant
+        self._owner = ""
         self._key = keys.query(query.info.gen, tenant=tenant)
         self._where = f"query '{query.info.title}'"
 
     def run(self, batch: int | None, keep_ms: int) -> KeptVersion:
         self._check_name()
         for tries in range(_TRIES_MAX):
-            self._drop_leftover()
+            # No other call, and no late pin of an earlier try, has the same owner.
+            self._owner = keep_owner(self._name)
             chosen = self._chosen(batch)
             (time,) = self._client.call(_WHAT, [("TIME",)])
             try:
@@ -209,7 +247,7 @@ class _Keeping:
             if one.name == self._name and not one.is_over(now_ms):
                 raise self._exists(one)
             if one.name == self._name:
-                self._client.call(_WHAT, [("HDEL", self._key, one.field)])
+                forget_kept(self._client, self._query.info.gen, one, tenant=self._tenant)
 
     def _exists(self, one: KeptVersion) -> UsageError:
         return UsageError(
@@ -220,25 +258,6 @@ class _Keeping:
             f"{shlex.quote(self._query.info.title)} --drop {one.name}`. Nothing was changed.",
             where=self._where,
         )
-
-    def _drop_leftover(self) -> None:
-        """Ends pins of an interrupted call; pins that were renewed meanwhile stay."""
-        held = self._held(_written(self._client, self._query))
-        if held:
-            # They may be of a call that is not interrupted, and has entered the name by now.
-            self._check_name()
-        for id_, _, expires in held:
-            unpin_all(self._client, [id_], self._owner, expires=expires)
-
-    def _held(self, ids: Sequence[PartitionId]) -> list[tuple[PartitionId, Pin, str]]:
-        """Returns the partitions with a pin of this name, each with its version and expiry."""
-        replies = self._client.call(_WHAT, held_commands(ids, self._owner)) if ids else []
-        found = []
-        for id_, reply in zip(ids, replies, strict=True):
-            match reply:
-                case [b"OK", at, uid, expires, *_]:
-                    found.append((id_, Pin(int(at), uid.decode()), expires.decode()))
-        return found
 
     def _chosen(self, batch: int | None) -> _Chosen:
         stores = self._query.operators()
@@ -353,11 +372,9 @@ class _Keeping:
             raise
 
     def _let_go(self, chosen: _Chosen) -> None:
-        """Ends the pins of this call; one of another version is of another call."""
-        wanted = {one.id: one.pin for one in chosen.opened}
-        for id_, pin, expires in self._held(list(wanted)):
-            if pin == wanted[id_]:
-                unpin_all(self._client, [id_], self._owner, expires=expires)
+        """Ends the pins of this call, as far as the server answers; maintenance ends the others."""
+        with suppress(RedisStateError):
+            unpin_all(self._client, [one.id for one in chosen.opened], self._owner)
 
     def _named(self, chosen: _Chosen, at_ms: int, keep_ms: int) -> KeptVersion:
         """Enters the name once all pins are there, and checks them once more."""
@@ -371,10 +388,14 @@ class _Keeping:
                 f"{operator}:{store}": frozenset(one.id.partition for one in opened)
                 for (operator, store), opened in chosen.stores.items()
             },
+            self._owner,
         )
-        (was_new,) = self._client.call(_WHAT, [("HSETNX", self._key, made.field, made.json)])
-        if not was_new:
-            # Another call was faster, and owns the pins now.
+        enter: list[Command] = [("HSETNX", self._key, made.field, made.json)]
+        # Where this fails, the pins stay: the name may arrive late.
+        _, entered = self._client.call(_WHAT, [*enter, ("HGET", self._key, made.field)])
+        if entered != made.json.encode():
+            # Another call was faster.
+            self._let_go(chosen)
             self._check_name()
             raise self._disturbed()
         ids = [one.id for one in chosen.opened]
@@ -382,7 +403,7 @@ class _Keeping:
         for one, reply in zip(chosen.opened, replies, strict=True):
             held = read_held(one.id, reply)
             if held is None or held.pin != one.pin:
-                self._client.call(_WHAT, [("HDEL", self._key, made.field)])
+                forget_kept(self._client, self._query.info.gen, made, tenant=self._tenant)
                 self._let_go(chosen)
                 raise self._disturbed()
         return made

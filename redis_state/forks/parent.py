@@ -119,11 +119,17 @@ def find_parent(
 
 
 def _folder(query: str, opened: Callable[[str], Folder]) -> Folder | None:
-    """Returns the folder that an argument names; ``None`` if it is no folder."""
+    """Returns the folder that an argument names; ``None`` if it is no folder.
+
+    Raises:
+        RedisStateError: The argument is an address, which cannot be read.
+    """
     try:
         folder = opened(query)
         return folder if folder.items() else None
     except (RedisStateError, ValueError):
+        if "://" in query:
+            raise
         return None
 
 

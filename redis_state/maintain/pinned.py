@@ -13,23 +13,24 @@ from collections.abc import Mapping, Sequence
 from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.replies import OTHER_TYPE, time_ms
-from redis_state.backend.script import script
-from redis_state.errors import ConflictError, Kind, RedisStateError
+from redis_state.backend.script import Command, script
+from redis_state.errors import ConflictError, FormatError, Kind, RedisStateError
 from redis_state.ids import PartitionId, is_gen
 from redis_state.protocol.foreign import parent_problem
-from redis_state.protocol.kept import KEEP_FIELD
+from redis_state.protocol.kept import KEEP_FIELD, forget_kept, parse_kept
 from redis_state.protocol.pins import (
     FORK,
     FORKS,
     KEEP,
     KEEP_OWNER,
     PinOwner,
+    kept_name,
     owners_in,
+    pin_again,
     unpin_all,
 )
 from redis_state.protocol.refusal import refusal
 from redis_state.protocol.runs import PURGED_FIELD
-from redis_state.protocol.texts import parse_object
 
 GRACE_MS = 24 * 3_600_000
 """Time between the last foreign segment of a fork and the end of its parent's pins."""
@@ -104,7 +105,7 @@ def pinned_error(
 
 def _told(client: Client, one: PinOwner, tenant: str) -> str:
     if one.owner.startswith(KEEP_OWNER):
-        return f"kept version {one.owner.removeprefix(KEEP_OWNER)!r}"
+        return f"kept version {kept_name(one.owner)!r}"
     fields = ("name", "id", PURGED_FIELD)
     (reply,) = client.call(_WHAT, [("HMGET", keys.query(one.owner, tenant=tenant), *fields)])
     name, id_, purged = reply
@@ -152,31 +153,72 @@ def look_after_pins(client: Client, id_: PartitionId, manifest: Mapping[bytes, b
     (time,) = client.call(_WHAT, [("TIME",)])
     now_ms = time_ms(time)
     ended = 0
+    unnamed = _unnamed(client, id_, [one for one in owners if one.kind == KEEP], now_ms)
     for one in owners:
-        is_over = one.is_over(now_ms)
-        if is_over and one.kind == KEEP:
-            forget_name(client, id_.store.gen, one.owner, now_ms, tenant=id_.store.tenant)
-        if is_over or (one.kind == FORK and _is_gone(client, id_, one, now_ms)):
+        why = ""
+        if one.is_over(now_ms):
+            why = "its time is over"
+        elif one.owner in unnamed:
+            why = "no name has it"
+        elif one.kind == FORK and _is_gone(client, id_, one, now_ms):
+            why = "the fork is gone"
+        if why:
             ended += unpin_all(client, [id_], one.owner, expires=str(one.expires_ms))
-            why = "its time is over" if is_over else "the fork is gone"
             _LOG.info("%s: the pin of %s was ended: %s", id_, one.owner, why)
-            if not is_over:
+            if one.kind == FORK and not one.is_over(now_ms):
                 _expire_unfinished(client, id_.of_gen(one.owner))
     if b"g" in manifest:
+        if pin_again(client, id_, manifest):
+            _LOG.info("%s: its parent, which was restored, pins its segments again", id_)
         ended += _detach(client, id_)
     return ended
 
 
-def forget_name(client: Client, gen: str, owner: str, now_ms: int, *, tenant: str) -> None:
-    """Removes the name of a kept version whose time is over, before its pins end."""
-    query, field = keys.query(gen, tenant=tenant), owner.replace(KEEP_OWNER, KEEP_FIELD, 1)
-    (raw,) = client.call(_WHAT, [("HGET", query, field)])
+def _unnamed(client: Client, id_: PartitionId, owners: Sequence[PinOwner], now_ms: int) -> set[str]:
+    """Returns the owners that no name had at two observations, a day apart.
+
+    Removes names whose time is over, before their pins end.
+    """
+    if not owners:
+        return set()
+    gen, tenant = id_.store.gen, id_.store.tenant
+    fields = [KEEP_FIELD + kept_name(one.owner) for one in owners]
+    notes = [f"{gen}:{one.owner}" for one in owners]
+    looks = keys.looks(tenant=tenant)
+    read: list[Command] = [("HMGET", keys.query(gen, tenant=tenant), *fields)]
+    entries, noted = client.call(_WHAT, [*read, ("HMGET", looks, *notes)])
+    found = set()
+    for one, field, entry, note, raw in zip(owners, fields, entries, notes, noted, strict=True):
+        try:
+            there = parse_kept({field.encode(): entry}) if entry is not None else []
+        except FormatError:
+            continue
+        named = [kept for kept in there if kept.owner == one.owner]
+        for kept in named:
+            if kept.is_over(now_ms):
+                forget_kept(client, gen, kept, tenant=tenant)
+        if named:
+            _forget_note(client, looks, note, raw)
+        elif _is_second_look(client, looks, note, raw, now_ms):
+            found.add(one.owner)
+    return found
+
+
+def _forget_note(client: Client, looks: str, note: str, raw: bytes | None) -> None:
+    if raw is not None:
+        client.call(_WHAT, [("HDEL", looks, note)])
+
+
+def _is_second_look(client: Client, looks: str, note: str, raw: bytes | None, now_ms: int) -> bool:
+    """Returns whether the owner of a pin was gone long ago, too; notes the first observation."""
     try:
-        expires_ms = int(parse_object(raw)["expires"]) if raw is not None else 0
+        since_ms = int(json.loads(raw)["at"]) if raw is not None else None
     except (ValueError, KeyError, TypeError):
-        expires_ms = 0
-    if 0 < expires_ms <= now_ms:
-        client.call(_WHAT, [("HDEL", query, field)])
+        since_ms = None
+    if since_ms is None:
+        client.call(_WHAT, [("HSET", looks, note, json.dumps({"at": now_ms}))])
+        return False
+    return now_ms - since_ms >= GONE_MS
 
 
 def parents_purged(client: Client, id_: PartitionId, manifest: Mapping[bytes, bytes]) -> list[str]:
@@ -236,17 +278,9 @@ def _is_gone(client: Client, id_: PartitionId, one: PinOwner, now_ms: int) -> bo
     )
     # A fork that has let this checkpoint go has no `g`: a fail-over has brought its pin back.
     if there and (format_ is None or began is not None):
-        if raw is not None:
-            client.call(_WHAT, [("HDEL", looks, note)])
+        _forget_note(client, looks, note, raw)
         return False
-    try:
-        since_ms = int(json.loads(raw)["at"]) if raw is not None else None
-    except (ValueError, KeyError, TypeError):
-        since_ms = None
-    if since_ms is None:
-        client.call(_WHAT, [("HSET", looks, note, json.dumps({"at": now_ms}))])
-        return False
-    return now_ms - since_ms >= GONE_MS
+    return _is_second_look(client, looks, note, raw, now_ms)
 
 
 def _expire_unfinished(client: Client, id_: PartitionId) -> None:

@@ -1,4 +1,4 @@
-"""Foreign segments whose checkpoint was purged (docs/format.md, section 14)."""
+"""Foreign segments that their checkpoint no longer keeps (docs/format.md, section 14)."""
 
 from __future__ import annotations
 
@@ -8,20 +8,32 @@ from redis_state.backend.replies import purged_gen
 from redis_state.errors import Kind, StateError
 from redis_state.ids import PartitionId
 
+FORKED_FROM = "g"
+"""Field of a fork's partition: parent, version and uid with which it began."""
+
 _WHAT = "looking for the parent of a fork"
 
 
+def parent_in(began: bytes | None) -> str:
+    """Returns the parent's id by the field `FORKED_FROM`; empty without one."""
+    return (began or b"").decode("ascii", "replace").split(" ")[0]
+
+
 def parent_problem(client: Client, id_: PartitionId, gen: str) -> tuple[str, str] | None:
-    """Returns the problem of a fork whose segments are in a purged checkpoint.
+    """Returns the problem of a fork whose segments another checkpoint no longer keeps.
 
     Args:
         id_: A partition of the fork.
         gen: The checkpoint that has the keys of foreign segments.
 
     Returns:
-        The finding and the advice; ``None`` if the checkpoint is not purged.
+        The finding and the advice; ``None`` if the checkpoint keeps them.
     """
-    (raw,) = client.call(_WHAT, [("HGET", keys.meta(id_.of_gen(gen)), "f")])
+    of_parent = keys.meta(id_.of_gen(gen))
+    (raw, pin), began = client.call(
+        _WHAT,
+        [("HMGET", of_parent, "f", f"x:{id_.store.gen}"), ("HGET", keys.meta(id_), FORKED_FROM)],
+    )
     if raw is None:
         return (
             f"it is a fork that reads segments of checkpoint {gen}, which was purged or lost",
@@ -32,6 +44,13 @@ def parent_problem(client: Client, id_: PartitionId, gen: str) -> tuple[str, str
             f"it is a fork that reads segments of checkpoint {gen}, which was purged",
             f"Bring that back within a day of its purge: `redis-state purge --gen {gen} --recall`. "
             "Later, restore the data of that Redis, or begin with a new fork.",
+        )
+    if pin is None and parent_in(began) == gen:
+        return (
+            f"it is a fork that reads segments of checkpoint {gen}, which was restored or imported "
+            "since and does not keep all of them",
+            "`redis-state maintain --once` makes it keep them again if they are there. Otherwise "
+            "restore a copy of the fork, or begin with a new fork.",
         )
     return None
 

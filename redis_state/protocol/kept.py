@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.replies import time_ms
-from redis_state.backend.script import Command
+from redis_state.backend.script import Command, script
 from redis_state.errors import ConfigError, FormatError, Kind, NotFoundError, StateError
 from redis_state.ids import EMPTY, PartitionId
 from redis_state.protocol.opening import Opened
@@ -19,8 +19,8 @@ from redis_state.protocol.registry import OperatorInfo
 from redis_state.protocol.texts import is_number, parse_object
 
 KEEP_FIELD = "keep:"
-NAME_MAX = 59
-_NAME = re.compile(r"[0-9A-Za-z_.-]{1,59}")
+NAME_MAX = 50
+_NAME = re.compile(r"[0-9A-Za-z_.-]{1,50}")
 _NUMBER = re.compile(r"[+-]?[0-9_.]*(?:[eE][+-]?[0-9]+)?")
 _RESERVED = ("confirmed", "latest", "opened", "newest", "earliest", "start", "inf", "nan")
 _SHOWN_MAX = 20
@@ -37,6 +37,7 @@ class KeptVersion:
         at_ms: Since when the version is kept; milliseconds since 1970.
         expires_ms: Until when the version is kept; 0 for ever.
         pins: Partitions that had a manifest, by operator and store; empty means all of all stores.
+        owner: Owner of the pins.
     """
 
     name: str
@@ -45,11 +46,7 @@ class KeptVersion:
     at_ms: int
     expires_ms: int
     pins: Mapping[str, Collection[int]]
-
-    @property
-    def owner(self) -> str:
-        """Owner of the pins."""
-        return KEEP_OWNER + self.name
+    owner: str
 
     @property
     def field(self) -> str:
@@ -69,6 +66,7 @@ class KeptVersion:
                 "version": self.version,
                 "at": self.at_ms,
                 "expires": self.expires_ms,
+                "owner": self.owner,
                 "pins": {place: _pins_json(pinned) for place, pinned in self.pins.items()},
             },
             separators=(",", ":"),
@@ -124,9 +122,19 @@ def parse_kept(raw: Mapping[bytes, bytes]) -> list[KeptVersion]:
     return sorted(found, key=lambda one: (one.at_ms, one.name))
 
 
+def forget_kept(client: Client, gen: str, kept: KeptVersion, *, tenant: str) -> None:
+    """Removes the name of a version, unless another version has the name meanwhile.
+
+    Raises:
+        UnavailableError: Redis gave no answer before the deadline.
+    """
+    query = keys.query(gen, tenant=tenant)
+    client.script("removing a name", script("forget"), [query], [kept.field, kept.owner])
+
+
 def _parsed(field: bytes, raw: bytes) -> KeptVersion:
+    name = field.decode("ascii", "replace").removeprefix(KEEP_FIELD)
     try:
-        name = field.decode("ascii").removeprefix(KEEP_FIELD)
         entry = parse_object(raw)
         numbers = [entry.get(key) for key in ("batch", "version", "at", "expires")]
         # The state before batch 0 can be kept, too.
@@ -134,15 +142,18 @@ def _parsed(field: bytes, raw: bytes) -> KeptVersion:
         pins = entry.get("pins", {})
         if wrong or not isinstance(pins, dict):
             raise ValueError("a number is malformed")
+        owner = entry.get("owner")
+        if not isinstance(owner, str) or not owner.startswith(KEEP_OWNER):
+            raise ValueError("the owner is malformed")
         pinned = {str(place): _pins(value) for place, value in pins.items()}
     except ValueError as error:
         raise FormatError(
             _READING,
-            found="an entry of a kept version is damaged",
-            advice="`redis-state keep QUERY --drop NAME` removes it.",
+            found=f"the entry of the kept version '{name}' is damaged",
+            advice=f"`redis-state keep QUERY --drop {name}` removes it.",
         ) from error
     batch, version, at_ms, expires_ms = map(int, numbers)  # type: ignore[arg-type]  # all are whole
-    return KeptVersion(name, batch, version, at_ms, expires_ms, pinned)
+    return KeptVersion(name, batch, version, at_ms, expires_ms, pinned, owner)
 
 
 def read_kept(client: Client, gen: str, *, tenant: str) -> tuple[int, list[KeptVersion]]:
@@ -201,7 +212,7 @@ def no_such_version(name: str, there: Sequence[KeptVersion], *, was: bool = Fals
 def open_kept(
     client: Client, info: OperatorInfo, ids: Sequence[PartitionId], name: str
 ) -> list[Opened]:
-    """Opens partitions of a store at a kept version, in one round trip.
+    """Opens partitions of a store at a kept version.
 
     The segments are those that the pins hold, whatever retention has dropped since.
 
@@ -217,8 +228,7 @@ def open_kept(
         return []
     of = ids[0].store
     read: list[Command] = [("TIME",), ("HGETALL", keys.query(of.gen, tenant=of.tenant))]
-    owner = KEEP_OWNER + name
-    time, raw, *replies = client.call(_READING, [*read, *held_commands(ids, owner)])
+    time, raw = client.call(_READING, read)
     kept = _named(parse_kept(raw), name, time_ms(time))
     place = f"{info.operator}:{info.store}"
     pinned = kept.pins.get(place, ()) if kept.pins else range(info.partitions)
@@ -231,6 +241,7 @@ def open_kept(
             where=f"operator {info.operator} store {info.store}",
         )
     found: list[Opened] = []
+    replies = client.call(_READING, held_commands(ids, kept.owner))
     for id_, reply in zip(ids, replies, strict=True):
         opened = read_held(id_, reply)
         if opened is None and id_.partition in pinned:

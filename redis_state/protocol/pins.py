@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,13 +14,14 @@ from redis_state.backend.script import Command, script
 from redis_state.errors import Kind, LimitError, StateError, UsageError
 from redis_state.format.entry import Segment, parse_segment
 from redis_state.ids import PartitionId, Pin, text_number
+from redis_state.protocol.foreign import FORKED_FROM, parent_in
 from redis_state.protocol.opening import Opened
 from redis_state.protocol.refusal import not_there, refusal
 
 FORK = "fork"
 KEEP = "keep"
 KEEP_OWNER = "keep."
-"""The owner of a kept version is this and the name of the version."""
+"""The owner of a kept version is this, its name, a dot, and the id of the call that keeps it."""
 
 FORKS = "fork:"
 """Fields of a query that name its forks begin with this."""
@@ -28,6 +30,7 @@ FORK_OF = "forkOf"
 """Field of a fork's query: parent and version."""
 
 _OWNER = b"x:"
+_CALL_DIGITS = 8
 _PIN = re.compile(rb"(\d+) (\S+) (\d+) (\S+)(?: .*)?")
 
 _WHAT = "pinning a version"
@@ -39,7 +42,7 @@ class PinOwner:
     """Owner of a pin in a manifest.
 
     Attributes:
-        owner: Checkpoint id of a fork, or `KEEP_OWNER` and the name of a kept version.
+        owner: Checkpoint id of a fork, or see `keep_owner`.
         kind: `FORK` or `KEEP`; a newer release may have more.
         expires_ms: 0 for never.
     """
@@ -52,6 +55,17 @@ class PinOwner:
     def is_over(self, now_ms: int) -> bool:
         """Returns whether the time of the pin is over."""
         return 0 < self.expires_ms <= now_ms
+
+
+def keep_owner(name: str) -> str:
+    """Returns an owner for a call that keeps a version; no other call has the same."""
+    return f"{KEEP_OWNER}{name}.{uuid.uuid4().hex[:_CALL_DIGITS]}"
+
+
+def kept_name(owner: str) -> str:
+    """Returns the name of the kept version that has a pin."""
+    name, _, call = owner.removeprefix(KEEP_OWNER).rpartition(".")
+    return name or call
 
 
 def owners_in(
@@ -111,7 +125,7 @@ def pin_all(
     """Pins a version of each partition, in one pipeline; sent again, it renews the pins.
 
     Args:
-        owner: Id of the fork, or `KEEP_OWNER` and a name.
+        owner: Id of the fork, or see `keep_owner`.
         kind: `FORK` or `KEEP`.
         uids: The wanted attempts, by partition; without one, that on the living timeline.
         ttl_ms: Time until the pins expire; 0 for never.
@@ -218,6 +232,39 @@ def unpin_all(client: Client, ids: Sequence[PartitionId], owner: str, *, expires
             raise refusal(what, answer, where=str(id_), version=None)
         ended += answer[0] == "OK"
     return ended
+
+
+def pin_again(client: Client, id_: PartitionId, manifest: Mapping[bytes, bytes]) -> bool:
+    """Pins the foreign segments of a fork again, whose parent has lost the pin.
+
+    A parent that is restored from a copy has no pins. Segments of one ident have the same rows,
+    wherever they come from.
+
+    Args:
+        id_: A partition of the fork.
+        manifest: All fields of its `P:m`.
+
+    Returns:
+        True if the pin was made again; false if it is there, or the parent lacks a segment.
+
+    Raises:
+        UnavailableError: Redis gave no answer before the deadline.
+    """
+    began = manifest.get(FORKED_FROM.encode())
+    idents = [name[2:].decode("ascii", "replace") for name in manifest if name[:2] == b"a:"]
+    if began is None or not idents:
+        return False
+    there, what = id_.of_gen(parent_in(began)), "pinning the segments of a fork again"
+    held, left_ms = client.call(
+        what, [("HEXISTS", keys.meta(there), f"x:{id_.store.gen}"), ("PTTL", keys.meta(id_))]
+    )
+    if held or left_ms >= 0:
+        # What expires is a fork that is not complete, whose pin has an end of its own.
+        return False
+    _, version, uid = began.decode("ascii", "replace").split(" ")
+    newest_first = sorted(idents, key=lambda ident: -int(ident.split(":")[1]))
+    args = [id_.store.gen, FORK, version, uid, "0", *newest_first]
+    return client.script(what, script("pin"), [keys.meta(there)], args)[0] == "OK"
 
 
 def fork_partitions(

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from redis_state.ids import is_gen
-from redis_state.protocol.pins import FORK, FORK_OF, KEEP, KEEP_OWNER, owners_in
+from redis_state.protocol.pins import FORK, FORK_OF, KEEP, kept_name, owners_in
 from redis_state.protocol.registry import QueryInfo
 from redis_state.protocol.texts import number_or_zero
 from redis_state.status.query_status import PartitionStatus, PinStatus, QueryStatus
@@ -36,7 +36,7 @@ def pins_in(manifest: Mapping[bytes, bytes]) -> tuple[tuple[PinStatus, ...], int
         raise ValueError("a pin is damaged")
     found = [
         PinStatus(
-            one.owner.removeprefix(KEEP_OWNER),
+            kept_name(one.owner) if one.kind == KEEP else one.owner,
             one.kind,
             one.version,
             one.expires_ms,

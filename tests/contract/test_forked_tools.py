@@ -168,7 +168,7 @@ def test_maintenance_forgets_forks_and_names_that_ended(parent: Parent, url: str
     parent.commit(3)
     gen = parent.id.store.gen
     query = keys.query(gen)
-    keep(url, "orders", name="short", at_batch=2, keep_ms=DAY_MS)
+    pin = f"x:{keep(url, 'orders', name='short', at_batch=2, keep_ms=DAY_MS).owner}"
     parent.raw.hset(query, "fork:" + "e" * 32, "{}")
     parent.raw.hset(keys.looks(), f"{gen}:{'e' * 32}", "{}")
     fork(url, "orders", to=FORK)
@@ -181,12 +181,12 @@ def test_maintenance_forgets_forks_and_names_that_ended(parent: Parent, url: str
     # The time of the name is over.
     entry = json.loads(parent.raw.hget(query, "keep:short"))
     parent.raw.hset(query, "keep:short", json.dumps(entry | {"expires": 1}))
-    words = parent.manifest()["x:keep.short"].split(" ")
+    words = parent.manifest()[pin].split(" ")
     words[2] = "2"
-    parent.raw.hset(keys.meta(parent.id), "x:keep.short", " ".join(words))
+    parent.raw.hset(keys.meta(parent.id), pin, " ".join(words))
     assert maintain(parent, gen).unpinned == 1
     assert not parent.raw.hexists(query, "keep:short")
-    assert "x:keep.short" not in parent.manifest()
+    assert pin not in parent.manifest()
 
 
 def test_pin_that_a_failover_brought_back_ends_after_two_looks(parent: Parent, url: str) -> None:
@@ -213,7 +213,7 @@ def test_pin_that_a_failover_brought_back_ends_after_two_looks(parent: Parent, u
 def test_unused_parent_is_not_purged_while_it_is_pinned(parent: Parent, url: str) -> None:
     parent.commit(3)
     gen = parent.id.store.gen
-    keep(url, "orders", name="before", at_batch=2)
+    owner = keep(url, "orders", name="before", at_batch=2).owner
     parent.provider.close()
     raw = parent.raw
     raw.delete(keys.instance(parent.id))
@@ -233,7 +233,7 @@ def test_unused_parent_is_not_purged_while_it_is_pinned(parent: Parent, url: str
     report = look_twice()
     assert (report.purged, report.pinned) == (0, 1)
     assert parent.raw.pttl(keys.meta(parent.id)) == -1
-    unpin_all(parent.client, [parent.id], "keep.before")
+    unpin_all(parent.client, [parent.id], owner)
     assert look_twice().purged == 1
 
 

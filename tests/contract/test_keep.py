@@ -7,7 +7,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +20,22 @@ from redis_state.backend.client import Client
 from redis_state.cli.main import main
 from redis_state.errors import (
     ConfigError,
+    FormatError,
     Kind,
     NotFoundError,
     RedisStateError,
     StateError,
+    UnavailableError,
     UsageError,
 )
 from redis_state.forks import keep as keeping
 from redis_state.forks.keep import drop_kept, keep, kept_versions
 from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.maintain.compaction import add_snapshot
-from redis_state.protocol import pins
+from redis_state.maintain.pinned import GONE_MS, look_after_pins
 from redis_state.protocol.kept import KeptVersion
 from redis_state.protocol.partition import PartitionClient
-from redis_state.protocol.pins import FORK, KEEP, KEEP_OWNER, pin_all
+from redis_state.protocol.pins import FORK, KEEP, keep_owner, pin_all
 from redis_state.store.provider import StateStoreProvider
 from tests.contract.planting import GEN, Planted, plant_checkpoint, uid
 from tests.support.redis_server import RedisServer
@@ -204,7 +206,7 @@ def test_full_partition_lets_go_of_the_others(flights: Flights) -> None:
 def test_interrupted_call_is_finished_by_the_next(flights: Flights) -> None:
     with closing(Client(config.parse({"url": flights.url}))) as client:
         ids = [flights.planted.id(number) for number in (0, 1)]
-        pin_all(client, ids, KEEP_OWNER + NAME, 2, kind=KEEP)
+        pin_all(client, ids, keep_owner(NAME), 2, kind=KEEP)
     assert keep(flights.url, "flights", name=NAME).version == 3
     flights.go_on(3)
     flights.drop_older()
@@ -239,14 +241,14 @@ def test_name_whose_time_is_over_is_absent(flights: Flights) -> None:
 
 
 def test_lost_pin_is_reported_and_not_read_as_empty(flights: Flights) -> None:
-    keep(flights.url, "flights", name=NAME)
-    flights.raw.hdel(keys.meta(flights.planted.id(2)), f"x:{KEEP_OWNER}{NAME}")
+    owner = keep(flights.url, "flights", name=NAME).owner
+    flights.raw.hdel(keys.meta(flights.planted.id(2)), f"x:{owner}")
     with pytest.raises(StateError, match="does not hold it any more"):
         flights.count(NAME)
 
 
 @pytest.mark.parametrize(
-    "name", ["41", "-1", "1e5", "latest", "Opened", "confirmed", "a b", "x" * 60, ""]
+    "name", ["41", "-1", "1e5", "latest", "Opened", "confirmed", "a b", "x" * 51, ""]
 )
 def test_name_that_could_be_another_version_is_refused(flights: Flights, name: str) -> None:
     with pytest.raises(ConfigError):
@@ -371,7 +373,7 @@ def test_late_call_with_one_name_leaves_the_pins_of_the_faster_one(
         return found
 
     monkeypatch.setattr(keeping._Keeping, "_chosen", late)
-    with pytest.raises(UsageError, match=r"pins version|kept version 'both'"):
+    with pytest.raises(UsageError, match="kept version 'both'"):
         redis_state.keep(flights.url, "flights", name="both")
     wanted = flights.count(made[0].batch)
     flights.drop_older()
@@ -379,21 +381,67 @@ def test_late_call_with_one_name_leaves_the_pins_of_the_faster_one(
     assert flights.count("both") == wanted
 
 
-def test_leftover_that_became_a_kept_version_meanwhile_stays(
-    flights: Flights, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("at", range(9))
+def test_two_calls_with_one_name_leave_the_version_of_one(
+    flights: Flights, monkeypatch: pytest.MonkeyPatch, at: int, fails: bool
 ) -> None:
-    """The slower call found the pins of the faster one before that entered the name."""
-    look = pins.held_commands
+    """The faster call runs between two steps of the slower one, which may then lose its server."""
+    exchange = Client._exchange
     made: list[KeptVersion] = []
+    left = at
 
-    def late(*given: Any) -> Any:
-        monkeypatch.setattr(keeping, "held_commands", look)
-        made.append(redis_state.keep(flights.url, "flights", name="both"))
-        return look(*given)
+    def slow(self: Client, attempted: str, commands: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left == -1:
+            with monkeypatch.context() as patch, suppress(UsageError):
+                patch.setattr(Client, "_exchange", exchange)
+                made.append(keep(flights.url, "flights", name="both"))
+            if fails:
+                raise UnavailableError("a test", found="the server is gone", advice="Wait.")
+        return exchange(self, attempted, commands)
 
-    monkeypatch.setattr(keeping, "held_commands", late)
-    older = flights.version - 2
-    with pytest.raises(UsageError, match="kept version 'both'"):
-        redis_state.keep(flights.url, "flights", name="both", at_batch=older)
-    assert made[0].batch != older
-    assert flights.count("both") == flights.count(made[0].batch)
+    with monkeypatch.context() as patch, suppress(UsageError, UnavailableError):
+        patch.setattr(Client, "_exchange", slow)
+        made.append(keep(flights.url, "flights", name="both"))
+    assert left < 0
+    kept = kept_versions(flights.url, "flights")
+    assert len(made) == len(kept) == 1 or (fails and len(kept) == 1)
+    flights.go_on()
+    flights.drop_older()
+    flights.drop_older()
+    assert flights.count("both") == {3}
+    assert drop_kept(flights.url, "flights", "both") == kept[0]
+
+
+def test_pins_of_an_interrupted_call_end_after_two_looks(flights: Flights) -> None:
+    id_ = flights.planted.id(0)
+    with closing(Client(config.parse({"url": flights.url}))) as client:
+        owner = keep_owner(NAME)
+        pin_all(client, [id_], owner, 2, kind=KEEP)
+        named = keep(flights.url, "flights", name=NAME).owner
+
+        def maintain() -> int:
+            return look_after_pins(client, id_, flights.raw.hgetall(keys.meta(id_)))
+
+        assert maintain() == 0
+        (note,) = flights.raw.hkeys(keys.looks())
+        assert note.decode() == f"{GEN}:{owner}"
+        assert maintain() == 0
+        at = json.loads(flights.raw.hget(keys.looks(), note))["at"]
+        flights.raw.hset(keys.looks(), note, json.dumps({"at": at - GONE_MS}))
+        assert maintain() == 1
+    assert [name for name in flights.meta() if name[:2] == "x:"] == [f"x:{named}"]
+    assert flights.count(NAME) == {3}
+
+
+def test_damaged_entry_is_named_and_can_be_dropped(flights: Flights) -> None:
+    keep(flights.url, "flights", name="good")
+    flights.raw.hset(keys.query(GEN), f"keep:{NAME}", '{"batch": 1}')
+    with pytest.raises(FormatError, match=f"--drop {NAME}"):
+        kept_versions(flights.url, "flights")
+    with pytest.raises(FormatError):
+        drop_kept(flights.url, "flights", "good")
+    assert drop_kept(flights.url, "flights", NAME).name == NAME
+    assert [one.name for one in kept_versions(flights.url, "flights")] == ["good"]

@@ -294,7 +294,8 @@ def test_each_script_that_writes_a_query_looks_for_a_purge() -> None:
         assert writes is not None
         assert check < writes.start(), path.stem
     assert found == {
-        "alive", "batch", "begin", "describe", "join", "leave", "register", "rewind", "stay",
+        "alive", "batch", "begin", "describe", "forget", "join", "leave", "register", "rewind",
+        "stay",
     }  # fmt: skip
 
 

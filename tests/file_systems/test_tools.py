@@ -15,8 +15,10 @@ from redis_state.cli.main import main
 from redis_state.cli.operate.maintain import PROBLEMS_STATUS
 from redis_state.errors import RedisStateError, UsageError
 from redis_state.files import Folder, folder_at
+from redis_state.forks import fork_with
 from redis_state.recovery.rewind import plan_rewind
 from tests.contract.copying import plant_copy
+from tests.contract.fork_scene import Scene
 from tests.contract.planting import GEN, Planted, plant_checkpoint
 from tests.file_systems.servers import Store
 from tests.support.interruptions import Interrupted, interrupting
@@ -239,3 +241,52 @@ def test_missing_rights_are_named(s3_store: Store, hdfs_store: Store, tmp_path: 
     other = {**hdfs_store.options, "user": "somebody"}
     with pytest.raises(RedisStateError, match="Permission denied: user=somebody"):
         folder_at(f"{hdfs_store.url}{place}", storage_options=other).items()
+
+
+def test_fork_that_is_killed_after_each_step_is_finished(
+    store: Store, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    """The parent lies in the local file system, the fork in another one."""
+    (tmp_path / "parent").mkdir()
+    scene = Scene(redis_server, tmp_path / "parent")
+    scene.run(3)
+    wanted = files_of(store, finished(scene, store, f"{tmp_path.name}/whole"))
+    assert {"metadata", "commits/1", "commits/2", "offsets/1", "offsets/2"} <= wanted
+    kills = 0
+    while killed_after(scene, store, to := f"{tmp_path.name}/new-{kills}", kills):
+        assert files_of(store, finished(scene, store, to)) == wanted
+        kills += 1
+    assert kills > 10
+    scene.raw.close()
+
+
+def finished(scene: Scene, store: Store, to: str) -> str:
+    """Runs the whole command, which may find that nothing is left to do; returns the folder."""
+    try:
+        made = scene.fork(f"{store.url}/{to}", storage_options=store.options)
+    except UsageError as error:
+        if "complete already" not in str(error):
+            raise
+    else:
+        scene.check_complete(made.gen, batch=scene.batch)
+    return to
+
+
+def killed_after(scene: Scene, store: Store, to: str, step: int) -> bool:
+    """Runs a call that ends after a change of the new folder; returns whether it got so far."""
+
+    def opened(address: str) -> Folder:
+        if address == str(scene.folder):
+            return folder_at(address)
+        return interrupting(folder_at(address, storage_options=store.options), at=step)
+
+    try:
+        fork_with(scene.config, str(scene.folder), to=f"{store.url}/{to}", open_folder=opened)
+    except Interrupted:
+        return True
+    return False
+
+
+def files_of(store: Store, folder: str) -> set[str]:
+    found = store.admin.find(f"{store.root}/{folder}")
+    return {str(name).split(f"{folder}/", 1)[1] for name in found}

@@ -91,6 +91,32 @@ def test_state_survives_the_loss_of_its_server(
 
 
 @pytest.mark.usefixtures("copying")
+@pytest.mark.parametrize("number", ["1", "2"])
+def test_copy_of_a_fork_needs_no_parent(
+    job: Job, use_server: Callable[..., RedisServer], number: str
+) -> None:
+    """The copy also has the segments that the fork reads from its parent."""
+    with format_of(job.streams.spark, number):
+        server = use_server()
+        job.feed(4)
+        job.run()
+        parent, folder = (job.streams.checkpoint(name) for name in (NAME, "forked"))
+        made = redis_state.fork(server.url, str(parent), to=str(folder), at_batch=2)
+        job.feed(3)
+        job.run("forked")
+        job.check()
+        with redis_state.connect(server.url) as reader:
+            assert reader.query(made.gen).status().foreign_bytes > 0
+        wait_for_copy(folder, 6)
+        server.stop()
+        restore(use_server(), folder)
+        job.output.clear()
+        job.run("forked")
+        assert min(job.output) == 6
+        job.check()
+
+
+@pytest.mark.usefixtures("copying")
 def test_join_continues_after_the_loss_of_its_server(
     streams: Streams, use_server: Callable[..., RedisServer]
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from redis_state.files import Folder
@@ -21,6 +22,8 @@ class _Files:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._files, name)
+        if name == "create_open" and not self._files.renames:
+            return lambda path: _File(found(path), self._counted)
         return self._counted(found) if name in CHANGING else found
 
     def _counted(self, step: Any) -> Any:
@@ -33,6 +36,17 @@ class _Files:
             self._left -= 1
 
         return run
+
+
+class _File:
+    """A new file, which appears when it is closed."""
+
+    def __init__(self, file: Any, counted: Callable[[Any], Any]) -> None:
+        self._file = file
+        self.close = counted(file.close)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
 
 
 def interrupting(folder: Folder, *, at: int, after: bool = True) -> Folder:

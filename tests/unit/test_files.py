@@ -15,6 +15,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from redis_state.errors import ConfigError, RedisStateError, UnavailableError, UsageError
 from redis_state.files import Folder, folder_at, read_storage_options
+from redis_state.files.open import options_at
 from redis_state.files.urls import options_of, place_of
 from redis_state.recovery.marker import gen_of
 from redis_state.recovery.rewind import plan_rewind
@@ -276,3 +277,18 @@ def test_driver_error_is_wrapped(
     with pytest.raises(kind, match=said) as told:
         folder_at("failing://flights").items()
     assert "hunter2" not in str(told.value)
+
+
+def test_storage_options_may_be_of_one_address() -> None:
+    given = {
+        "timeout": 1,
+        "s3a://": {"key": "a", "timeout": 2},
+        "s3a://other": {"key": "b"},
+        "hdfs://": {"port": 9871},
+    }
+    assert options_at("s3a://bucket/flights", given) == {"timeout": 2, "key": "a"}
+    assert options_at("s3a://other/flights", given) == {"timeout": 2, "key": "b"}
+    assert options_at("hdfs://host/flights", given) == {"timeout": 1, "port": 9871}
+    assert options_at("gs://bucket/flights", given) == {"timeout": 1}
+    with pytest.raises(ConfigError, match="those of s3a:// are not"):
+        options_at("gs://bucket/flights", {"s3a://": "key"})

@@ -75,6 +75,9 @@ SCENES = {
     ("redis_state/protocol/foreign.py", "purge --gen 1 --recall"): (
         "tests/contract/test_forked_tools.py::test_recalled_parent_serves_its_fork_again"
     ),
+    ("redis_state/protocol/foreign.py", "maintain --once"): (
+        "tests/contract/test_restored_forks.py::test_maintenance_pins_again_what_a_parent_has"
+    ),
     ("redis_state/protocol/kept.py", "keep 1 --drop 1"): (
         "tests/contract/test_keep.py::test_commands_take_the_name"
     ),

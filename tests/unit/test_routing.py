@@ -20,6 +20,9 @@ def test_waits_after_a_transaction_go_to_its_slot() -> None:
     assert (second.commands, second.at, second.slot) == ((read,), 5, slot_of(read))
 
 
-def test_wait_after_a_plain_command_is_its_own_part() -> None:
-    parts = split([("SET", "{a}:k", "1"), ("WAIT", "1", "100")])
-    assert [(one.at, one.slot) for one in parts] == [(0, parts[0].slot), (1, parts[0].slot)]
+def test_wait_after_a_plain_command_is_sent_again_with_it() -> None:
+    write: list[Command] = [("SET", "{a}:k", "1"), ("WAIT", "1", "100")]
+    settings: Command = ("CONFIG", "GET", "append*")
+    first, second = split([*write, settings])
+    assert (list(first.commands), first.at, first.slot) == (write, 0, slot_of(write[0]))
+    assert (second.commands, second.at, second.slot) == ((settings,), 2, first.slot)

@@ -3,6 +3,7 @@
 -- Pins the segments of a version for an owner: a fork, or a name that was given to the version.
 -- KEYS  1 P:m
 -- ARGV  1 owner  2 kind  3 version  4 uid, or '' for the one on the living timeline  5 ms until the pin expires (0 = never)
+--       6… idents, newest first, of a pin that was lost with the partition: these segments and no others
 -- Reply OK version uid retained checkpoint-format [field entry place]…, newest first
 --       OTHER version uid (the owner pins another version) · LIMIT owners · EPHEMERAL · STATE_LOST latest floor · VERSION_EXPIRED floor latest · FORMAT found
 -- Keeps: a pin names segments, not a version: another base may come for a version. Sent again it holds the same segments, and
@@ -26,6 +27,12 @@ else
   if uid == '' then uid = version == 0 and '-' or found_by_version(version) end
   if not uid then return missing(version) end
   at, at_uid, idents = version, uid, {}
+  for i = 6, #ARGV do idents[#idents + 1] = ARGV[i] end
+  if #idents > 0 then
+    found = by_ident(idents)
+    if not found then return missing(version) end
+    at = 0
+  end
   while at > 0 do
     local field = snapshot_field(at, at_uid)
     local entry = meta(field)
@@ -37,12 +44,14 @@ else
       is_alone = has_flag(entry, 'c')
     end
     local ident = ident_of(field, entry)
-    local _, owners = string.gsub(meta('y:' .. ident) or '', '%S+', '')
-    if owners >= OWNERS_MAX then return {'LIMIT', text(owners)} end
     idents[#idents + 1] = ident
     found[#found + 1] = {field, entry, meta('a:' .. ident) or ''}
     if is_alone then break end
     at, at_uid = at - 1, ref(entry)
+  end
+  for _, ident in ipairs(idents) do
+    local _, owners = string.gsub(meta('y:' .. ident) or '', '%S+', '')
+    if owners >= OWNERS_MAX then return {'LIMIT', text(owners)} end
   end
   for _, ident in ipairs(idents) do
     local owners = meta('y:' .. ident)

@@ -14,6 +14,8 @@ from redis_state.files import Folder
 from redis_state.format.entry import Segment
 from redis_state.ids import PartitionId, Pin
 from redis_state.progress import Progress, silent
+from redis_state.protocol.pins import FORK_OF, pin_again
+from redis_state.protocol.registry import list_queries
 from redis_state.protocol.runs import STAGED_TTL_MS
 from redis_state.recovery.bringing_back import (
     check_not_purged,
@@ -75,6 +77,7 @@ class Restore:
             _restore(client, id_, self.copy, part)
             progress("restoring partitions", number, len(self.missing))
         self._register(client)
+        self._pin_for_forks(client)
         for store in self.set_back:
             if store.newest != store.at(self.copy.batch):
                 store.set_to(client, self.copy.batch, tenant=self.tenant)
@@ -91,6 +94,20 @@ class Restore:
             created_ms=copy.created_ms,
             tenant=self.tenant,
         )
+
+    def _pin_for_forks(self, client: Client) -> None:
+        """Pins for forks of the query what they read of it, before a run drops that."""
+        what, gen = "looking for forks of the restored query", self.copy.gen
+        gens = [info.gen for info in list_queries(client, tenant=self.tenant)]
+        wanted = [("HGET", keys.query(one, tenant=self.tenant), FORK_OF) for one in gens]
+        parents = client.call(what, wanted) if wanted else []
+        for fork, parent in zip(gens, parents, strict=True):
+            if (parent or b"").split(b" ")[0] != gen.encode():
+                continue
+            ids = [part.id(fork, tenant=self.tenant) for part in self.copy.parts]
+            manifests = client.call(what, [("HGETALL", keys.meta(id_)) for id_ in ids])
+            for id_, manifest in zip(ids, manifests, strict=True):
+                pin_again(client, id_, manifest)
 
 
 def newest_fitting(checkpoint: Folder, gen: str | None = None) -> Copy | None:

@@ -60,6 +60,8 @@ _REQUIRED = {
     "programs refused by a purge's name": "refused by a purge's name",
     "versions kept or forked": "pin: OK",
     "kept versions read": "kept versions read",
+    "versions that got a name": "names given",
+    "pins without a name that ended": "pins of no name that ended",
     "forks": "forks",
     "forks of forks": "forks of forks",
     "forks that name their parent no more": "detach: OK",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from redis_state import keys
 from redis_state.backend.script import script
 from redis_state.protocol.pins import unpin_all
+from tests.faults.oracle.pin_steps import name_of
 from tests.faults.oracle.pin_world import DAY_MS, PIN_FIELDS, Node
 
 if TYPE_CHECKING:
@@ -51,9 +52,11 @@ class PinEnding:
         ]
         for number in range(_ROUNDS_MAX):
             if number == 1:
+                for at in self._living():
+                    self._schedule.keeps.end_names(at)
                 for gen, owner in sorted(self._world.keeps):
                     at = self._world.of(gen)
-                    if at is not None and at.life == "live":
+                    if at is not None and at.life == "live" and not name_of(owner):
                         unpin_all(self._schedule.client, [at.id], owner)
             self._round(leaving if number == 2 else [])
             if self._world.problems:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.replies import time_ms
 from redis_state.backend.script import script
@@ -14,12 +16,14 @@ from redis_state.protocol import SegmentGoneError
 from redis_state.protocol.pins import KEEP, held_commands, pin_all, read_held, unpin_all
 from redis_state.store.local.loading import Loader
 from redis_state.store.partition_store import PartitionReadStore
+from tests.faults.oracle.pin_steps import Naming, drop_name, name_of
 from tests.faults.oracle.pin_world import DAY_MS, Node, Pinned
 
 if TYPE_CHECKING:
     from tests.faults.oracle.pin_schedule import PinSchedule
 
 _KEEPS_MAX = 3
+_NAME = "before"
 
 
 @dataclass(eq=False)
@@ -51,6 +55,50 @@ class Keeps:
     def __init__(self, schedule: PinSchedule) -> None:
         self._schedule = schedule
         self._world, self._dice = schedule.world, schedule.dice
+        self._calls = 0
+
+    def give_name(self, node: Node) -> None:
+        """Two calls with one name, or one that drops it."""
+        seen = node.seen
+        opened = max(1, seen.number("o"))
+        if not node.newest:
+            return
+        drops = self._dice.one_in(4)
+        for _ in range(1 if drops else self._dice.between(1, 2)):
+            self._calls += 1
+            version = self._dice.between(max(1, seen.number("w")), opened)
+            self._start_naming(node, _NAME, version, f"{self._calls:08x}", drops=drops)
+
+    def _start_naming(self, node: Node, name: str, version: int, call: str, *, drops: bool) -> None:
+        is_cut = self._dice.one_in(4)
+
+        def body() -> None:
+            client = self._schedule.new_client()
+            with suppress(RedisStateError):
+                if drops:
+                    drop_name(client, node.id, name)
+                    return
+                naming = Naming(client, node.id, name, call, version)
+                disturbed = node.disturbed
+                if is_cut:
+                    pin_all(client, [node.id], naming.owner, version, kind=KEEP)
+                elif naming.run() and node.disturbed == disturbed and node.life == "live":
+                    self._schedule.counters["names given"] += 1
+                    self._given(node, naming)
+
+        self._schedule.start(Task(node, "naming", disturbed=node.disturbed), body)
+
+    def _given(self, node: Node, naming: Naming) -> None:
+        query, field = keys.query(node.gen), f"keep:{naming.name}"
+        (raw,) = self._world.ask(("HGET", query, field))
+        if raw is not None and json.loads(raw)["owner"] == naming.owner:
+            self._world.names[node.gen, naming.name] = naming.owner
+            self._world.look()
+            self._world.judge()
+
+    def end_names(self, node: Node) -> None:
+        """Drops the names of a checkpoint past all faults."""
+        drop_name(self._schedule.client, node.id, _NAME)
 
     def make(self, node: Node) -> None:
         seen = node.seen
@@ -73,14 +121,19 @@ class Keeps:
         """Keeps versions once more whose time is over, before maintenance ends their pins."""
         now_ms = time_ms(self._world.ask(("TIME",))[0])
         for owner, pin in node.seen.pins.items():
-            is_over = pin.kind == KEEP and 0 < pin.expires <= now_ms and node.life == "live"
+            is_over = (
+                pin.kind == KEEP
+                and not name_of(owner)
+                and 0 < pin.expires <= now_ms
+                and node.life == "live"
+            )
             if is_over and self._dice.one_in(4):
                 args = (owner, KEEP, str(pin.version), "", "0")
                 self._schedule.network.exchange([script("pin").by_text([node.meta], *args)])
 
     def use(self) -> None:
         """Reads a kept version, or drops it."""
-        kept = [(at, pin) for at, pin in self._world.keeps.items()]
+        kept = [(at, pin) for at, pin in self._world.keeps.items() if not name_of(at[1])]
         if not kept:
             return
         (gen, owner), pin = self._dice.choice(kept)

@@ -8,7 +8,7 @@ from typing import Any
 from redis_state import keys
 from redis_state.ids import PartitionId
 from redis_state.protocol.pins import fork_partitions, unpin_all
-from tests.faults.oracle.pin_steps import Fork, PinMaintenance
+from tests.faults.oracle.pin_steps import Fork, Naming, PinMaintenance
 from tests.faults.oracle.pin_world import DAY_MS
 
 Edit = tuple[str, str, str]
@@ -159,6 +159,7 @@ def secure_without_replicas(self: Fork) -> None:
 
 _detach = PinMaintenance._detach
 _is_gone = PinMaintenance.is_gone
+_is_unnamed = PinMaintenance.is_unnamed
 
 
 def detach_at_once(self: PinMaintenance, is_unpinned: str) -> list[str]:
@@ -183,6 +184,12 @@ def gone_when_purged(self: PinMaintenance, owner: str, now_ms: int) -> bool:
     """Returns true for a fork that was purged, too."""
     found = self.client.call("looking", [("HGET", keys.meta(self.id.of_gen(owner)), "f")])[0]
     return (found or b"").startswith(b"purged") or _is_gone(self, owner, now_ms)
+
+
+def keep_gone_at_once(self: PinMaintenance, owner: str, now_ms: int) -> bool:
+    """Ends the pin of a call that has not entered its name yet."""
+    _is_unnamed(self, owner, now_ms)
+    return (self.id.store.gen, owner) in self.notes
 
 
 class OwnKeys:
@@ -229,6 +236,20 @@ PATCHED_MUTANTS: tuple[tuple[str, str, Any, str, Any], ...] = (
         PinMaintenance,
         "is_gone",
         gone_when_purged,
+    ),
+    (
+        "calls-share-a-pin",
+        "two calls with one name have a pin each",
+        Naming,
+        "owner",
+        property(lambda self: f"keep.{self.name}.shared"),
+    ),
+    (
+        "unnamed-pin-ended-at-once",
+        "the pin of a call ends a day after it was found without a name",
+        PinMaintenance,
+        "is_unnamed",
+        keep_gone_at_once,
     ),
 )
 """Steps in Python: name, rule, owner of the method, its name, what replaces it."""

@@ -66,7 +66,7 @@ class PinSchedule:
         self.notes: dict[tuple[str, str], int] = {}
         self._wanted: dict[Node, Pin] = {}
         self._logged_by: dict[str, str] = {}
-        self._keeps, self._late = Keeps(self), LateCalls(self)
+        self.keeps, self._late = Keeps(self), LateCalls(self)
         server.exchange([("FLUSHDB",)])
         self._root = self._new_node(_ROOT, None)
         self._root.format = 2 if self.dice.one_in(3) else 1
@@ -85,7 +85,7 @@ class PinSchedule:
             self._accident(self.dice.below(120))
             planned, self.watch.planned = self.watch.planned, None
             if planned is not None:
-                self._keeps.renew_expired(planned)
+                self.keeps.renew_expired(planned)
             free = planned is not None and planned.seen.has_free
             if planned is not None and planned.copied and self.dice.one_in(2 if free else 8):
                 self._fail_over(planned)
@@ -148,10 +148,12 @@ class PinSchedule:
         elif chance < 22:
             self.restart(node, self.dice.choice([0, 0, 1, 2, 3, node.newest]))
             self.attempt(node)
+        elif chance < 23:
+            self.keeps.make(node)
         elif chance < 24:
-            self._keeps.make(node)
+            self.keeps.give_name(node)
         elif chance < 26:
-            self._keeps.use()
+            self.keeps.use()
         else:
             self._fork(node)
 
@@ -220,6 +222,8 @@ class PinSchedule:
         node.log = {at: uid for at, uid in node.log.items() if at <= newest}
         run_id = f"run-{len(self.runs)}-{uuid.uuid4().hex[:12]}"
         self.runs[node] = register_run(self.client, node.gen, run_id, by_driver=True)
+        # The driver has described its stores.
+        self.world.ask(("PERSIST", node.query))
 
     def resync(self, node: Node) -> None:
         """The driver goes on from what there is, as after a rewind by hand.

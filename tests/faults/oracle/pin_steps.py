@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from redis_state import keys
@@ -13,6 +15,7 @@ from redis_state.errors import RedisStateError, UnavailableError
 from redis_state.ids import PartitionId
 from redis_state.protocol.pins import (
     FORK,
+    KEEP,
     PinnedVersion,
     fork_partitions,
     held_commands,
@@ -27,6 +30,8 @@ OWNER_GONE_MS = 25 * 3_600_000
 
 _FORKING = "forking a partition"
 _MAINTAINING = "maintaining pins"
+_NAMING = "naming a version"
+_PLAIN_WORDS = 2
 _TRIES_MAX = 5
 # In one step: an expiry that came late would end a fork that is complete.
 _BEGIN = """
@@ -103,6 +108,69 @@ class Fork:
 
 
 @dataclass(frozen=True)
+class Naming:
+    """The call that gives a version of a checkpoint of one partition a name.
+
+    Attributes:
+        call: Part of the owner that no other call has.
+    """
+
+    client: Client
+    id: PartitionId
+    name: str
+    call: str
+    version: int
+
+    @property
+    def owner(self) -> str:
+        """Owner of the pin."""
+        return f"keep.{self.name}.{self.call}"
+
+    def run(self) -> bool:
+        """Pins the version, and enters the name; returns whether the call has the name."""
+        query, field = keys.query(self.id.store.gen), f"keep:{self.name}"
+        if self.client.call(_NAMING, [("HEXISTS", query, field)])[0]:
+            return False
+        try:
+            pin_all(self.client, [self.id], self.owner, self.version, kind=KEEP)
+        except RedisStateError:
+            self.let_go()
+            raise
+        entry = json.dumps({"owner": self.owner, "call": self.call})
+        enter: list[Command] = [("HSETNX", query, field, entry), ("HGET", query, field)]
+        if self.client.call(_NAMING, enter)[1] != entry.encode():
+            self.let_go()
+            return False
+        (reply,) = self.client.call(_NAMING, held_commands([self.id], self.owner))
+        if read_held(self.id, reply) is None:
+            self.client.script(_NAMING, script("forget"), [query], [field, self.owner])
+            self.let_go()
+            return False
+        return True
+
+    def let_go(self) -> None:
+        """Ends the pin of the call, as far as the server answers."""
+        with suppress(RedisStateError):
+            unpin_all(self.client, [self.id], self.owner)
+
+
+def drop_name(client: Client, id_: PartitionId, name: str) -> None:
+    """Removes a name, and then its pin."""
+    query, field = keys.query(id_.store.gen), f"keep:{name}"
+    (raw,) = client.call(_NAMING, [("HGET", query, field)])
+    if raw is not None:
+        owner = json.loads(raw)["owner"]
+        client.script(_NAMING, script("forget"), [query], [field, owner])
+        unpin_all(client, [id_], owner)
+
+
+def name_of(owner: str) -> str:
+    """Returns the name of a version that a call keeps; empty for another owner."""
+    words = owner.split(".")
+    return words[1] if words[0] == KEEP and len(words) > _PLAIN_WORDS else ""
+
+
+@dataclass(frozen=True)
 class PinMaintenance:
     """Maintenance of the pins of a partition.
 
@@ -129,8 +197,23 @@ class PinMaintenance:
 
     def end(self, owner: str, expires: int, kind: str, now_ms: int) -> None:
         """Ends a pin, if it is time for that."""
-        if 0 < expires <= now_ms or (kind == FORK and self.is_gone(owner, now_ms)):
+        is_over = 0 < expires <= now_ms
+        if (
+            is_over
+            or (kind == FORK and self.is_gone(owner, now_ms))
+            or (name_of(owner) and self.is_unnamed(owner, now_ms))
+        ):
             unpin_all(self.client, [self.id], owner, expires=str(expires))
+
+    def is_unnamed(self, owner: str, now_ms: int) -> bool:
+        """Returns whether no name had an owner before, long ago; notes the first look."""
+        asked = [("HGET", keys.query(self.id.store.gen), f"keep:{name_of(owner)}")]
+        (raw,) = self.client.call(_MAINTAINING, asked)
+        at = self.id.store.gen, owner
+        if raw is not None and json.loads(raw)["owner"] == owner:
+            self.notes.pop(at, None)
+            return False
+        return now_ms - self.notes.setdefault(at, now_ms) >= OWNER_GONE_MS
 
     def is_gone(self, owner: str, now_ms: int) -> bool:
         """Returns whether a fork was found gone before, long ago; notes the first look.

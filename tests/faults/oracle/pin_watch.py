@@ -10,6 +10,7 @@ from redis_state import keys
 from redis_state.backend.replies import time_ms
 from redis_state.backend.script import Command
 from redis_state.protocol.pins import KEEP
+from tests.faults.oracle.pin_steps import name_of
 from tests.faults.oracle.pin_world import DAY_MS, Node, Seen, World
 from tests.faults.oracle.wire import Ran, scripts_in
 
@@ -52,6 +53,13 @@ class PinWatch:
         for ran in all_ran:
             if ran.word != "OK":
                 continue
+            if ran.name == "forget":
+                name = ran.args[0].removeprefix("keep:")
+                self._world.names = {
+                    (gen, other): owner
+                    for (gen, other), owner in self._world.names.items()
+                    if (keys.query(gen), other) != (ran.keys[0], name)
+                }
             for node in self._world.nodes:
                 if node.meta == ran.keys[0]:
                     self._happened(node, ran, before[node.meta])
@@ -73,6 +81,9 @@ class PinWatch:
             if pin.kind == KEEP:
                 self._world.keeps[node.gen, owner] = pin
         elif ran.name == "unpin":
+            self._counters["pins of no name that ended"] += bool(
+                name_of(ran.args[0]) and ran.args[1]
+            )
             self._unpinned(node, ran, before)
         elif ran.name == "purge":
             self._purged(node, ran, before)
@@ -87,7 +98,12 @@ class PinWatch:
         owner, expires = ran.args[0], ran.args[1]
         self._world.keeps.pop((node.gen, owner), None)
         pin = before.pins[owner]
-        if pin.kind == KEEP and expires and not 0 < pin.expires <= self._now_ms():
+        if (
+            pin.kind == KEEP
+            and expires
+            and not name_of(owner)
+            and not 0 < pin.expires <= self._now_ms()
+        ):
             self._world.problems.append(f"{node.name}: {pin} of {owner} was ended before its time")
 
     def _purged(self, node: Node, ran: Ran, before: Seen) -> None:

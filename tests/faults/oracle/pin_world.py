@@ -144,6 +144,7 @@ class World:
     Attributes:
         problems: Rules that were broken.
         keeps: Pins of kind ``keep`` that were made, by checkpoint and owner.
+        names: Owners of names that a call has given, by checkpoint and name.
     """
 
     def __init__(self, server: Transport) -> None:
@@ -151,6 +152,7 @@ class World:
         self.nodes: list[Node] = []
         self.problems: list[str] = []
         self.keeps: dict[tuple[str, str], Pinned] = {}
+        self.names: dict[tuple[str, str], str] = {}
         self._keys: dict[str, tuple[int, int]] = {}
 
     def ask(self, *commands: Command) -> list[Any]:
@@ -231,6 +233,9 @@ class World:
             there = seen.pins.get(owner)
             if gen == node.gen and (there is None or there.idents != pin.idents):
                 self._wrong(node, f"{owner} kept {pin}, which is {there}")
+        for (gen, name), owner in self.names.items():
+            if gen == node.gen and node.life == "live" and owner not in seen.pins:
+                self._wrong(node, f"{owner} does not pin {name}, which was given")
 
     def _segments(self, node: Node) -> None:
         """Segments that are named or held are whole, and stay."""
@@ -357,6 +362,11 @@ class World:
         self.look()
         others = {at: pin for at, pin in self.keeps.items() if at[0] != node.gen}
         found = node.seen.pins.items()
+        self.names = {
+            at: owner
+            for at, owner in self.names.items()
+            if at[0] != node.gen or owner in node.seen.pins
+        }
         self.keeps = others | {(node.gen, o): pin for o, pin in found if pin.kind == KEEP}
         if node.life == "live" and node.parent is not None and node.seen.left_ms != -1:
             node.life = "gone"  # as it was before its command was done

@@ -1,12 +1,14 @@
 package org.redisstate.core.protocol
 
+import java.nio.charset.StandardCharsets.UTF_8
+
 import scala.util.control.NonFatal
 
 import org.slf4j.LoggerFactory
 
 import org.redisstate.core.backend.{Command, RedisBackend, Script}
 import org.redisstate.core.errors.{RedisStateException, UnavailableException}
-import org.redisstate.core.ids.{Keys, PartitionId}
+import org.redisstate.core.ids.{Keys, PartitionId, Pin}
 
 /**
  * Partitions of a store whose version is to be kept.
@@ -35,26 +37,33 @@ final class VersionNames(backend: RedisBackend, prefix: String, gen: String) {
    */
   def keep(name: String, batch: Long, stores: Seq[KeptStore], nowMs: Long, forMs: Long): Boolean = {
     val what = s"keep the state after batch $batch of checkpoint $gen as $name"
-    val owner = OwnerPrefix + name
-    def isEntered =
-      backend.call(what, Seq(Command("HEXISTS", query, KeepPrefix + name))).head == Present
-    if (isEntered) false
-    else
-      try {
-        val pinned = stores.flatMap { store =>
-          val count = pinStore(what, owner, batch + 1, store, forMs + LongerMs)
-          if (count > 0) Some(s"${store.operator}:${store.name}" -> count) else None
-        }
-        if (pinned.isEmpty)
-          throw new UnavailableException(
-            s"$what: no partition holds that version. Nothing is kept.")
-        enter(what, name, batch, pinned, nowMs, nowMs + forMs)
-      } catch {
-        case NonFatal(e) =>
-          // Otherwise another run was faster, and owns the pins.
-          if (!isEntered) letGo(owner, stores)
-          throw e
-      }
+    // Another run may keep the same version under the same name at this moment.
+    val owner = s"$OwnerPrefix$name.${Pin.newUid().take(CallDigits)}"
+    if (entryOf(what, name).nonEmpty) false
+    else {
+      val pinned =
+        try pinAll(what, owner, batch + 1, stores, forMs + LongerMs)
+        catch { case NonFatal(e) => letGo(owner, stores); throw e }
+      // Where this fails, the pins stay until their time is over: the name may arrive late.
+      val isNew = enter(what, name, owner, batch, pinned, nowMs, nowMs + forMs)
+      if (!isNew) letGo(owner, stores)
+      isNew
+    }
+  }
+
+  private def pinAll(
+      what: String,
+      owner: String,
+      version: Long,
+      stores: Seq[KeptStore],
+      ttlMs: Long): Seq[(String, Int)] = {
+    val pinned = stores.flatMap { store =>
+      val count = pinStore(what, owner, version, store, ttlMs)
+      if (count > 0) Some(s"${store.operator}:${store.name}" -> count) else None
+    }
+    if (pinned.isEmpty)
+      throw new UnavailableException(s"$what: no partition holds that version. Nothing is kept.")
+    pinned
   }
 
   /** Times at which versions with a prefix were kept; the names themselves are not needed. */
@@ -106,15 +115,24 @@ final class VersionNames(backend: RedisBackend, prefix: String, gen: String) {
   private def enter(
       what: String,
       name: String,
+      owner: String,
       batch: Long,
       pinned: Seq[(String, Int)],
       nowMs: Long,
       expiresMs: Long): Boolean = {
     val pins = pinned.map { case (store, count) => s"${quoted(store)}:$count" }.mkString(",")
     val entry =
-      s"""{"batch":$batch,"version":${batch + 1},"at":$nowMs,"expires":$expiresMs,"pins":{$pins}}"""
-    backend.call(what, Seq(Command("HSETNX", query, KeepPrefix + name, entry))).head == Present
+      s"""{"batch":$batch,"version":${batch + 1},"at":$nowMs,"expires":$expiresMs,""" +
+        s""""owner":"$owner","pins":{$pins}}"""
+    backend.call(what, Seq(Command("HSETNX", query, KeepPrefix + name, entry)))
+    entryOf(what, name).exists(_.contains(s""""$owner""""))
   }
+
+  private def entryOf(what: String, name: String): Option[String] =
+    backend.call(what, Seq(Command("HGET", query, KeepPrefix + name))).head match {
+      case found: Array[Byte] => Some(new String(found, UTF_8))
+      case _ => None
+    }
 
   private def letGo(owner: String, stores: Seq[KeptStore]): Unit =
     for {
@@ -151,7 +169,7 @@ object VersionNames {
   private val Ok = "OK"
   private val Unwritten = Seq("STATE_LOST", "0", "0")
   private val Missing = Set("STATE_LOST", "VERSION_EXPIRED")
-  private val Present: AnyRef = java.lang.Long.valueOf(1L)
+  private val CallDigits = 8
   private val At = """(?s).*"at":\s*([0-9]{1,18}).*""".r
 
   /** Time that pins outlive their name. */

@@ -25,7 +25,10 @@ class VersionNamesSuite extends AnyFunSuite {
         assert(pin.drop(3).toSeq == Seq("keep", "d:2:u2", "d:1:u1"))
       }
       val entry = all.head.raw.hget(query, "keep:auto-1")
-      val pins = """"pins":{"0:default":2}"""
+      val owner = ownerOf(all.head, "auto-1")
+      assert(owner.matches("keep\\.auto-1\\.[0-9a-f]{8}"))
+      assert(ownerOf(all(1), "auto-1") == owner)
+      val pins = s""""owner":"$owner","pins":{"0:default":2}"""
       val expires = NowMs + ForMs
       assert(entry == s"""{"batch":1,"version":2,"at":$NowMs,"expires":$expires,$pins}""")
       val times = all.head.names.timesOf(all.head.raw.hgetAll(query).asScala.toMap, "auto-")
@@ -50,7 +53,7 @@ class VersionNamesSuite extends AnyFunSuite {
         assert(keep(all, "auto-1", batch = 1))
         KeptStore(0, "default", 2, None)
       }
-      intercept[RedisStateException](all.head.names.keep("auto-1", 0, stores, NowMs, ForMs))
+      assert(!all.head.names.keep("auto-1", 0, stores, NowMs, ForMs))
       assert(all.head.raw.hexists(query, "keep:auto-1"))
       assert(all.forall(pinOf(_, "auto-1").startsWith("2 ")))
     }
@@ -90,7 +93,14 @@ class VersionNamesSuite extends AnyFunSuite {
     all.head.names.keep(name, batch, Seq(KeptStore(0, "default", 2, None)), NowMs, ForMs)
 
   private def pinOf(one: TestPartition, name: String): String =
-    one.raw.hget(Keys.meta(one.id), s"x:keep.$name")
+    one.raw.hget(Keys.meta(one.id), s"x:${ownerOf(one, name)}")
+
+  private def ownerOf(one: TestPartition, name: String): String =
+    one.raw.hkeys(Keys.meta(one.id)).asScala.toSeq.filter(_.startsWith(s"x:keep.$name.")) match {
+      case Seq(field) => field.drop("x:".length)
+      case Seq() => "-"
+      case more => fail(s"the name has the pins $more")
+    }
 
   /** Two partitions with two versions each. */
   private def onStore(use: (Seq[TestPartition], String) => Unit): Unit =
