@@ -2,7 +2,7 @@ package org.redisstate.core.store
 
 import org.redisstate.core.format.{Family, Tombstone}
 import org.redisstate.core.ids.Pin
-import org.redisstate.core.local.{KeyHash, RowIterator, Slice, StoredKey}
+import org.redisstate.core.local.{Expiry, KeyHash, RowIterator, Slice, StoredKey}
 
 /**
  * A version, open for reading. Keys are stored keys: family id and encoded key, in a buffer of the
@@ -12,6 +12,7 @@ import org.redisstate.core.local.{KeyHash, RowIterator, Slice, StoredKey}
  * @param isAlone whether it was loaded empty: what is written over it applies alone
  * @param byUid whether it was asked for by its uid
  * @param nextS time of the version that is written on top of it; 0 where its rows do not expire
+ * @param forBatch whether a batch reads it, to which rows are absent that expire by the time of the next version
  */
 final class OpenVersion private[store] (
     private[store] val store: VersionKeeper,
@@ -19,9 +20,11 @@ final class OpenVersion private[store] (
     private[store] val held: Boolean,
     private[store] val isAlone: Boolean = false,
     private[store] val byUid: Boolean = false,
-    private[store] val nextS: Long = 0) {
+    private[store] val nextS: Long = 0,
+    forBatch: Boolean = false) {
   private val sinceNs = System.nanoTime()
-  private val expiry = local.expiry
+  private val expiry =
+    if (forBatch && nextS > 0) Expiry(nextS, local.families) else local.expiry
 
   def pin: Pin = local.pin
 
@@ -29,10 +32,11 @@ final class OpenVersion private[store] (
   def numKeys: Long = local.live.all - local.live.internal
   def families: Seq[Family] = store.families(local)
 
-  def get(key: Array[Byte], length: Int, out: Slice): Boolean = local.visible(key, length, out)
+  def get(key: Array[Byte], length: Int, out: Slice): Boolean =
+    local.get(key, length, out) && (!expiry.ofKey(key, 0) || expiry.show(out))
 
   /** Returns all rows of a family, in key order for an ordered family. */
-  def iterator(family: Int): RowIterator = local.visibleRows(family)
+  def iterator(family: Int): RowIterator = expiry.shown(family, local.rows(family))
 
   def contains(key: Array[Byte], length: Int): Boolean =
     if (expiry.ofKey(key, 0)) get(key, length, new Slice) else local.contains(key, length)

@@ -53,10 +53,14 @@ final class PartitionVersions(
 
   /**
    * @param uid of the attempt that wrote the version; None for the one that the query went on with
+   * @param forBatch whether a batch of the run reads the version, and not who looks into the state
    * @throws org.redisstate.core.errors.RedisStateException named: lost, expired, fenced,
    * unavailable …
    */
-  def open(version: Long, uid: Option[String] = None): OpenVersion = timed(counters.openNs) {
+  def open(
+      version: Long,
+      uid: Option[String] = None,
+      forBatch: Boolean = false): OpenVersion = timed(counters.openNs) {
     counters.opens.incrementAndGet()
     val held = cache.versions
     val opened = client.open(runId, Some(version), uid, held.map(_.pin), withTime = ttlMs.nonEmpty)
@@ -83,7 +87,8 @@ final class PartitionVersions(
       local,
       opened.held,
       byUid = uid.isDefined,
-      nextS = math.max(opened.timeS, local.timeS))
+      nextS = math.max(opened.timeS, local.timeS),
+      forBatch = forBatch || opened.held)
   }
 
   /**

@@ -106,7 +106,8 @@ private[store] final class SnapshotWriter(client: PartitionClient, room: Room) {
       Nil,
       internal = version.live.internal,
       highestId = version.table.highestId,
-      time = version.timeS)
+      time = version.timeS
+    )
     stage(0)
     (entry, if (keeps) kept.toMap else Map.empty)
   }

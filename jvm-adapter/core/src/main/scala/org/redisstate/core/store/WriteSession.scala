@@ -251,7 +251,8 @@ final class WriteSession private[store] (
         isComplete,
         changes.numRows.internal,
         families.highestId,
-        if (families.all.exists(_.ttl)) times.timeS else 0)
+        if (families.all.exists(_.ttl)) times.timeS else 0
+      )
     }
   }
 }

@@ -66,13 +66,13 @@ class ExpirySuite extends AnyFunSuite with BeforeAndAfterAll {
   }
 
   partition("a row is hidden once its time to live is over, and can be written again") { p =>
-    def store = p.store("a", ttlMs = Some(10000))
+    def store = p.store("a", ttlMs = Some(1000000))
     val first = write(store, 0)("x" -> "1")
-    assert(found(store.open(1), "x").contains("1"))
-    pass(p, first, 9)
+    assert(found(p.store("reader").open(1), "x").contains("1"))
+    pass(p, first, 900)
     val second = write(store, 1)("y" -> "2")
-    assert(found(store.open(2), "x").contains("1"))
-    pass(p, second, 1)
+    assert(found(p.store("reader").open(2), "x").contains("1"))
+    pass(p, second, 100)
     val session = store.open(2).write()
     val out = new Slice
     val x = key(0, "x")
@@ -80,32 +80,32 @@ class ExpirySuite extends AnyFunSuite with BeforeAndAfterAll {
     assert(texts(session.iterator(0)) == Map("y" -> "2"))
     put(session, x, "3")
     val third = session.commit()
-    assert(texts(store.open(3).iterator(0)) == Map("x" -> "3", "y" -> "2"))
+    assert(texts(p.store("reader").open(3).iterator(0)) == Map("x" -> "3", "y" -> "2"))
     assert(entryOf(p, third).time == entryOf(p, second).time)
   }
 
   partition("an older version still has the rows that expired later") { p =>
-    val store = p.store("a", ttlMs = Some(5000))
+    val store = p.store("a", ttlMs = Some(500000))
     val first = write(store, 0)("x" -> "1")
     pass(p, first, 0)
-    val later = p.store("a", ttlMs = Some(5000))
+    val later = p.store("a", ttlMs = Some(500000))
     write(later, 1)("y" -> "2")
-    pass(p, later.open(2).pin, 60)
-    write(p.store("a", ttlMs = Some(5000)), 2)("z" -> "3")
+    pass(p, later.open(2).pin, 6000)
+    write(p.store("a", ttlMs = Some(500000)), 2)("z" -> "3")
     val reader = p.store("reader")
     assert(texts(reader.open(3).iterator(0)) == Map("z" -> "3"))
     assert(texts(reader.open(1).iterator(0)) == Map("x" -> "1"))
   }
 
   partition("a batch that is run again has the time of its first attempt") { p =>
-    val store = p.store("a", ttlMs = Some(60000))
+    val store = p.store("a", ttlMs = Some(6000000))
     write(store, 0)("x" -> "1")
     val attempt = write(store, 1)("y" -> "2")
-    pass(p, attempt, 30)
+    pass(p, attempt, 3000)
     val time = entryOf(p, attempt).time
-    val again = p.store("a", ttlMs = Some(60000)).open(1)
+    val again = p.store("a", ttlMs = Some(6000000)).open(1)
     assert(again.nextS == time)
-    val next = p.store("b", ttlMs = Some(60000)).open(1)
+    val next = p.store("b", ttlMs = Some(6000000)).open(1)
     assert(next.nextS == time)
   }
 
@@ -113,20 +113,20 @@ class ExpirySuite extends AnyFunSuite with BeforeAndAfterAll {
     val plain = p.store("a")
     write(plain, 0)("x" -> "1", "y" -> "2")
     write(plain, 1)("y" -> "3")
-    val pin = write(p.store("a", ttlMs = Some(10000)), 2)("z" -> "4")
+    val pin = write(p.store("a", ttlMs = Some(1000000)), 2)("z" -> "4")
     val entry = entryOf(p, pin)
     assert(entry.complete && entry.time > 0 && entry.live == 3)
     assert(texts(p.store("reader").open(3).iterator(0)) == Map("x" -> "1", "y" -> "3", "z" -> "4"))
-    pass(p, pin, 10)
-    write(p.store("a", ttlMs = Some(10000)), 3)("y" -> "5")
+    pass(p, pin, 1000)
+    write(p.store("a", ttlMs = Some(1000000)), 3)("y" -> "5")
     assert(texts(p.store("reader").open(4).iterator(0)) == Map("y" -> "5"))
   }
 
   partition("a store that stops to expire rows keeps those that are not expired") { p =>
-    val store = p.store("a", ttlMs = Some(10000))
+    val store = p.store("a", ttlMs = Some(1000000))
     val first = write(store, 0)("x" -> "1")
-    pass(p, first, 10)
-    val second = write(p.store("a", ttlMs = Some(10000)), 1)("y" -> "2")
+    pass(p, first, 1000)
+    val second = write(p.store("a", ttlMs = Some(1000000)), 1)("y" -> "2")
     assert(entryOf(p, second).live == 2)
     val third = write(p.store("a"), 2)()
     val entry = entryOf(p, third)
@@ -135,9 +135,10 @@ class ExpirySuite extends AnyFunSuite with BeforeAndAfterAll {
   }
 
   partition("a value without an expiry is damaged") { p =>
-    val store = p.store("a", ttlMs = Some(10000))
+    val store = p.store("a", ttlMs = Some(1000000))
     write(store, 0)("x" -> "1")
-    val validator: RowValidator = (_, _, _, _, length) => if (length == 1) null else s"$length bytes"
+    val validator: RowValidator =
+      (_, _, _, _, length) => if (length == 1) null else s"$length bytes"
     assert(found(p.store("reader", validator).open(1), "x").contains("1"))
     val pin = write(p.store("b"), 1)("y" -> "abc")
     val entry = entryOf(p, pin)
@@ -157,7 +158,7 @@ class ExpirySuite extends AnyFunSuite with BeforeAndAfterAll {
 
   /** Random life of a partition with two executors and a model of its versions. */
   private final class Play(p: TestPartition, random: Random) {
-    private var ttlMs: Option[Long] = if (random.nextBoolean()) Some(20000) else None
+    private var ttlMs: Option[Long] = if (random.nextBoolean()) Some(2000000) else None
     private var executors = Vector.fill(2)(p.store("run", ttlMs = ttlMs))
     private val versions = mutable.ArrayBuffer(Map.empty[String, Row])
     private val pins = mutable.ArrayBuffer(Pin.Empty)
@@ -192,7 +193,7 @@ class ExpirySuite extends AnyFunSuite with BeforeAndAfterAll {
 
     private def turn(): Unit = {
       ttlMs = ttlMs match {
-        case None => Some(5000L * (1 + random.nextInt(5)))
+        case None => Some(500000L * (1 + random.nextInt(5)))
         case Some(_) => None
       }
       executors.foreach(_.close())
@@ -201,7 +202,7 @@ class ExpirySuite extends AnyFunSuite with BeforeAndAfterAll {
 
     private def passSome(): Unit = {
       val v = versions.length - 1
-      val seconds = random.nextInt(8).toLong
+      val seconds = random.nextInt(800).toLong
       if (times(v) > 0) {
         pass(p, pins(v), seconds)
         times(v) += seconds
@@ -241,7 +242,10 @@ class ExpirySuite extends AnyFunSuite with BeforeAndAfterAll {
         versions += rows.toMap
         pins += pin
         times += time
-        if (random.nextBoolean()) assert(texts(store.open(v + 1L).iterator(0)) == values(v + 1))
+        if (random.nextBoolean()) {
+          val read = store.open(v + 1L)
+          assert(texts(read.iterator(0)) == shown(v + 1, math.max(read.nextS, time)))
+        }
       }
     }
 
