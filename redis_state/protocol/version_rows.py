@@ -64,6 +64,7 @@ class VersionRows:
     Attributes:
         families: The family table of the version.
         highest_id: Highest family id that the lineage ever had.
+        time_s: Time of the version in seconds since 1970; 0 if no family has a time to live.
 
     Raises:
         SegmentGoneError: A segment is no longer complete; methods raise this too.
@@ -76,9 +77,9 @@ class VersionRows:
         self._fetch = fetch
         self._where = where
         self._base = segments[-1]
-        self._live, self._time_s = segments[0].entry.live, time_of(segments)
+        self._live, self.time_s = segments[0].entry.live, time_of(segments)
         # A delta may count rows that have expired since they were written.
-        self._is_exact = segments[0].snapshot or not self._time_s
+        self._is_exact = segments[0].snapshot or not self.time_s
         self._bare = bare
         raw = _raw_header(fetch, self._base)
         self._head = read_header(self._base, raw)
@@ -230,7 +231,7 @@ class VersionRows:
     def _unexpired(self, rows: dict[bytes, bytes]) -> dict[bytes, bytes]:
         if not self._expiring:
             return rows
-        return unexpired(rows, self._time_s, bare=self._bare, families=self._expiring)
+        return unexpired(rows, self.time_s, bare=self._bare, families=self._expiring)
 
     def _unexpired_arrays(self, rows: RowMatrix) -> Iterator[RowMatrix]:
         """Yields the rows that are not expired, those of each family for themselves."""
@@ -239,7 +240,7 @@ class VersionRows:
             return
         for id_ in rows.ids():
             own = rows.of_family(id_)
-            yield own.unexpired(self._time_s, bare=self._bare) if id_ in self._expiring else own
+            yield own.unexpired(self.time_s, bare=self._bare) if id_ in self._expiring else own
 
     def _blocks_together(self) -> Iterator[list[tuple[str, bytes]]]:
         """Yields names and payloads of the base's buckets of one part, many at a time."""
