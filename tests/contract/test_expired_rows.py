@@ -474,6 +474,23 @@ def test_time_to_live_begins_and_ends(begins: bool, redis_server: RedisServer) -
         assert state.hot(batches=1).updates == 1
 
 
+def test_expired_row_of_a_complete_delta_is_no_change(redis_server: RedisServer) -> None:
+    planted = Planted(redis_server.client(), replace(KINDS["none"], ttl=True), 1, times=TIMES)
+    planted.register()
+    keys = {k: planted.key({"k": k}) for k in "abcd"}
+    old = {k: planted.value({"n": 1}, expires=900 if k == "b" else 2_000) for k in "abc"}
+    planted.delta(0, 1, {keys[k]: value for k, value in old.items()})
+    new = {k: planted.value({"n": 1}, expires=1_150 if k in "bcd" else 2_000) for k in "abcd"}
+    planted.delta(0, 2, {keys[k]: value for k, value in new.items()}, complete=True)
+    with redis_state.connect(redis_server.url) as reader:
+        state = reader.query("flights").operator()
+        assert list(state.items()) == [({"k": "a"}, {"n": 1})]
+        (batch,) = state.changes(since=0)
+        assert list(batch) == [({"k": "c"}, None)]
+        assert [(one.key, one.after) for one in state.diff(0, 1)] == [({"k": "c"}, None)]
+        assert state.hot(batches=1).updates == 1
+
+
 @pytest.mark.parametrize("kind", ["none", "prefix", "ts-postfix"])
 @pytest.mark.parametrize("seed", range(6))
 def test_arrays_have_the_rows_of_a_scan(

@@ -95,7 +95,9 @@ def fold(
         if now is not None and family_of(key) == now.id
     }
     if now is not None and now.ttl:
-        left = {key: _shown(word, time_s) for key, word in left.items()}
+        shown = {key: _shown(word, time_s) for key, word in left.items()}
+        # Without rows below, a row that is expired is not even a removal.
+        left = {key: word for key, word in shown.items() if word is not None or not replaced}
     return Folded(before, now, left, ranges, time_s), table
 
 
