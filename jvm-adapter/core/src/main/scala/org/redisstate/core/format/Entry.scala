@@ -33,7 +33,7 @@ final case class Entry(
 object Entry {
   val BucketsMax: Int = 1 << 20
   private val ChecksumMax = 0xffffffffL
-  private val TimeMax = 0xffffffffL
+  private val TimeMax = 0xfffffffeL
   private val Flags =
     Set("-", "c", "h", "t", "ch", "ct", "ht", "cht")
 

@@ -37,7 +37,7 @@ final case class Family(
     ttl: Boolean = false) {
 
   /** Returns whether rows of the family may have a time to live. */
-  def canExpire: Boolean = !kind.ordered && !multiValue && !internal
+  def canExpire: Boolean = kind != FamilyKind.TimestampPrefix && !multiValue && !internal
 }
 
 /** Removes the stored keys of a family in [from, to); None leaves that side open. */
