@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import pandas as pd
 import pytest
@@ -16,10 +17,12 @@ from redis import Redis
 
 from redis_state.format.entry import parse_entry
 from tests.spark.streams import FORMAT, Input, Output, Streams, run_to_end
+from tests.support.pages import fenced
 from tests.support.redis_server import RedisServer
 
 pytestmark = pytest.mark.spark
 
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "time-to-live.md"
 TTL_S = 1000
 EVENTS = "k string, v long, ts timestamp"
 # Seconds that pass before each batch, and the keys of its rows.
@@ -28,7 +31,7 @@ LIFE: Sequence[tuple[int, str]] = (
     (600, "abd"),
     (600, "ae"),
     (100, "bcd"),
-    (900, "aab"),
+    (910, "aab"),
     (1100, "abcde"),
 )
 
@@ -36,7 +39,7 @@ LIFE: Sequence[tuple[int, str]] = (
 def shift(server: Redis, seconds: int, *, below: int = 0) -> None:
     """Moves the time of the newest version of each partition, or of one below it."""
     for meta in server.scan_iter(match="*:m"):
-        manifest = server.hgetall(meta)
+        manifest = _manifest(server, meta)
         wanted = int(manifest[b"l"]) - below
         for field, text in manifest.items():
             if field[:2] not in (b"d:", b"s:") or int(field.split(b":")[1]) != wanted:
@@ -46,6 +49,10 @@ def shift(server: Redis, seconds: int, *, below: int = 0) -> None:
             assert entry.time, "a version of a store with a time to live has no time"
             words[-2] = str(entry.time + seconds)
             server.hset(meta, field, " ".join(words))
+
+
+def _manifest(server: Redis, key: bytes) -> Mapping[bytes, bytes]:
+    return cast("Mapping[bytes, bytes]", server.hgetall(key))
 
 
 class Lives:
@@ -172,7 +179,7 @@ def test_batch_that_runs_again_returns_the_same_rows(
     redis_conf({"stateTtl": f"{TTL_S}s"})
     lives = Lives(streams, server, counted)
     lives.batch(0, "ab")
-    shift(server, TTL_S)
+    shift(server, TTL_S + 10)
     lives.add("a")
     collected: list[list[str]] = []
 
@@ -186,7 +193,7 @@ def test_batch_that_runs_again_returns_the_same_rows(
         run_to_end(writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start)
     assert collected == [["Row(k='a', count=1)"]]
     # Without its first attempt the batch would be earlier than the end of the row.
-    shift(server, -TTL_S, below=1)
+    shift(server, -TTL_S - 10, below=1)
     lives.again()
     assert lives.output[1] == collected[0]
 
@@ -200,7 +207,7 @@ def test_rows_from_before_the_option_live_from_its_first_batch_on(
     redis_conf({"stateTtl": f"{TTL_S}s"})
     assert lives.batch(0, "a") == ["Row(k='a', count=3)"]
     assert lives.batch(TTL_S - 200, "a") == ["Row(k='a', count=4)"]
-    assert lives.batch(200, "ab") == ["Row(k='a', count=5)", "Row(k='b', count=1)"]
+    assert lives.batch(210, "ab") == ["Row(k='a', count=5)", "Row(k='b', count=1)"]
 
 
 def test_rows_that_are_left_stay_once_the_option_is_gone(
@@ -209,7 +216,7 @@ def test_rows_that_are_left_stay_once_the_option_is_gone(
     redis_conf({"stateTtl": f"{TTL_S}s"})
     lives = Lives(streams, server, counted)
     lives.batch(0, "ab")
-    lives.batch(TTL_S, "c")
+    lives.batch(TTL_S + 10, "c")
     streams.spark.conf.unset("spark.sql.streaming.stateStore.redis.stateTtl")
     assert lives.batch(0, "ac") == ["Row(k='a', count=1)", "Row(k='c', count=2)"]
     assert lives.batch(0, "b") == ["Row(k='b', count=1)"]
@@ -223,7 +230,7 @@ def test_option_of_one_operator(
     lives = Lives(streams, server, counted)
     lives.batch(0, "a")
     assert lives.batch(0, "a") == ["Row(k='a', count=2)"]
-    metas = [server.hgetall(key) for key in server.scan_iter(match="*:m")]
+    metas = [_manifest(server, key) for key in server.scan_iter(match="*:m")]
     entries = [v for meta in metas for k, v in meta.items() if k[:2] == b"d:"]
     assert entries
     assert not any(parse_entry(v.decode()).time for v in entries)
@@ -242,3 +249,28 @@ def test_joins_are_refused(
     with pytest.raises(StreamingQueryException) as caught:
         lives.batch(0, "a", mode="append")
     assert "is a join, which numbers the rows of a key" in str(caught.value)
+
+
+def test_the_example_of_the_page(
+    streams: Streams,
+    server: Redis,
+    redis_conf: Callable[..., None],
+    shared_redis_server: RedisServer,
+) -> None:
+    redis_conf({"stateTtl": "1s"})  # restores the option after the test
+    (code,) = fenced(PAGE, "python")
+    clicks = streams.input("clicks", "id string, at timestamp")
+    code = code.replace("redis://localhost:6379/0", shared_redis_server.url)
+    code = code.replace('"clicks"', f'"{clicks.folder}"')
+    scope: dict[str, Any] = {}
+    with pytest.warns(RuntimeWarning, match="while a Spark session runs"):
+        exec(code, scope)
+    passed: list[list[str]] = []
+    for days in (0, 3, 5):
+        if days:
+            shift(server, days * 86_400)
+        clicks.add([{"id": "a", "at": "2024-01-01T10:00:00.000Z"}])
+        output: Output = {}
+        streams.run(scope["first"].select("id"), "page", mode="append", output=output)
+        passed += output.values()
+    assert passed == [["Row(id='a')"], [], ["Row(id='a')"]]

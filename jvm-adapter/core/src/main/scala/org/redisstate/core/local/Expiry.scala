@@ -66,6 +66,9 @@ object Expiry {
   private val UnsignedMask = 0xffffffffL
   private val MillisPerSecond = 1000L
 
+  /** A time to live has at least so many steps. */
+  private val StepsMin = 128
+
   /** For versions without a time to live. */
   val None: Expiry = new Expiry(0, Set.empty)
 
@@ -73,9 +76,15 @@ object Expiry {
   def apply(timeS: Long, families: Seq[Family]): Expiry =
     if (families.exists(_.ttl)) new Expiry(timeS, families.filter(_.ttl).map(_.id).toSet) else None
 
-  /** Returns the expiry of a row that is written at a time; the time to live ends with a whole second. */
-  def after(timeS: Long, ttlMs: Long): Long =
-    math.min(Never - 1, timeS + (ttlMs + MillisPerSecond - 1) / MillisPerSecond)
+  /**
+   * Returns the expiry of a row that is written at a time. It is rounded up, by less than a second or
+   * a 128th of the time to live, so that rows have few different ones and blocks stay small.
+   */
+  def after(timeS: Long, ttlMs: Long): Long = {
+    val ttlS = (ttlMs + MillisPerSecond - 1) / MillisPerSecond
+    val step = math.max(1, java.lang.Long.highestOneBit(ttlS / StepsMin))
+    math.min(Never - 1, (timeS + ttlS + step - 1) / step * step)
+  }
 }
 
 /**

@@ -134,7 +134,7 @@ final class WriteSession private[store] (
     familiesChanged = true
   }
 
-  /** Puts the rows of a version that are not expired into this one, which replaces all of it. */
+  /** Puts the visible rows of a version, which the new one replaces as a whole. */
   private[store] def refill(from: OpenVersion): Unit = {
     val key, value = new Slice
     from.families.foreach { family =>

@@ -11,7 +11,7 @@ import org.redisstate.core.RedisServerProcess
 import org.redisstate.core.errors.FormatException
 import org.redisstate.core.format.Entry
 import org.redisstate.core.ids.{Keys, Pin}
-import org.redisstate.core.local.{RowIterator, RowValidator, Slice}
+import org.redisstate.core.local.{Expiry, RowIterator, RowValidator, Slice}
 
 /** Rows with a time to live, against a plain model (docs/format.md, section 15). */
 class ExpirySuite extends AnyFunSuite with BeforeAndAfterAll {
@@ -30,7 +30,7 @@ class ExpirySuite extends AnyFunSuite with BeforeAndAfterAll {
   private def entryOf(p: TestPartition, pin: Pin): Entry =
     Entry.parse(p.meta(s"d:${pin.version}:${pin.uid}"))
 
-  /** Lets so many seconds pass: the next version is at least so much later than this one. */
+  /** Makes a version later by some seconds, and thereby each version on top of it. */
   private def pass(p: TestPartition, pin: Pin, seconds: Long): Unit =
     p.raw.hgetAll(Keys.meta(p.id)).asScala.foreach { case (field, entry) =>
       if (field.matches(s"[ds]:${pin.version}:${pin.uid}")) {
@@ -72,7 +72,7 @@ class ExpirySuite extends AnyFunSuite with BeforeAndAfterAll {
     pass(p, first, 900)
     val second = write(store, 1)("y" -> "2")
     assert(found(p.store("reader").open(2), "x").contains("1"))
-    pass(p, second, 100)
+    pass(p, second, 110)
     val session = store.open(2).write()
     val out = new Slice
     val x = key(0, "x")
@@ -117,7 +117,7 @@ class ExpirySuite extends AnyFunSuite with BeforeAndAfterAll {
     val entry = entryOf(p, pin)
     assert(entry.complete && entry.time > 0 && entry.live == 3)
     assert(texts(p.store("reader").open(3).iterator(0)) == Map("x" -> "1", "y" -> "3", "z" -> "4"))
-    pass(p, pin, 1000)
+    pass(p, pin, 1010)
     write(p.store("a", ttlMs = Some(1000000)), 3)("y" -> "5")
     assert(texts(p.store("reader").open(4).iterator(0)) == Map("y" -> "5"))
   }
@@ -125,7 +125,7 @@ class ExpirySuite extends AnyFunSuite with BeforeAndAfterAll {
   partition("a store that stops to expire rows keeps those that are not expired") { p =>
     val store = p.store("a", ttlMs = Some(1000000))
     val first = write(store, 0)("x" -> "1")
-    pass(p, first, 1000)
+    pass(p, first, 1010)
     val second = write(p.store("a", ttlMs = Some(1000000)), 1)("y" -> "2")
     assert(entryOf(p, second).live == 2)
     val third = write(p.store("a"), 2)()
@@ -257,7 +257,7 @@ class ExpirySuite extends AnyFunSuite with BeforeAndAfterAll {
       } else versions(v)
     }
 
-    private def expiryAt(now: Long): Long = ttlMs.fold(Long.MaxValue)(now + _ / 1000)
+    private def expiryAt(now: Long): Long = ttlMs.fold(Long.MaxValue)(Expiry.after(now, _))
 
     private def change(
         session: WriteSession,
