@@ -46,8 +46,8 @@ def is_expired(stored: bytes, time_s: int) -> bool:
 def expiry_of(time_s: int, ttl_ms: int) -> int:
     """Returns the expiry of a row that a version of this time writes, in whole seconds.
 
-    The expiry is rounded up, by less than a second or a 128th of the time to live, so that rows have
-    few different ones and blocks stay small. Times beyond the last one that the format has are cut.
+    The expiry is rounded up, by less than a second or a 128th of the time to live. So rows have few
+    different ones, and blocks stay small. Times beyond the last one that the format has are cut.
     """
     ttl_s = -(-ttl_ms // _MS_A_SECOND)
     step = 1 << max(0, (ttl_s // _STEPS_MIN).bit_length() - 1)

@@ -134,7 +134,7 @@ final class WriteSession private[store] (
     familiesChanged = true
   }
 
-  /** Puts the visible rows of a version, which the new one replaces as a whole. */
+  /** Puts the visible rows of a version into a complete delta. */
   private[store] def refill(from: OpenVersion): Unit = {
     val key, value = new Slice
     from.families.foreach { family =>
