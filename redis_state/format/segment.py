@@ -310,6 +310,24 @@ def check_time(segment: Segment, families: Iterable[Family]) -> None:
         )
 
 
+def check_ttl_kept(segment: Segment, below: Iterable[Family], above: Iterable[Family]) -> None:
+    """Checks that no family gets or loses a time to live in a delta that is not complete.
+
+    Args:
+        below: The family table of the version below.
+        above: The family table of the segment's version.
+
+    Raises:
+        FormatError: The rows of the version below have no expiry, or have one too many.
+    """
+    before = {family.id: family.ttl for family in below}
+    if any(before.get(family.id, family.ttl) != family.ttl for family in above):
+        raise FormatError(
+            f"applying {segment.ident}",
+            found="a family gets or loses a time to live, but the delta is not complete",
+        )
+
+
 def read_table(segment: Segment, name: str, raw: bytes) -> dict[bytes, Value]:
     """Decodes the changes in one field, by key.
 
