@@ -79,7 +79,7 @@ def test_restored_copy_shows_the_same_rows(
             assert by_scan(made, made.state, version) == VISIBLE[version]
 
 
-@pytest.mark.parametrize("snapshot", [False])
+@pytest.mark.parametrize("snapshot", [False, True])
 def test_fork_shows_the_rows_of_its_parent(
     snapshot: bool, redis_server: RedisServer, tmp_path: Path
 ) -> None:
