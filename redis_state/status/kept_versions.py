@@ -58,7 +58,9 @@ class StoreHistory:
     @property
     def expires(self) -> bool:
         """True if rows have a time to live; then keys are counted until they are left out."""
-        newest = [next(iter(one.deltas.values()), one.base and one.base.entry) for one in self.partitions]
+        newest = [
+            next(iter(one.deltas.values()), one.base and one.base.entry) for one in self.partitions
+        ]
         return any(entry is not None and entry.time for entry in newest)
 
 

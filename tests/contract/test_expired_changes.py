@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 import redis_state
 from redis_state import config
+from redis_state.errors import FormatError
 from redis_state.forks.keep import keep
+from redis_state.live import Reader
+from redis_state.reader import OperatorState
 from redis_state.reader.feed.change_spans import span_rows
+from redis_state.reader.tables import arrow
 from redis_state.spark.live.change_stream import _ADVICE
 from redis_state.spark.live.live_state import LiveState
 from tests.contract.planting import Planted
@@ -133,6 +140,42 @@ def test_kept_versions_are_compared_as_they_show(scene: Scene) -> None:
                 for one in scene.state.diff(name_a, name_b)
             }
             assert between == wanted
+
+
+DAMAGED: dict[str, Callable[[Reader, OperatorState, Planted], Any]] = {
+    "get": lambda _r, state, _p: state.get({"k": "a"}),
+    "get_many": lambda _r, state, _p: state.get_many([{"k": "a"}] * 50),
+    "items": lambda _r, state, _p: list(state.items()),
+    "count": lambda _r, state, _p: state.count(),
+    "to_arrow": lambda _r, state, _p: state.to_arrow(),
+    "sql": lambda reader, _s, _p: reader.sql("select * from flights"),
+    "diff": lambda _r, state, _p: list(state.diff(0, 1)),
+    "history": lambda _r, state, _p: state.history({"k": "a"}),
+    "whole": lambda _r, state, _p: [list(one) for one in state.changes(since="start")],
+    "export": lambda reader, _s, planted: reader.export("flights", planted.name),
+}
+
+
+@pytest.mark.parametrize("damage", ["no time", "no expiry"])
+@pytest.mark.parametrize("way", DAMAGED)
+def test_row_whose_end_is_unknown_is_damage(
+    damage: str,
+    way: str,
+    redis_server: RedisServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(arrow, "_ARRAY_ROWS_MIN", 1)
+    monkeypatch.chdir(tmp_path)
+    times = {1: 1_000} if damage == "no time" else TIMES
+    planted = Planted(redis_server.client(), replace(KINDS["none"], ttl=True), 1, times=times)
+    planted.register()
+    value = planted.value({"n": 1}, expires=1_100)
+    a, b = planted.key({"k": "a"}), planted.key({"k": "b"})
+    planted.delta(0, 1, {a: value if damage == "no time" else b"\0\1\2", b: value})
+    planted.delta(0, 2, {b: value})
+    with redis_state.connect(redis_server.url) as reader, pytest.raises(FormatError):
+        DAMAGED[way](reader, reader.query("flights").operator(), planted)
 
 
 @pytest.mark.parametrize("begins", [True, False])
