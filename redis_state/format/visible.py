@@ -10,8 +10,9 @@ a column, and its rows are there until a batch removes them.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
+from redis_state.errors import FormatError
 from redis_state.format.entry import Segment
 from redis_state.format.expiry import EXPIRY_BYTES, is_expired, split
 from redis_state.format.rows import family_of
@@ -34,16 +35,31 @@ def visible(stored: bytes | None, time_s: int) -> bytes | None:
         time_s: Time of the version.
 
     Raises:
-        FormatError: The value has no expiry.
+        FormatError: The value has no expiry, or the version has no time.
     """
-    return None if stored is None or is_expired(stored, time_s) else split(stored)[0]
+    if stored is None:
+        return None
+    check_known(time_s)
+    return None if is_expired(stored, time_s) else split(stored)[0]
+
+
+def check_known(time_s: int) -> None:
+    """Checks that a version with a family that has a time to live has a time itself.
+
+    Raises:
+        FormatError: It has none, so nobody knows which of its rows are expired.
+    """
+    if not time_s:
+        raise FormatError(
+            "reading rows with a time to live", found="the entry of the version has no time"
+        )
 
 
 def visible_values(stored: Mapping[bytes, bytes], time_s: int) -> dict[bytes, bytes]:
     """Returns the values of the rows that are not expired, without their expiries.
 
     Raises:
-        FormatError: A value has no expiry.
+        FormatError: A value has no expiry, or the version has no time.
     """
     return unexpired(stored, time_s, bare=True)
 
@@ -63,25 +79,21 @@ def unexpired(
         families: Ids of the families with a time to live, if there are rows of others, too.
 
     Raises:
-        FormatError: A value has no expiry.
+        FormatError: A value has no expiry, or the version has no time.
     """
+    if not stored:
+        return {}
+    check_known(time_s)
     if families is not None:
         stamped = {key: value for key, value in stored.items() if family_of(key) in families}
         others = {key: value for key, value in stored.items() if key not in stamped}
         return others | unexpired(stamped, time_s, bare=bare)
-    end = -EXPIRY_BYTES if bare else None
+    if min(map(len, stored.values())) < EXPIRY_BYTES:
+        split(min(stored.values(), key=len))  # raises
     # Expiries compare as their bytes do.
-    last = _last_expired(stored.values(), time_s)
-    return {key: value[:end] for key, value in stored.items() if value[-EXPIRY_BYTES:] > last}
-
-
-def _last_expired(stored: Iterable[bytes], time_s: int) -> bytes:
-    """Returns the greatest expiry of an expired row, in bytes.
-
-    Raises:
-        FormatError: A value has no expiry.
-    """
-    shortest = min(stored, key=len, default=None)
-    if shortest is not None:
-        split(shortest)  # raises if it is too short
-    return time_s.to_bytes(EXPIRY_BYTES, "big")
+    last = time_s.to_bytes(EXPIRY_BYTES, "big")
+    if not bare:
+        return {key: value for key, value in stored.items() if value[-EXPIRY_BYTES:] > last}
+    return {
+        key: value[:-EXPIRY_BYTES] for key, value in stored.items() if value[-EXPIRY_BYTES:] > last
+    }

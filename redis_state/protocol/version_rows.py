@@ -234,7 +234,9 @@ class VersionRows:
     def _unexpired(self, rows: dict[bytes, bytes]) -> dict[bytes, bytes]:
         if not self._expiring:
             return rows
-        return unexpired(rows, self.time_s, bare=self._bare, families=self._expiring)
+        mixed = len(self._expiring) < len(self._prefixes)
+        expiring = self._expiring if mixed else None
+        return unexpired(rows, self.time_s, bare=self._bare, families=expiring)
 
     def _unexpired_arrays(self, rows: RowMatrix) -> Iterator[RowMatrix]:
         """Yields the rows that are not expired, those of each family for themselves."""

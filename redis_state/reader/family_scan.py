@@ -120,7 +120,8 @@ class StoredRows:
         users = [family.name for family in families if not family.internal]
         # The counts of a manifest are of all families, so they serve a store with one. They include
         # expired rows.
-        expires = any(time_of(opened.segments) for opened in partitions)
+        expires = any(family.ttl for family in families)
+        expires |= any(time_of(opened.segments) for opened in partitions)
         if users == [likely.family.name] and not expires:
             heads = [opened.segments[0].entry for opened in partitions if opened.segments]
             return sum(head.live - head.internal for head in heads)

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from redis_state.errors import FormatError
 from redis_state.format.expiry import EXPIRY_BYTES
 from redis_state.format.rows import FAMILY_BYTES, Heads, cut_alike
+from redis_state.format.visible import check_known
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -57,8 +58,9 @@ class RowMatrix:
         """Returns the rows that are not expired; see `format.visible.unexpired`.
 
         Raises:
-            FormatError: A value has no expiry.
+            FormatError: A value has no expiry, or the version has no time.
         """
+        check_known(time_s)
         width = self.values.shape[1] - EXPIRY_BYTES
         if width < 0:
             raise FormatError("reading the expiry of a row", found="a value has no expiry")

@@ -30,7 +30,7 @@ class Revision:
 
     Attributes:
         batch: Batch that wrote the value; of a store alone, its version minus one.
-        value: ``None`` if the batch removed the key.
+        value: ``None`` if the batch removed the key, or the key had expired by then.
         earlier: Retention has dropped older deltas: the key had this value after the batch, and the
             batch or an older one wrote it.
     """
