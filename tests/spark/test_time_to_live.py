@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from redis import Redis
 
+import redis_state
 from redis_state.format.entry import parse_entry
 from tests.spark.streams import FORMAT, Input, Output, Streams, run_to_end
 from tests.support.pages import fenced
@@ -274,3 +276,33 @@ def test_the_example_of_the_page(
         streams.run(scope["first"].select("id"), "page", mode="append", output=output)
         passed += output.values()
     assert passed == [["Row(id='a')"], [], ["Row(id='a')"]]
+
+
+def test_readers_find_what_has_not_expired(
+    streams: Streams,
+    server: Redis,
+    redis_conf: Callable[..., None],
+    shared_redis_server: RedisServer,
+) -> None:
+    redis_conf({"stateTtl": f"{TTL_S}s"})
+    lives = Lives(streams, server, counted)
+    lives.batch(0, "ab")
+    lives.batch(TTL_S + 10, "bc")
+    shift(server, -TTL_S - 10, below=1)
+    checkpoint = streams.checkpoint("query")
+    query = json.loads((checkpoint / "metadata").read_text())["id"]
+    with redis_state.connect(shared_redis_server.url) as reader:
+        state = reader.query(query).operator()
+        rows = {row["k"]: row["count"] for row in map(dict, state.to_arrow(at=1).to_pylist())}
+        assert rows == {"b": 1, "c": 1}
+        assert state.get({"k": "a"}, at=1) is None
+        assert state.get({"k": "a"}, at=0) == {"count": 1}
+    for source in ("statestore", "redis_state"):
+        options = (
+            {"path": str(checkpoint)}
+            if source == "statestore"
+            else {"query": query, "url": shared_redis_server.url}
+        )
+        frame = streams.spark.read.format(source).options(**options).load()
+        flat = frame.select("key.k", "value.count") if source == "statestore" else frame
+        assert sorted((row["k"], row["count"]) for row in flat.collect()) == [("b", 1), ("c", 1)]
