@@ -39,6 +39,7 @@ class Options(TypedDict, total=False):
     copy_every_batches: int | None
     keep_every: str | float | timedelta | None
     keep_for: str | float | timedelta | None
+    state_ttl: str | float | timedelta | None
     state_bytes_max: str | None
     prefix_bytes_max: str | None
     socket_timeout: str | float | timedelta | None

@@ -11,5 +11,8 @@ TIMERS = "$timers"
 TIMERS_BY_GROUP = "$timers of groups"
 """Timers, ordered by group."""
 
+ALL_EXPIRE = "all"
+"""Member of the value schema of an `EXPIRY_OF` family: every row of the variable has an expiry."""
+
 EXPIRY_OF = "$expiry of "
 """Prefix of a variable's name that names the family of its expiry times."""

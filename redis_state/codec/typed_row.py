@@ -140,6 +140,17 @@ class TypedRow:
         """Returns the expiry of a row, in ms since 1970; ``None`` means never."""
         return self.decode_with_expiry(data)[0]
 
+    def with_expiry(self, data: bytes, expiry: int) -> bytes:
+        """Returns a stored row with another expiry, in ms since 1970.
+
+        Raises:
+            FormatError: The bytes are not a row of this variable.
+        """
+        self.decode_with_expiry(data)
+        id_, _, *values = msgpack.unpackb(data, use_list=False, raw=False)
+        packed: bytes = self._pack.pack((id_, expiry, *values))
+        return packed
+
     def _converted(self, row: Any, expiry: int | None) -> bytes:
         try:
             values = listed(row)

@@ -30,6 +30,8 @@ class Config:
         rescale_to: ``None`` keeps the number of partitions.
         local_memory: ``auto`` or bytes.
         keep_every: ``None`` means never.
+        state_ttl: ``None`` means that rows do not expire.
+        state_ttls: Pairs of an operator id and its `state_ttl`, in ascending order.
         state_bytes_max: ``None`` means no limit, as for `prefix_bytes_max`.
     """
 
@@ -55,10 +57,12 @@ class Config:
     copy_every_batches: int = 0
     keep_every: int | None = None
     keep_for: int = 604_800_000
+    state_ttl: int | None = None
     state_bytes_max: int | None = None
     prefix_bytes_max: int | None = None
     socket_timeout: int = 5_000
     connections_max: int = 16
+    state_ttls: tuple[tuple[int, int], ...] = ()
 
     def read_password(self) -> str | None:
         """Returns the password from `password` or the file; ``None`` without a password.
@@ -78,6 +82,10 @@ class Config:
         """
         path = self.signing_key_file
         return None if path is None else read_signing_key_file(path)
+
+    def state_ttl_of(self, operator_id: int) -> int | None:
+        """Returns how long rows of an operator live, in ms; ``None`` if they do not expire."""
+        return dict(self.state_ttls).get(operator_id, self.state_ttl)
 
     @property
     def keep_ms(self) -> int:
@@ -110,8 +118,12 @@ def parse(values: Mapping[str, object]) -> Config:
         ConfigError: See `normalize`.
     """
     typed = _checked(values)[1]
-    fields: dict[str, Any] = {options()[name].python_name: value for name, value in typed.items()}
-    return Config(**fields)
+    table = options()
+    known = typed.keys() & table.keys()
+    fields: dict[str, Any] = {table[name].python_name: typed[name] for name in known}
+    of_operators = {name: typed[name] for name in typed.keys() - known}
+    ttls = sorted((int(name.rpartition(".")[2]), ttl) for name, ttl in of_operators.items())
+    return Config(**fields, state_ttls=tuple(cast("list[tuple[int, int]]", ttls)))
 
 
 def resolve(
@@ -170,6 +182,8 @@ def _checked(values: Mapping[str, object]) -> tuple[dict[str, str], dict[str, Op
             raise option.error("it is missing", "Give it, such as redis://localhost:6379/0.")
         elif option.default is not None:
             typed[option.name] = parse_value(option, to_text(option, option.default))
+    for name in texts.keys() - options().keys():
+        typed[name] = parse_value(option_named(name), texts[name])
     _check_together(texts, cast(Location, typed["url"]))
     return texts, typed
 

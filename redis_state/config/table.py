@@ -6,11 +6,14 @@ import difflib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 
 from redis_state.errors import ConfigError
+
+_OPERATOR = re.compile(r"([A-Za-z_]+)[._](0|[1-9][0-9]{0,8})")
+"""Name of an option of one operator: the name, then the operator id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,7 @@ class Option:
         needs_any: Options of which at least one must be given too.
         excludes: Option that must not be given too.
         needs_tls: True if the URL must use TLS.
+        per_operator: True if ``<name>.<operator id>`` is an option too, for one operator of Spark.
     """
 
     name: str
@@ -42,6 +46,7 @@ class Option:
     needs_any: tuple[str, ...] = ()
     excludes: str = ""
     needs_tls: bool = False
+    per_operator: bool = False
 
     @property
     def python_name(self) -> str:
@@ -75,6 +80,7 @@ def option_table() -> OptionTable:
         row["values"] = tuple(row.get("values", ()))
         row["needs_any"] = tuple(row.pop("needsAny", ()))
         row["needs_tls"] = row.pop("needsTls", False)
+        row["per_operator"] = row.pop("perOperator", False)
         options[row["name"]] = Option(**row)
     return OptionTable(raw["prefix"], tuple(raw["sparkMinors"]), raw["units"], options)
 
@@ -94,6 +100,15 @@ def spark_minors() -> tuple[str, ...]:
     return option_table().spark_minors
 
 
+def _of_operator(name: str) -> Option | None:
+    """Finds the option of one operator, such as ``stateTtl.3``, which has no row of its own."""
+    match = _OPERATOR.fullmatch(name)
+    for option in options().values() if match else ():
+        if option.per_operator and match and match[1] in (option.name, option.python_name):
+            return replace(option, name=f"{option.name}.{match[2]}", default=None)
+    return None
+
+
 def option_named(name: str) -> Option:
     """Finds an option by its name, keyword name or full configuration name.
 
@@ -103,6 +118,7 @@ def option_named(name: str) -> Option:
     prefix, table = conf_prefix(), options()
     short = name.removeprefix(prefix)
     found = table.get(short) or next((o for o in table.values() if o.python_name == short), None)
+    found = found or _of_operator(short)
     if found is None:
         known = {spelling: o for o in table.values() for spelling in (o.python_name, o.name)}
         lower = {spelling.lower(): o for spelling, o in known.items()}

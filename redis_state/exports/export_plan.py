@@ -13,6 +13,7 @@ from redis_state.exports.manifest import (
     family_json,
     parse_family,
     parse_partition,
+    partition_json,
 )
 from redis_state.exports.sealed import damaged, read_sealed, sealed
 from redis_state.format.header import Family
@@ -83,7 +84,7 @@ def parse_plan(folder: ExportFolder) -> ExportPlan:
 def done_json(done: DonePartition) -> bytes:
     """Encodes a finished partition."""
     families = [family_json(family) for family in done[1]]
-    return sealed({"partition": asdict(done[0]), "families": families})
+    return sealed({"partition": partition_json(done[0]), "families": families})
 
 
 def parse_done(folder: ExportFolder, name: str) -> DonePartition:

@@ -117,6 +117,7 @@ class PartitionImport:
                 with_families=True,
                 internal=part.internal,
                 highest_id=part.highest_id,
+                time=part.time,
             )
             self._partition.stage(ident, f"s:{part.version}:{part.uid}", segment.drain())
         except BaseException:
@@ -185,7 +186,7 @@ class PartitionImport:
     def _check(self) -> None:
         """Reads the partition from Redis, and compares it with the manifest."""
         found = {one.id: RowDigest(one.name) for one in self._families}
-        for rows, _ in pieces_of(self._client, self._opened()):
+        for rows, _ in pieces_of(self._client, self._opened(), bare=False):
             _add(found, rows)
         digest = digest_text(digest_sum(one.value for one in found.values()))
         if digest != self._part.digest:

@@ -13,7 +13,7 @@ from redis_state.exports.digest import DIGEST_DIGITS
 from redis_state.exports.folder import ExportFolder
 from redis_state.exports.layout import MANIFEST, PLAN, ROWS_FILE
 from redis_state.exports.sealed import damaged, matching, read_sealed, sealed, text, whole
-from redis_state.format.entry import BUCKETS_MAX
+from redis_state.format.entry import BUCKETS_MAX, TIME_S_MAX
 from redis_state.format.header import FAMILY_ID_MAX, KINDS, Family
 from redis_state.ids import EMPTY, PartitionId, Pin, StoreId, is_gen, is_uid
 
@@ -57,6 +57,7 @@ class ExportedPartition:
         bytes: Bytes of keys and values.
         stored: Bytes of its segments in Redis.
         digest: Digest of its rows, in hexadecimal digits.
+        time: Time of the version in seconds since 1970; 0 if no family has a time to live.
     """
 
     partition: int
@@ -74,6 +75,7 @@ class ExportedPartition:
     stored: int
     digest: str
     files: tuple[ExportedFile, ...]
+    time: int = 0
 
     @property
     def pin(self) -> Pin:
@@ -151,6 +153,7 @@ class Export:
         content["query"] = {name: content.pop(name) for name in names}
         for store, encoded in zip(self.stores, content["stores"], strict=True):
             encoded["tables"] = [[family_json(one) for one in table] for table in store.tables]
+            encoded["partitions"] = [partition_json(one) for one in store.partitions]
         return sealed(content)
 
 
@@ -185,6 +188,14 @@ def read_export(folder: ExportFolder) -> Export:
         raise damaged(folder, f"{MANIFEST} is malformed") from error
 
 
+def partition_json(partition: ExportedPartition) -> dict[str, Any]:
+    """Encodes a partition; without `time` if it has none."""
+    encoded = asdict(partition)
+    if not partition.time:
+        del encoded["time"]
+    return encoded
+
+
 def parse_partition(raw: Any, tables: int) -> ExportedPartition:
     """Parses a partition.
 
@@ -202,7 +213,7 @@ def parse_partition(raw: Any, tables: int) -> ExportedPartition:
         for file in raw["files"]
     )
     names = [one.name for one in fields(ExportedPartition) if one.type == "int"]
-    numbers = {name: whole(raw[name]) for name in names}
+    numbers = {name: whole(raw[name]) for name in names if name != "time" or name in raw}
     one = ExportedPartition(
         uid=text(raw["uid"]), digest=matching(_DIGEST, raw["digest"]), files=files, **numbers
     )
@@ -213,6 +224,7 @@ def parse_partition(raw: Any, tables: int) -> ExportedPartition:
         and one.retained > 0
         and one.table < tables
         and one.highest_id <= FAMILY_ID_MAX
+        and one.time <= TIME_S_MAX
     )
     counts = all(1 <= n <= BUCKETS_MAX and not n & (n - 1) for n in (one.buckets, one.groups))
     if not good or not counts or sum(file.rows for file in files) != one.rows:
@@ -224,7 +236,8 @@ def parse_partition(raw: Any, tables: int) -> ExportedPartition:
 
 def family_json(family: Family) -> list[Any]:
     """Encodes a family as in section 4.5 of docs/format.md."""
-    return list(astuple(family))
+    parts = list(astuple(family))
+    return parts if family.ttl else parts[:-1]
 
 
 def parse_family(raw: Any) -> Family:
@@ -233,8 +246,10 @@ def parse_family(raw: Any) -> Family:
     Raises:
         ValueError: The family is malformed; other errors of parsing JSON occur, too.
     """
-    id_, name, kind, params, key, value, multi_value, internal = raw
+    id_, name, kind, params, key, value, multi_value, internal, *ttl = raw
     if kind not in KINDS or not isinstance(multi_value, bool) or not isinstance(internal, bool):
+        raise ValueError
+    if ttl not in ([], [True]):
         raise ValueError
     numbers = tuple(whole(one) for one in params)
     if kind == "prefix" and len(numbers) != 1:
@@ -248,6 +263,7 @@ def parse_family(raw: Any) -> Family:
         text(value),
         multi_value,
         internal,
+        ttl=bool(ttl),
     )
 
 
@@ -292,6 +308,11 @@ def _store(raw: Any) -> ExportedStore:
     partitions = tuple(parse_partition(one, len(tables)) for one in raw["partitions"])
     if [one.partition for one in partitions] != list(range(len(partitions))):
         raise ValueError
+    for one in partitions:
+        # A version has a time if and only if one of its families has a time to live.
+        table = () if one.pin == EMPTY else tables[one.table]
+        if bool(one.time) != any(family.ttl for family in table):
+            raise ValueError
     return ExportedStore(
         whole(raw["operator"]),
         text(raw["store"]),

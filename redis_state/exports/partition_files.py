@@ -15,6 +15,7 @@ from redis_state.exports.manifest import ExportedFile, ExportedPartition
 from redis_state.exports.table import FamilyTable
 from redis_state.format.header import Family, family_table
 from redis_state.format.rows import FAMILY_BYTES, family_of
+from redis_state.format.visible import time_of
 from redis_state.protocol.opening import Opened
 from redis_state.protocol.segments import fetch
 from redis_state.protocol.version_rows import VersionRows
@@ -134,6 +135,7 @@ class PartitionFiles:
             stored=sum(segment.entry.bytes for segment in opened.segments),
             digest=digest_text(digest_sum(one.digest.value for one in found)),
             files=tuple(file for one in found for file in one.files),
+            time=time_of(opened.segments),
         )
         return partition, version.families
 

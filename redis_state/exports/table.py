@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from redis_state.backend.client import Client
 from redis_state.errors import ConfigError, FormatError, UnreadableError
+from redis_state.format.expiry import split
 from redis_state.format.header import Family
 from redis_state.format.rows import FAMILY_BYTES, split_elements
 from redis_state.reader.family import FamilyChoice, is_ours
@@ -74,7 +75,9 @@ class FamilyTable:
         self.schema: pa.Schema = pa.schema(_with_own_names(fields))
 
     def batch(self, partition: int, rows: FamilyRows) -> pa.RecordBatch:
-        """Returns a batch of rows: stored keys, which begin with the family id, and values.
+        """Returns a batch of rows: stored keys, which begin with the family id, and stored values.
+
+        The column `VALUE` has the expiries of a family with a time to live, decoded columns do not.
 
         Raises:
             FormatError: The bytes are not such rows.
@@ -91,7 +94,10 @@ class FamilyTable:
         if self._codec is not None:
             try:
                 arrays += self._of_keys(self._codec, keys)
-                arrays += self._of_values(self._codec, values)
+                plain = values
+                if self._family.ttl:
+                    plain = [split(value)[0] for value in values]
+                arrays += self._of_values(self._codec, plain)
             except UnreadableError as error:
                 advice = "Nothing is damaged. Export the bytes alone, with --format raw."
                 raise UnreadableError.of(

@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
 
 from redis_state.errors import FormatError
 from redis_state.ids import EMPTY_UID, is_gen, is_uid, text_number
 
 BUCKETS_MAX = 1 << 20
 CHECKSUM_MAX = (1 << 32) - 1
-_FLAGS = {"-": (False, False), "c": (True, False), "h": (False, True), "ch": (True, True)}
+TIME_S_MAX = (1 << 32) - 2
+"""Latest time of a version; the next number is the expiry of rows that never expire."""
+
+_FLAGS = {
+    "".join(letters) or "-": (bool(letters[0]), bool(letters[1]), bool(letters[2]))
+    for letters in product(("", "c"), ("", "h"), ("", "t"))
+}
 FORMATS = (b"1", b"2")
 """Format numbers of partitions that this release reads and writes."""
 
@@ -20,8 +27,8 @@ _ASIDE = b"z:"
 _PLACE = "p "
 _WORDS = 8
 _BYTES_WORD = 4
-# One more word if the version has rows in internal families.
-_WORDS_MAX = 9
+# One more word if the version has rows in internal families, and one if it has a time.
+_WORDS_MAX = 10
 # Readers parse the same entries again and again, and entries never change.
 _KNOWN_MAX = 4096
 
@@ -41,6 +48,7 @@ class Entry:
         complete: True if the delta holds every row of its version.
         header: True if the segment has a header.
         internal: Number of live keys in internal families.
+        time: Time of the version in seconds since 1970; 0 if no family has a time to live.
     """
 
     ref: str
@@ -53,14 +61,18 @@ class Entry:
     complete: bool = False
     header: bool = False
     internal: int = 0
+    time: int = 0
 
     @property
     def text(self) -> str:
         """The entry in the form of the manifest."""
-        flags = ("c" if self.complete else "") + ("h" if self.header else "")
+        given = (("c", self.complete), ("h", self.header), ("t", self.time))
+        flags = "".join(letter for letter, is_set in given if is_set)
         numbers = [self.rows, self.live, self.blocks, self.bytes, self.buckets, self.checksum]
         if self.internal:
             numbers.append(self.internal)
+        if self.time:
+            numbers.append(self.time)
         return f"{self.ref} {' '.join(map(str, numbers))} {flags or '-'}"
 
 
@@ -72,7 +84,7 @@ def parse_entry(text: str) -> Entry:
     """
     words = text.split(" ")
     if not _WORDS <= len(words) <= _WORDS_MAX:
-        raise _bad(f"it has {len(words)} words, not {_WORDS} or {_WORDS_MAX}")
+        raise _bad(f"it has {len(words)} words, not {_WORDS} to {_WORDS_MAX}")
     ref, flags = words[0], words[-1]
     numbers = [number for word in words[1:-1] if (number := text_number(word)) is not None]
     if len(numbers) != len(words) - 2:
@@ -81,7 +93,13 @@ def parse_entry(text: str) -> Entry:
         raise _bad("its first word is not a uid")
     if flags not in _FLAGS:
         raise _bad("it has a flag that this release does not know")
+    complete, header, timed = _FLAGS[flags]
     rows, live, blocks, size, buckets, checksum, *more = numbers
+    if timed and not (more and 1 <= more[-1] <= TIME_S_MAX):
+        raise _bad("it has the flag of a time, but no time that a version can have")
+    time = more.pop() if timed else 0
+    if len(more) > 1:
+        raise _bad("it has a word too many")
     if not 1 <= buckets <= BUCKETS_MAX or buckets & (buckets - 1):
         raise _bad("its bucket count is not a power of two up to 1,048,576")
     if checksum > CHECKSUM_MAX:
@@ -89,8 +107,7 @@ def parse_entry(text: str) -> Entry:
     internal = more[0] if more else 0
     if more and not 0 < internal <= live:
         raise _bad("its count of internal keys is 0, or above that of all keys")
-    complete, header = _FLAGS[flags]
-    return Entry(ref, rows, live, blocks, size, buckets, checksum, complete, header, internal)
+    return Entry(ref, rows, live, blocks, size, buckets, checksum, complete, header, internal, time)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ FAMILY_ID_MAX = (1 << 16) - 1
 _ORDINAL_MAX = (1 << 31) - 1
 _PARTS_MAX = 1 << 20
 _FAMILY_PARTS = 8
+_TTL_FAMILY_PARTS = 9
 _MEMBERS = "fiopt"
 
 KINDS = ("none", "prefix", "range", "ts-prefix", "ts-postfix")
@@ -35,6 +36,7 @@ class Family:
         params: ``prefix``: the number of prefix columns; ``range``: ordinals; else empty.
         key_schema: Spark's JSON text.
         value_schema: Spark's JSON text.
+        ttl: True if rows have a time to live (docs/format.md, section 15).
     """
 
     id: int
@@ -45,11 +47,17 @@ class Family:
     value_schema: str
     multi_value: bool = False
     internal: bool = False
+    ttl: bool = False
 
     @property
     def ordered(self) -> bool:
         """True if rows are stored in blocks in key order."""
         return self.kind in ORDERED_KINDS
+
+    @property
+    def may_expire(self) -> bool:
+        """True if the format allows a time to live for such a family."""
+        return not (self.kind == "ts-prefix" or self.multi_value or self.internal)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +138,7 @@ def encode(header: Header) -> bytes:
 
 
 def _write_family(out: Writer, family: Family) -> None:
-    out.array(_FAMILY_PARTS)
+    out.array(_TTL_FAMILY_PARTS if family.ttl else _FAMILY_PARTS)
     out.piece(family.id)
     out.piece(family.name)
     out.piece(family.kind)
@@ -141,6 +149,8 @@ def _write_family(out: Writer, family: Family) -> None:
     out.piece(family.value_schema)
     out.piece(family.multi_value)
     out.piece(family.internal)
+    if family.ttl:
+        out.piece(True)
 
 
 def decode(payload: bytes) -> Header:
@@ -208,7 +218,9 @@ def _expect(reader: ByteReader, size: int) -> None:
 
 
 def _read_family(reader: ByteReader) -> Family:
-    _expect(reader, _FAMILY_PARTS)
+    parts = reader.array_size()
+    if parts not in (_FAMILY_PARTS, _TTL_FAMILY_PARTS):
+        raise reader.bad(f"an array of {_FAMILY_PARTS} or {_TTL_FAMILY_PARTS} was expected")
     id_ = reader.number(maximum=FAMILY_ID_MAX)
     name, kind = reader.text(), reader.text()
     if kind not in KINDS:
@@ -216,9 +228,14 @@ def _read_family(reader: ByteReader) -> Family:
     params = _many(reader, lambda r: r.number(maximum=_ORDINAL_MAX))
     if kind == "prefix" and len(params) != 1:
         raise reader.bad("a prefix family does not state the number of its prefix columns")
-    return Family(
-        id_, name, kind, params, reader.text(), reader.text(), reader.truth(), reader.truth()
-    )
+    schemas, truths = (reader.text(), reader.text()), (reader.truth(), reader.truth())
+    has_ttl = parts == _TTL_FAMILY_PARTS
+    if has_ttl and not reader.truth():
+        raise reader.bad("the time to live of a family is there, but not true")
+    family = Family(id_, name, kind, params, *schemas, *truths, has_ttl)
+    if has_ttl and not family.may_expire:
+        raise reader.bad("a family of this kind cannot have a time to live")
+    return family
 
 
 def _read_index(reader: ByteReader) -> tuple[int, tuple[bytes, ...]]:

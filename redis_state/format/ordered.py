@@ -79,6 +79,7 @@ def write(
     cleared: Sequence[int] = (),
     complete: bool = False,
     internal: int = 0,
+    time: int = 0,
 ) -> Written:
     """Encodes the segment of these rows.
 
@@ -94,6 +95,7 @@ def write(
         cleared: Families that are removed from the version below.
         complete: `Entry.complete`; a complete segment needs the table.
         internal: `Entry.internal`.
+        time: `Entry.time`; then values of families with a time to live have their expiries.
 
     Raises:
         InternalError: The keys are not in ascending order, or one belongs to no family.
@@ -131,6 +133,7 @@ def write(
         complete=complete,
         header=not head.empty,
         internal=internal,
+        time=time,
     )
     return Written(fields, entry, raw_bytes)
 

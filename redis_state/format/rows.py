@@ -12,6 +12,7 @@ from operator import lt
 from typing import NamedTuple
 
 from redis_state.errors import FormatError, LimitError
+from redis_state.format.expiry import EXPIRY_BYTES
 from redis_state.format.packing import (
     EXT_APPENDED,
     ByteReader,
@@ -88,7 +89,7 @@ def encode(rows: Sequence[KeyedValue]) -> bytes:
     payload = out.result()
     if len(payload) > KEY_BYTES_MAX:
         for key, value in rows:
-            check_limits(key, value)
+            check_limits(key, value, stored=True)
     return payload
 
 
@@ -317,8 +318,11 @@ def _bad(found: str) -> FormatError:
     return FormatError(f"reading {_WHAT}", found=found)
 
 
-def check_limits(key: bytes, value: Value) -> None:
+def check_limits(key: bytes, value: Value, *, stored: bool = False) -> None:
     """Checks the size of a key and of a value.
+
+    Args:
+        stored: True if an expiry may follow the value, which does not count.
 
     Raises:
         LimitError: The key or value is larger than the format allows.
@@ -326,7 +330,7 @@ def check_limits(key: bytes, value: Value) -> None:
     if len(key) - FAMILY_BYTES > KEY_BYTES_MAX:
         raise LimitError("writing a row", found=f"its key has {len(key) - FAMILY_BYTES} bytes")
     size = len(value.data) if isinstance(value, Appended) else len(value or b"")
-    if size > VALUE_BYTES_MAX:
+    if size > VALUE_BYTES_MAX + (EXPIRY_BYTES if stored else 0):
         raise LimitError("writing a row", found=f"its value has {size} bytes")
 
 

@@ -149,12 +149,14 @@ class SegmentWriter:
         tombstones: Sequence[Tombstone] = (),
         internal: int = 0,
         highest_id: int = 0,
+        time: int = 0,
     ) -> Entry:
         """Ends the segment: adds its header if needed, and returns its entry.
 
         Args:
             internal: Number of live keys in internal families.
             highest_id: Highest family id that the lineage ever had.
+            time: Time of the version in seconds since 1970; 0 if no family has a time to live.
         """
         gone = with_families and all(family.id < highest_id for family in self.families)
         head = Header(
@@ -177,6 +179,7 @@ class SegmentWriter:
             complete=complete,
             header=not head.empty,
             internal=internal,
+            time=time,
         )
 
     def _emit(self, name: str, payload: bytes) -> None:
@@ -286,7 +289,43 @@ def read_header(segment: Segment, raw: bytes | None) -> Header:
         raise FormatError(
             f"reading {segment.ident}", found="a snapshot has no family table, or has tombstones"
         )
+    if head.families is not None:
+        check_time(segment, head.families)
     return head
+
+
+def check_time(segment: Segment, families: Iterable[Family]) -> None:
+    """Checks that a segment's version has a time if and only if one of its families needs it.
+
+    Args:
+        families: The family table of the segment's version.
+
+    Raises:
+        FormatError: The table and the entry differ.
+    """
+    if any(family.ttl for family in families) != bool(segment.entry.time):
+        raise FormatError(
+            f"reading {segment.ident}",
+            found="its entry and its families differ in whether rows have a time to live",
+        )
+
+
+def check_ttl_kept(segment: Segment, below: Iterable[Family], above: Iterable[Family]) -> None:
+    """Checks that no family gets or loses a time to live in a delta that is not complete.
+
+    Args:
+        below: The family table of the version below.
+        above: The family table of the segment's version.
+
+    Raises:
+        FormatError: The rows of the version below have no expiry, or have one too many.
+    """
+    before = {family.id: family.ttl for family in below}
+    if any(before.get(family.id, family.ttl) != family.ttl for family in above):
+        raise FormatError(
+            f"applying {segment.ident}",
+            found="a family gets or loses a time to live, but the delta is not complete",
+        )
 
 
 def read_table(segment: Segment, name: str, raw: bytes) -> dict[bytes, Value]:

@@ -47,7 +47,7 @@ def add_snapshot(partition: PartitionClient, opened: Opened) -> Entry | None:
     pin, writer = opened.pin, uuid.uuid4().hex
     ident = f"s:{pin.version}:{writer}"
     try:
-        segment, highest_id = _write(partition, opened, ident)
+        segment, live, highest_id = _write(partition, opened, ident)
     except SegmentGoneError as error:
         _LOG.info("%s: no snapshot now: %s was replaced", partition.id, error.segment.ident)
         partition.abort(ident)
@@ -58,10 +58,11 @@ def add_snapshot(partition: PartitionClient, opened: Opened) -> Entry | None:
     newest = opened.segments[0].entry
     entry = segment.finish(
         ref=writer,
-        live=newest.live,
+        live=live,
         with_families=True,
         internal=newest.internal,
         highest_id=highest_id,
+        time=newest.time,
     )
     if not partition.add_snapshot(pin, writer, entry, segment.fields):
         return None
@@ -75,11 +76,14 @@ def add_snapshot(partition: PartitionClient, opened: Opened) -> Entry | None:
     return entry
 
 
-def _write(partition: PartitionClient, opened: Opened, ident: str) -> tuple[SegmentWriter, int]:
+def _write(
+    partition: PartitionClient, opened: Opened, ident: str
+) -> tuple[SegmentWriter, int, int]:
     """Stages all rows of a version except the last few blocks, which the writer still holds.
 
     Returns:
-        The writer, and the highest id that a family of the lineage ever had.
+        The writer, the number of rows, which are those that are not expired, and the highest id
+        that a family of the lineage ever had.
     """
     version = VersionRows(partition.fetch, opened.segments)
     buckets = version.fitting_buckets()
@@ -96,7 +100,7 @@ def _write(partition: PartitionClient, opened: Opened, ident: str) -> tuple[Segm
             _stage(partition, segment, name)
         count += rows.count
     version.check(count)
-    return segment, version.highest_id
+    return segment, count, version.highest_id
 
 
 def _stage(partition: PartitionClient, segment: SegmentWriter, name: str) -> None:

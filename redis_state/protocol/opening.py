@@ -20,6 +20,7 @@ NO_RUN = ""
 """Run id of a reader, which opens a version without changing anything."""
 
 _NEWEST = "opened"
+_TIME = ("t",)
 _CACHED_MAX = 4
 _HEAD_WORDS = 8
 _MALFORMED = "the answer of its script is malformed"
@@ -35,6 +36,8 @@ class Opened:
         opened: The newest version that a task of the holding run opened.
         start: A pin that the caller has cached, or `EMPTY` if the oldest segment stands alone.
         segments: Newest first.
+        time_s: Time of the next version as the server has it, not yet raised to that of this
+            version, in seconds since 1970; 0 if it was not requested.
     """
 
     id: PartitionId
@@ -44,6 +47,7 @@ class Opened:
     floor: int
     start: Pin
     segments: tuple[Segment, ...]
+    time_s: int = 0
 
     def key(self, segment: Segment) -> str:
         """Returns the Redis key of a segment."""
@@ -56,7 +60,12 @@ def opening(version: int | None) -> str:
 
 
 def open_args(
-    run_id: str, version: int | None, *, uid: str = "", cached: Sequence[Pin] = ()
+    run_id: str,
+    version: int | None,
+    *,
+    uid: str = "",
+    cached: Sequence[Pin] = (),
+    with_time: bool = False,
 ) -> list[str]:
     """Returns the arguments of the script.
 
@@ -65,9 +74,10 @@ def open_args(
         version: ``None`` for the newest confirmed one.
         uid: The wanted attempt at the version; empty for that on the living timeline.
         cached: Pins that the caller has cached, best first. Only the first few are sent.
+        with_time: True to request the time of the next version (docs/format.md, section 15).
     """
     pairs = [word for pin in cached[:_CACHED_MAX] for word in (str(pin.version), pin.uid)]
-    return [run_id, _NEWEST if version is None else str(version), uid, *pairs]
+    return [run_id, _NEWEST if version is None else str(version), uid, *pairs, *_TIME[:with_time]]
 
 
 def open_commands(
@@ -120,6 +130,7 @@ def read_opened(
     version: int | None,
     cached: Sequence[Pin] = (),
     where: str = "",
+    with_time: bool = False,
 ) -> Opened:
     """Decodes the reply of `open`; version 0 without segments if nothing was ever written.
 
@@ -127,6 +138,7 @@ def read_opened(
         version: The requested version.
         cached: The pins that were sent.
         where: Name of the partition in errors; empty means its numbers.
+        with_time: Whether the time of the next version was requested.
 
     Raises:
         StateError: The version does not exist.
@@ -134,18 +146,24 @@ def read_opened(
         FormatError: The partition is of another format, or damaged.
     """
     what, where = opening(version), where or str(id_)
+    time_s: int | None = 0
+    if with_time and answer[:1] in (["EMPTY"], ["OK"]):
+        at_word = 1 if answer[0] == "EMPTY" else _HEAD_WORDS
+        time_s = text_number(answer[at_word]) if len(answer) > at_word else None
+        answer = [*answer[:at_word], *answer[at_word + 1 :]]
     match answer:
-        case ["EMPTY"]:
-            return Opened(id_, EMPTY, False, 0, 0, EMPTY, ())
+        case ["EMPTY"] if time_s is not None:
+            return Opened(id_, EMPTY, False, 0, 0, EMPTY, (), time_s)
         case ["OK", at, uid, held, opened, floor, start, start_uid, *listed]:
             numbers = [text_number(word) for word in (at, opened, floor, start)]
-        case ["OK", *_]:
+            numbers.append(time_s)
+        case ["EMPTY" | "OK", *_]:
             raise FormatError(what, found=_MALFORMED, where=where)
         case _:
             raise refusal(what, answer, where=where, version=version)
     if None in numbers or len(listed) % 3 or (at != "0" and not is_uid(uid)):
         raise FormatError(what, found=_MALFORMED, where=where)
-    version_at, opened_at, floor_at, start_at = (number or 0 for number in numbers)
+    version_at, opened_at, floor_at, start_at, time_at = (number or 0 for number in numbers)
     found = Opened(
         id_,
         Pin(version_at, uid),
@@ -154,6 +172,7 @@ def read_opened(
         floor_at,
         Pin(start_at, start_uid),
         tuple(map(parse_segment, listed[::3], listed[1::3], listed[2::3])),
+        time_at,
     )
     wrong = _wrong_chain(found, cached)
     if wrong:

@@ -85,20 +85,31 @@ class PartitionClient:
         self._home.check(where=self._where)
         return self._shared
 
-    def open(self, run_id: str, version: int | None, cached: Sequence[Pin] = ()) -> Opened:
+    def open(
+        self,
+        run_id: str,
+        version: int | None,
+        cached: Sequence[Pin] = (),
+        *,
+        with_time: bool = False,
+    ) -> Opened:
         """Opens a version, and pins it if the run holds the partition.
 
         Args:
             run_id: Empty for a reader, which changes nothing.
             version: ``None`` for the newest confirmed one.
+            with_time: True to request the time of the next version, for a store whose rows have a
+                time to live.
 
         Raises:
             StateError: The version does not exist.
             ConflictError: The holding run went on, or reads another attempt at the version.
         """
-        args = open_args(run_id, version, cached=cached)
+        args = open_args(run_id, version, cached=cached, with_time=with_time)
         answer = self._script(opening(version), "open", [], args)
-        return read_opened(self.id, answer, version=version, cached=cached, where=self._where)
+        return read_opened(
+            self.id, answer, version=version, cached=cached, where=self._where, with_time=with_time
+        )
 
     def latest(self) -> int | None:
         """Returns the newest published version; ``None`` if nothing was ever written."""

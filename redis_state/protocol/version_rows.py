@@ -22,6 +22,8 @@ from redis_state.format.header import FIELD, Family, Header, family_table, highe
 from redis_state.format.rows import FAMILY_BYTES, Appended, Value, family_of, raw_bytes, stored_key
 from redis_state.format.segment import (
     SegmentContent,
+    check_time,
+    check_ttl_kept,
     checksum,
     field_names,
     part_fields,
@@ -31,6 +33,7 @@ from redis_state.format.segment import (
     read_table,
     table_of,
 )
+from redis_state.format.visible import time_of, unexpired
 
 if TYPE_CHECKING:
     from redis_state.rows.row_matrix import RowMatrix
@@ -51,24 +54,34 @@ _WHOLE = {bytes, type(None)}
 class VersionRows:
     """Rows of a version. Each method is called once, first `hashed` and then `ordered`.
 
+    Expired rows are left out (docs/format.md, section 15).
+
     Args:
         segments: From `open`, newest first; the last one stands alone.
         where: Name of the partition in errors.
+        bare: True to return values as readers see them, without the expiry of rows with a time to
+            live; false to return them as segments store them.
 
     Attributes:
         families: The family table of the version.
         highest_id: Highest family id that the lineage ever had.
+        time_s: Time of the version in seconds since 1970; 0 if no family has a time to live.
 
     Raises:
         SegmentGoneError: A segment is no longer complete; methods raise this too.
         FormatError: A segment is damaged; methods raise this too.
     """
 
-    def __init__(self, fetch: Fetch, segments: Sequence[Segment], *, where: str = "") -> None:
+    def __init__(
+        self, fetch: Fetch, segments: Sequence[Segment], *, where: str = "", bare: bool = False
+    ) -> None:
         self._fetch = fetch
         self._where = where
         self._base = segments[-1]
-        self._live = segments[0].entry.live
+        self._live, self.time_s = segments[0].entry.live, time_of(segments)
+        # A delta may count rows that have expired since they were written.
+        self._is_exact = segments[0].snapshot or not self.time_s
+        self._bare = bare
         raw = _raw_header(fetch, self._base)
         self._head = read_header(self._base, raw)
         # Headers of the blocks that were read, for the checksum over all blocks.
@@ -79,6 +92,8 @@ class VersionRows:
         highest = highest_after(0, families, self._head.highest_id)
         for segment in reversed(segments[:-1]):
             content = read_whole(fetch, segment)
+            if content.families is not None:
+                check_ttl_kept(segment, families or (), content.families)
             self._changes.add(content)
             families = content.families if content.families is not None else families
             highest = highest_after(highest, content.families, content.highest_id)
@@ -86,7 +101,9 @@ class VersionRows:
             raise self._bad("no segment has a family table")
         self.families: tuple[Family, ...] = families
         self.highest_id = highest
+        check_time(segments[0], families)
         self._prefixes = {stored_key(id_, b"") for id_ in family_table(families)}
+        self._expiring = frozenset(family.id for family in families if family.ttl)
         self._ahead = self._ordered_names()
 
     def fitting_buckets(self) -> int:
@@ -118,7 +135,7 @@ class VersionRows:
         for at in range(modulus):
             # A later part of a bucket overrides an earlier one.
             below = self._rows(self._take(self._bucket_names(at, modulus)))
-            yield self._folded(below, own.get(at, ()))
+            yield self._unexpired(self._folded(below, own.get(at, ())))
 
     def matrices(self) -> Iterator[RowMatrix | dict[bytes, bytes]]:
         """Yields the rows of the hashed families like `hashed`, as arrays where they can be.
@@ -140,14 +157,16 @@ class VersionRows:
         for blocks in self._blocks_together():
             for rows, alike in matrices(blocks):
                 if rows is not None and rows.prefixes() <= self._prefixes:
-                    yield rows.without(keys)
+                    yield from self._unexpired_arrays(rows.without(keys))
                 else:
                     for name, payload in alike:
-                        yield self._unchanged(table_of(self._base, name, payload), changed)
+                        below = table_of(self._base, name, payload)
+                        yield self._unexpired(self._unchanged(below, changed))
         for bucket, parts in self._head.parts.items():
             below = self._rows(self._blocks(part_fields(bucket, parts)))
-            yield self._unchanged(below, changed)
-        yield {self._checked(key): value for key, value in changed.items() if type(value) is bytes}
+            yield self._unexpired(self._unchanged(below, changed))
+        rest = {self._checked(key): value for key, value in changed.items() if type(value) is bytes}
+        yield self._unexpired(rest)
 
     def ordered_families(self) -> list[int]:
         """Returns the families that have ordered rows in the base or in the table."""
@@ -164,9 +183,9 @@ class VersionRows:
             last = number + 1 == len(firsts)
             end = len(keys) if last else bisect_left(keys, firsts[number + 1], at)
             below = self._rows(self._take([f"{family}/{number}"]))
-            yield from sorted(self._folded(below, keys[at:end]).items())
+            yield from sorted(self._unexpired(self._folded(below, keys[at:end])).items())
             at = end
-        yield from self._folded({}, keys[at:]).items()
+        yield from self._unexpired(self._folded({}, keys[at:])).items()
 
     def check(self, count: int) -> None:
         """Compares the rows that were read with the manifest.
@@ -183,7 +202,7 @@ class VersionRows:
                 f"reading {self._base.ident}",
                 found="its fields differ from its entry's checksum",
             )
-        if count != self._live:
+        if count > self._live or (self._is_exact and count != self._live):
             raise self._bad(f"{count} keys are live, not {self._live}")
 
     def _folded(self, below: dict[bytes, Value], keys: Sequence[bytes]) -> dict[bytes, bytes]:
@@ -211,6 +230,22 @@ class VersionRows:
             if change is not None:
                 found[self._checked(key)] = change.data if isinstance(change, Appended) else change
         return found
+
+    def _unexpired(self, rows: dict[bytes, bytes]) -> dict[bytes, bytes]:
+        if not self._expiring:
+            return rows
+        mixed = len(self._expiring) < len(self._prefixes)
+        expiring = self._expiring if mixed else None
+        return unexpired(rows, self.time_s, bare=self._bare, families=expiring)
+
+    def _unexpired_arrays(self, rows: RowMatrix) -> Iterator[RowMatrix]:
+        """Yields the rows that are not expired, those of each family for themselves."""
+        if not self._expiring:
+            yield rows
+            return
+        for id_ in rows.ids():
+            own = rows.of_family(id_)
+            yield own.unexpired(self.time_s, bare=self._bare) if id_ in self._expiring else own
 
     def _blocks_together(self) -> Iterator[list[tuple[str, bytes]]]:
         """Yields names and payloads of the base's buckets of one part, many at a time."""

@@ -11,7 +11,7 @@ from typing import Any
 from redis_state.backend.client import Client
 from redis_state.errors import ConfigError, UsageError
 from redis_state.format.header import Family
-from redis_state.format.rows import stored_key
+from redis_state.format.rows import family_of, stored_key
 from redis_state.progress import Progress
 from redis_state.protocol.opening import Opened
 from redis_state.protocol.registry import OperatorInfo
@@ -22,7 +22,7 @@ from redis_state.reader.compare.partition_rows import (
     different_rows,
 )
 from redis_state.reader.family import FamilyChoice, is_ours
-from redis_state.reader.scan import families_of
+from redis_state.reader.scan import families_of, pieces_of
 from redis_state.reader.table_columns import RowCodec, value_decoder
 from redis_state.reader.version_request import NEWEST
 from redis_state.reader.view import QueryView
@@ -184,6 +184,7 @@ def compare_views(
         _, opened_a = a.open_at(info.operator, info.store, NEWEST)
         _, opened_b = b.open_at(info.operator, info.store, NEWEST)
         decoder, counted = _Decoder(client, info, decoding), _Counted()
+        live = 0
         for one, other in zip(opened_a, opened_b, strict=True):
             tally, lost = PartitionTally(), 0
             for row in different_rows(client, one, other, tally):
@@ -197,10 +198,12 @@ def compare_views(
                     keys.append(decoder.key(row))
             both = [one] if tally.identical else [one, other]
             tables = [family for each in both for family in families_of(client, [each])]
-            counted.end(tally, tables, lost, _live([one]))
+            rows = _rows(client, one)
+            live += rows
+            counted.end(tally, tables, lost, rows)
             done += 1
             progress("comparing partitions", done, total)
-        found.append(_store(info, counted, _live(opened_a)))
+        found.append(_store(info, counted, live))
     return Comparison(a.batch, b.batch, tuple(found), tuple(keys), count <= len(keys))
 
 
@@ -230,14 +233,22 @@ def _listed(stores: Mapping[tuple[int, str], OperatorInfo]) -> str:
     return ", ".join(f"{operator} ({store})" for operator, store in stores) or "none"
 
 
-def _live(partitions: Sequence[Opened]) -> int:
-    """Returns the number of keys of user families, from the manifests."""
-    heads = [one.segments[0].entry for one in partitions if one.segments]
-    return sum(head.live - head.internal for head in heads)
+def _rows(client: Client, opened: Opened) -> int:
+    """Returns the number of keys of user families: by the manifest, unless rows can expire."""
+    if not opened.segments:
+        return 0
+    head = opened.segments[0].entry
+    if not head.time:
+        return head.live - head.internal
+    count = 0
+    for rows, families in pieces_of(client, opened):
+        users = {family.id for family in families if not family.internal}
+        count += sum(family_of(key) in users for key, _ in rows)
+    return count
 
 
 def _store(info: OperatorInfo, counted: _Counted, live: int) -> StoreDifference:
-    """Sums up a store; rows that were not read are counted by the manifest of the first version."""
+    """Sums up a store; rows that were not read are those of the first version, `live` in all."""
     users = sorted(name for name, internal in counted.names.items() if not internal)
     internals = sorted(name for name, internal in counted.names.items() if internal)
 

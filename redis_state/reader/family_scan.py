@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 from redis_state.backend.client import Client
 from redis_state.format.header import Family
 from redis_state.format.rows import stored_key
+from redis_state.format.visible import time_of
 from redis_state.protocol.opening import Opened
 from redis_state.protocol.registry import OperatorInfo
 from redis_state.reader.family import FamilyChoice
@@ -117,8 +118,11 @@ class StoredRows:
         likely = self._choice.likely(info, partitions)
         families = families_of(self._client, partitions)
         users = [family.name for family in families if not family.internal]
-        # The counts of a manifest are of all families, so they serve a store with one.
-        if users == [likely.family.name]:
+        # The counts of a manifest are of all families, so they serve a store with one. They include
+        # expired rows.
+        expires = any(family.ttl for family in families)
+        expires |= any(time_of(opened.segments) for opened in partitions)
+        if users == [likely.family.name] and not expires:
             heads = [opened.segments[0].entry for opened in partitions if opened.segments]
             return sum(head.live - head.internal for head in heads)
         return sum(len(rows) for _, rows in self.rows(partitions))

@@ -252,7 +252,9 @@ class OperatorState:
         )
 
     def count(self, version: int | None = None, **which: Unpack[Which]) -> int:
-        """Returns the number of keys; reads only manifests if the store has one family.
+        """Returns the number of keys.
+
+        Reads only manifests, unless the store has several families or a time to live.
 
         Raises:
             RedisStateError: See `items`.
@@ -346,8 +348,9 @@ class OperatorState:
         Reads the deltas between the two states, and those blocks of the state after the earlier
         batch that can hold the touched keys. Memory holds the changes of one partition. Where a
         range of keys was removed, its rows are read. Where the family was dropped, or the store was
-        loaded empty, all rows of one partition are read. A kept version is compared by its
-        segments: those that both versions have are not read.
+        loaded empty, all rows of one partition are read; where rows have a time to live, those of
+        all, since a row that has expired in between is a removed key. A kept version is compared
+        by its segments: those that both versions have are not read.
 
         Args:
             a: A batch, by the query's own number; of a store alone, a version minus one. -1 is the

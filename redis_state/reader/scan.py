@@ -25,15 +25,20 @@ R = TypeVar("R", "ScanRows", "ScanRows | RowMatrix")
 _ROWS_AT_ONCE = 1_000
 
 
-def pieces_of(client: Client, opened: Opened) -> Iterator[tuple[ScanRows, Sequence[Family]]]:
+def pieces_of(
+    client: Client, opened: Opened, *, bare: bool = True
+) -> Iterator[tuple[ScanRows, Sequence[Family]]]:
     """Yields the live rows of a version in pieces, each with the family table.
+
+    Args:
+        bare: See `VersionRows`.
 
     Raises:
         StateError: A published segment was destroyed.
         FormatError: Blocks are damaged.
         UnavailableError: Maintenance dropped a segment after rows of it were returned.
     """
-    return _pieces(client, opened, _lists)
+    return _pieces(client, opened, _lists, bare=bare)
 
 
 def arrays_of(
@@ -44,7 +49,7 @@ def arrays_of(
     Raises:
         RedisStateError: See `pieces_of`.
     """
-    return _pieces(client, opened, _arrays)
+    return _pieces(client, opened, _arrays, bare=True)
 
 
 def rows_of(client: Client, opened: Opened) -> Iterator[tuple[bytes, bytes, Sequence[Family]]]:
@@ -81,18 +86,19 @@ def _family_table(client: Client, opened: Opened) -> tuple[Family, ...] | None:
 
 
 def _pieces(
-    client: Client, opened: Opened, hashed: Callable[[VersionRows], Iterator[R]]
+    client: Client, opened: Opened, hashed: Callable[[VersionRows], Iterator[R]], *, bare: bool
 ) -> Iterator[tuple[R | ScanRows, Sequence[Family]]]:
     version = Reopening(client, opened, attempted="reading all rows")
-    return version.rows(partial(_read, client, hashed))
+    return version.rows(partial(_read, client, hashed, bare))
 
 
 def _read(
-    client: Client, hashed: Callable[[VersionRows], Iterator[R]], opened: Opened
+    client: Client, hashed: Callable[[VersionRows], Iterator[R]], bare: bool, opened: Opened
 ) -> Iterator[tuple[R | ScanRows, Sequence[Family]]]:
     if not opened.segments:
         return
-    version = VersionRows(partial(fetch, client, opened.id), opened.segments, where=str(opened.id))
+    read = partial(fetch, client, opened.id)
+    version = VersionRows(read, opened.segments, where=str(opened.id), bare=bare)
     live = 0
     for group in hashed(version):
         live += len(group)

@@ -50,6 +50,7 @@ class RescaleTarget:
 
     Attributes:
         highest_id: Highest id of all families that the lineage ever had.
+        time_s: Time of the version; see `RescaleSource`.
     """
 
     client: Client
@@ -59,6 +60,7 @@ class RescaleTarget:
     ref: str
     families: Sequence[Family]
     highest_id: int
+    time_s: int
     writer: SegmentWriter = field(init=False)
     live: int = 0
     internal: int = 0
@@ -96,6 +98,7 @@ class RescaleTarget:
             with_families=True,
             internal=self.internal,
             highest_id=self.highest_id,
+            time=self.time_s,
         )
         self._stage()
         return entry
@@ -111,6 +114,8 @@ class RescaleSource:
     Attributes:
         families: Families of all partitions, with new ids where the partitions disagree.
         highest_id: Highest id of all families that a partition ever had.
+        time_s: Time of the version in all new partitions: the earliest of the old ones, where each
+            leaves out the rows that are expired at its own time. So the version has the same rows.
 
     Raises:
         StateError: A partition does not hold the version.
@@ -126,6 +131,7 @@ class RescaleSource:
             opened = partition.open("", version)
             self._parts.append(VersionRows(partition.fetch, opened.segments, where=str(id_)))
         self._counts = [0] * len(ids)
+        self.time_s = min((part.time_s for part in self._parts), default=0)
         self.families = _united([part.families for part in self._parts])
         highest = [part.highest_id for part in self._parts]
         self.highest_id = max([*highest, *(family.id for family in self.families)], default=0)

@@ -109,6 +109,7 @@ def _copy_version(
             ref,
             source.families,
             highest_id=source.highest_id,
+            time_s=source.time_s,
         )
         for id_, ref in zip(copy.ids, refs, strict=True)
     ]

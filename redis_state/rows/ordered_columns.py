@@ -52,8 +52,11 @@ def encode(field: Field, value: Any) -> bytes:
     return bytes((sign,)) + int(number).to_bytes(size, "big", signed=True)
 
 
-def decode(field: Field, data: bytes) -> Any:
+def decode(field: Field, data: bytes | None) -> Any:
     """Decodes a value.
+
+    Args:
+        data: Encoded value; a damaged key may have ``None``, which no value is encoded as.
 
     Raises:
         FormatError: The bytes are not a value of this column.
@@ -62,9 +65,9 @@ def decode(field: Field, data: bytes) -> Any:
         return None
     assert isinstance(field.type, Atomic)
     name = field.type.name
-    if data[:1] == bytes((_NULL,)):
+    if data is not None and data[:1] == bytes((_NULL,)):
         return None
-    if len(data) != _BYTES[name] + 1 or data[0] > _POSITIVE:
+    if data is None or len(data) != _BYTES[name] + 1 or data[0] > _POSITIVE:
         raise FormatError("decoding a key", found=f"column '{field.name}' is malformed")
     bits = data[1:]
     if name in _REALS:

@@ -10,7 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from redis_state.errors import FormatError
+from redis_state.format.expiry import EXPIRY_BYTES
 from redis_state.format.rows import FAMILY_BYTES, Heads, cut_alike
+from redis_state.format.visible import check_known
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -41,11 +44,29 @@ class RowMatrix:
 
     def prefixes(self) -> set[bytes]:
         """Returns the family ids at the start of the keys, as stored."""
-        return {int(id_).to_bytes(FAMILY_BYTES, "big") for id_ in np.unique(self._families())}
+        return {id_.to_bytes(FAMILY_BYTES, "big") for id_ in self.ids()}
+
+    def ids(self) -> list[int]:
+        """Returns the family ids of the keys, in ascending order."""
+        return [int(id_) for id_ in np.unique(self._families())]
 
     def of_family(self, family: int) -> RowMatrix:
         """Returns the rows of a family."""
         return self._where(self._families() == family)
+
+    def unexpired(self, time_s: int, *, bare: bool) -> RowMatrix:
+        """Returns the rows that are not expired; see `format.visible.unexpired`.
+
+        Raises:
+            FormatError: A value has no expiry, or the version has no time.
+        """
+        check_known(time_s)
+        width = self.values.shape[1] - EXPIRY_BYTES
+        if width < 0:
+            raise FormatError("reading the expiry of a row", found="a value has no expiry")
+        expiries = np.ascontiguousarray(self.values[:, width:]).view(">u4")[:, 0]
+        rows = RowMatrix(self.keys, self.values[:, :width]) if bare else self
+        return rows._where(expiries > time_s)
 
     def without(self, keys: KeySet) -> RowMatrix:
         """Returns the rows with other keys."""

@@ -38,6 +38,8 @@ _VALUE_FAT_TIMES = 4
 _STALE_TIMES = 5
 _BLOCKS_MIN = 10
 _HOUR_MS = 3_600_000
+_OWN_TTL = "transformWithState"
+"""Operators whose variables have a time to live in Spark's own API."""
 
 _SPARK_WATERMARK = (
     "Redis does not have Spark's watermark: see eventTime.watermark in query.lastProgress, or in "
@@ -169,9 +171,25 @@ def _growth(of: StoreHistory) -> Iterator[Cause]:
             of,
             CauseKind.NOTHING_REMOVED,
             f"The number of keys never fell: {seen}.",
-            "The query has no watermark, or it is stuck, or its keys never expire. "
-            f"{_watermark_advice(of)}",
+            _expiry_advice(of),
         )
+
+
+def _expiry_advice(of: StoreHistory) -> str:
+    """Returns what may remove keys of a store from which no batch removed any."""
+    if of.expires:
+        return (
+            "Its keys have a time to live, and count until a snapshot leaves the expired ones out. "
+            "A shorter stateTtl removes keys earlier."
+        )
+    advice = f"The query has no watermark, or it is stuck, or its keys never expire.{_ttl(of)}"
+    return " ".join(filter(None, (advice, _watermark_advice(of))))
+
+
+def _ttl(of: StoreHistory) -> str:
+    """Returns the advice to set a time to live, for operators without one of their own."""
+    is_own = of.status.watermark_ms is not None or _OWN_TTL in of.status.name
+    return "" if is_own else " The option stateTtl removes keys that no batch writes again."
 
 
 def _watermark_advice(of: StoreHistory) -> str:
@@ -373,7 +391,10 @@ def _untouched(of: StoreHistory) -> Iterator[Cause]:
             of,
             CauseKind.UNTOUCHED_ROWS,
             f"At least {left:,} of {rows:,} keys were not touched in the last {batches} batches.",
-            "If they are not needed, remove them by a watermark, a time to live, or a timer.",
+            "They go when their time to live is over; a shorter stateTtl removes them earlier."
+            if of.expires
+            else "If they are not needed, remove them by a watermark, a timer, or a time to live."
+            + _ttl(of),
         )
 
 

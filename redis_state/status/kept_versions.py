@@ -55,6 +55,14 @@ class StoreHistory:
     live: Mapping[int, int]
     changed: Mapping[int, int]
 
+    @property
+    def expires(self) -> bool:
+        """True if rows have a time to live; then keys are counted until they are left out."""
+        newest = [
+            next(iter(one.deltas.values()), one.base and one.base.entry) for one in self.partitions
+        ]
+        return any(entry is not None and entry.time for entry in newest)
+
 
 def histories(client: Client, query: QueryStatus, *, tenant: str) -> list[StoreHistory]:
     """Reads the history of each store of a query.

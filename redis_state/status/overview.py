@@ -318,7 +318,9 @@ def _counted(empty: PartitionStatus, raw: Mapping[bytes, bytes]) -> PartitionSta
             alone.append(version)
         if name[2:] == at:
             confirmed = words
-    internal = int(confirmed[7]) if len(confirmed) == 9 else 0
+    # The time of a version comes after the count of internal keys.
+    words_max = 9 + (b"t" in confirmed[-1]) if confirmed else 0
+    internal = int(confirmed[7]) if confirmed and len(confirmed) == words_max else 0
     oldest = min(versions, default=0)
     return replace(
         empty,

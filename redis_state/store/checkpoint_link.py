@@ -37,6 +37,7 @@ class PartitionSpec:
         run: The run if a driver registered it.
         gen: Checkpoint id of the run, which the name must have; ``None`` accepts any.
         room: Memory budget of the rows that are read; ``None`` is unbounded.
+        ttl_ms: How long a row lives after it was put; ``None`` if rows do not expire.
     """
 
     id: StateStoreProviderId
@@ -46,6 +47,7 @@ class PartitionSpec:
     run: RegisteredRun | None
     gen: str | None
     room: MemoryBudget | None
+    ttl_ms: int | None = None
 
     @property
     def tenant(self) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from redis_state.format.expiry import stamped
 from redis_state.format.ordered import family_range
 from redis_state.format.rows import FAMILY_BYTES
 from redis_state.store.local.families import Families
@@ -51,9 +52,17 @@ class Delta:
             del keys[start:end], values[start:end]
         return keys, values
 
+    def stamped(self, expiry_s: int) -> Delta:
+        """Returns the delta with this expiry behind each value."""
+        values = [None if value is None else stamped(value, expiry_s) for value in self.values]
+        rows = dict(zip(self.keys, values, strict=True))
+        return replace(self, rows=rows, values=values, in_order=True)
+
 
 def delta_of(local: LocalVersion, changes: WriteSet, families: Families) -> Delta:
     """Computes the delta of a version's changes; `families` is the table of the next version."""
+    if local.families.table and local.families.expire != families.expire:
+        return _all_rows(local, changes)
     rows = changes.rows
     removed = list(rows.values()).count(None)
     put = len(rows) - removed
@@ -74,6 +83,13 @@ def delta_of(local: LocalVersion, changes: WriteSet, families: Families) -> Delt
         keys = list(filter(rows.__contains__, keys))
     values = list(map(rows.__getitem__, keys))
     return Delta(rows, keys, values, put, removed, live, internal, complete=complete)
+
+
+def _all_rows(local: LocalVersion, changes: WriteSet) -> Delta:
+    """Returns a complete delta: the first one in which rows have a time to live, or have none."""
+    rows: dict[bytes, bytes | None] = dict(local.rows_between(b"", None, changes.rows))
+    count, keys, values = len(rows), list(rows), list(rows.values())
+    return Delta(rows, keys, values, count, 0, count, 0, complete=True, in_order=True)
 
 
 def _internal(local: LocalVersion, rows: Mapping[bytes, bytes | None], families: Families) -> int:

@@ -9,7 +9,7 @@ from redis_state.format import ordered
 from redis_state.ids import EMPTY, Pin
 from redis_state.maintain import compaction
 from redis_state.store.checkpoint_link import CheckpointLink, LinkedPartition
-from redis_state.store.local.version import LocalVersion
+from redis_state.store.local.version import LocalVersion, unexpired_rows
 from redis_state.store.local.version_cache import VersionCache
 from redis_state.store.metrics import Counters
 
@@ -65,21 +65,24 @@ class PartitionMaintenance:
         size = self._compact(link, local.pin) if base and not base.whole else self._add(link, local)
         if size:
             self._cache.rebase(local, size)
+            self._cache.forget_expired()
         return size > 0
 
     def _add(self, link: LinkedPartition, local: LocalVersion) -> int:
         """Adds a snapshot from memory; returns its bytes, 0 if it is no longer needed."""
-        rows: dict[bytes, bytes | None] = dict(local.rows_between(b"", None))
+        found = unexpired_rows(local) if local.families.expire else local.rows_between(b"", None)
+        rows: dict[bytes, bytes | None] = dict(found)
         writer = uuid.uuid4().hex
         written = ordered.write(
             f"s:{local.pin.version}:{writer}",
             list(rows),
             list(rows.values()),
             ref=writer,
-            live=local.live,
+            live=len(rows),
             families=local.families.table,
             highest_id=local.families.highest_id,
             internal=local.internal,
+            time=local.time_s,
         )
         added = link.client.add_snapshot(local.pin, writer, written.entry, written.fields)
         return self._counted(written.entry.bytes if added else 0)

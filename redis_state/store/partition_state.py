@@ -11,12 +11,14 @@ from redis_state.backend.client import Client
 from redis_state.clock import Clock
 from redis_state.errors import ConflictError, UsageError
 from redis_state.format import ordered
+from redis_state.format.expiry import expiry_of
 from redis_state.ids import Pin, StateStoreProviderId
-from redis_state.protocol import RegisteredRun, own_run, register_run
+from redis_state.protocol import Opened, RegisteredRun, own_run, register_run
 from redis_state.store.absent import no_checkpoint, no_rows
-from redis_state.store.checkpoint_link import CheckpointLink, PartitionSpec
+from redis_state.store.checkpoint_link import CheckpointLink, LinkedPartition, PartitionSpec
 from redis_state.store.delta import delta_of
 from redis_state.store.local.families import NO_FAMILIES, Families, described
+from redis_state.store.local.timed import TimedVersion
 from redis_state.store.local.version import Layer, LocalVersion
 from redis_state.store.local.version_cache import VersionCache
 from redis_state.store.metrics import Counters
@@ -64,6 +66,7 @@ class PartitionState:
         self._events = events
         self._client = client
         self._own = None if spec.family is None else Families((spec.family,))
+        self._expires = self._own is not None and self._own.expire
         self._run = spec.run
         self._run_id = spec.run.run_id if spec.run else own_run(spec.id.run_id)
         self._link = CheckpointLink(spec, client, events.linked)
@@ -89,7 +92,8 @@ class PartitionState:
                 advice="Give both providers the same client.",
                 where=self._spec.where,
             )
-        if (other.id.store_id, other._own) != (self.id.store_id, self._own):
+        tables = [one._own and one._own.without_ttl() for one in (self, other)]
+        if other.id.store_id != self.id.store_id or tables[0] != tables[1]:
             raise UsageError(
                 "reusing cached versions",
                 found="they are of another partition, or were written with another codec",
@@ -110,11 +114,16 @@ class PartitionState:
         link = self._link.find()
         if link is not None:
             link.check_quota()
-        return self._open(self._run_id, version)
+        local, opened = self._open(self._run_id, version, with_time=self._expires)
+        held = opened is not None and opened.held
+        if self._expires:
+            return TimedVersion(local, max(opened.time_s if opened else 0, local.time_s)), held
+        # Without a time to live from now on, the batch sees the rows of the version below.
+        return _seen(local), held
 
     def read(self, version: int) -> LocalVersion:
         """Opens a version for reading, without any effect on writers."""
-        return self._open("", version)[0]
+        return _seen(self._open("", version)[0])
 
     def latest(self) -> int | None:
         """Returns the newest published version; ``None`` if no version was ever written."""
@@ -157,6 +166,9 @@ class PartitionState:
         version = local.pin.version + 1
         with self.counters.timing("commit_ms"):
             delta = delta_of(local, changes, families)
+            time_s = self._time_of_next(link, local) if families.expire else 0
+            if families.expire and self._spec.ttl_ms is not None:
+                delta = delta.stamped(expiry_of(time_s, self._spec.ttl_ms))
             changed = families is not local.families and families != local.families
             known = local.families.ids
             gone = families.dropped_over(local.families) if changed else []
@@ -174,6 +186,7 @@ class PartitionState:
                 cleared=[] if delta.complete else [id_ for id_ in gone if id_ in known],
                 complete=delta.complete,
                 internal=delta.internal,
+                time=time_s,
             )
             run = self._run or RegisteredRun(self._run_id, 0, "x")
             with self._telling():
@@ -195,7 +208,13 @@ class PartitionState:
             written.entry.bytes,
             delta.live,
         )
-        return next_version
+        return _seen(next_version)
+
+    def _time_of_next(self, link: LinkedPartition, local: LocalVersion) -> int:
+        """Returns the time of the next version; asks the server if the checkpoint is new."""
+        if isinstance(local, TimedVersion) and local.now_s:
+            return local.now_s
+        return link.client.open(self._run_id, local.pin.version, with_time=True).time_s
 
     def abort(self, version: int, uid: str) -> None:
         """Drops the staged bytes of an attempt. Never raises."""
@@ -207,16 +226,18 @@ class PartitionState:
         """Returns the figures of `CUSTOM_METRICS`."""
         return self.counters.values | {"round_trips": self._client.round_trips}
 
-    def _open(self, run_id: str, version: int) -> tuple[LocalVersion, bool]:
+    def _open(
+        self, run_id: str, version: int, *, with_time: bool = False
+    ) -> tuple[LocalVersion, Opened | None]:
         self.counters.add("opens", 1)
         link = self._link.find()
         if link is None:
             if version or self._spec.expect_existing:
                 raise no_checkpoint(self.id, version)
-            return no_rows(self.id), False
+            return no_rows(self.id), None
         cached = {local.pin: local for local in reversed(self.cache.versions())}
         with self.counters.timing("load_ms"):
-            opened, local = link.loader.open(run_id, version, cached)
+            opened, local = link.loader.open(run_id, version, cached, with_time=with_time)
         self._check_families(local)
         self.cache.keep(local)
         if opened.held:
@@ -228,15 +249,15 @@ class PartitionState:
             len(opened.segments),
             local.live,
         )
-        return local, opened.held
+        return local, opened
 
     def _check_families(self, local: LocalVersion) -> None:
         found = local.families
         if self._own is None:
-            fits = ordered.FAMILY_ID not in found.ids
+            fits = ordered.FAMILY_ID not in found.ids and not found.expire
             advice = "Open it with the codec that wrote it, by a provider without families=True."
         else:
-            fits = found in (self._own, NO_FAMILIES)
+            fits = found.without_ttl() in (self._own.without_ttl(), NO_FAMILIES)
             advice = "Open the store with the codec that wrote it, with lists if it has them."
         if not fits:
             raise UsageError(
@@ -254,3 +275,8 @@ class PartitionState:
         except ConflictError:
             self._events.overtaken()
             raise
+
+
+def _seen(local: LocalVersion) -> LocalVersion:
+    """Returns a version as readers see it: without the rows that are expired in it."""
+    return TimedVersion(local, local.time_s) if local.families.expire else local

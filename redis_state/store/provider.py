@@ -92,14 +92,21 @@ class StateStoreProvider:
         self._codec = codec
         self._lists = lists
         self._families = families
+        # A processor's families have their own expiries.
+        ttl_ms = None if families else checked.state_ttl
+        if ttl_ms is not None and lists:
+            raise _no_ttl_of_lists(provider_id)
         spec = PartitionSpec(
             provider_id,
             checked,
-            family=None if families else family_of(codec.name, lists=lists),
+            family=(
+                None if families else family_of(codec.name, lists=lists, ttl=ttl_ms is not None)
+            ),
             expect_existing=expect_existing,
             run=run,
             gen=gen,
             room=room,
+            ttl_ms=ttl_ms,
         )
         self._partition = PartitionState(
             spec,
@@ -247,6 +254,15 @@ class StateStoreProvider:
         self._partition.cache.clear()
         if self._owns_client:
             self._client.close()
+
+
+def _no_ttl_of_lists(provider_id: StateStoreProviderId) -> UsageError:
+    return UsageError(
+        "opening a store of lists",
+        found="the option 'stateTtl' is set, and lists cannot have a time to live",
+        advice="Leave the option out for this store, and remove old elements yourself.",
+        where=str(provider_id.store_id),
+    )
 
 
 def _version(version: int) -> int:

@@ -352,7 +352,7 @@ class ProcessorTest:
     ) -> pa.Table:
         import pyarrow as pa
 
-        engine = replace(self._engine, processor=processor)
+        engine = replace(self._engine, processor=processor, ttl_ms=self._config.state_ttl)
         info = ProcessorQueryInfo(self._query_id, self._run_id, batch.number)
         given = engine.run(store, batch.rows, batch.began_ms, joined.watermark_ms, info)
         return pa.Table.from_batches(list(given), schema=engine.output)
@@ -374,6 +374,7 @@ class ProcessorTest:
             self._engine.inputs.key_schema,
             times,
             ProcessorQueryInfo(self._query_id, self._run_id, self._next),
+            ttl_ms=self._config.state_ttl,
         )
         try:
             processor.init(handle)

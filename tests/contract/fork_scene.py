@@ -77,16 +77,20 @@ class Scene:
             batch = self.batch + 1
             rows = [({"carrier": f"k{batch}"}, {"count": batch, "total": 0.5})]
             rows.append(({"carrier": "newest"}, {"count": batch, "total": 0.5}))
-            conf = {"spark.sql.streaming.stateStore.providerClass": PROVIDER}
-            planned = json.dumps({"batchTimestampMs": batch, "conf": conf})
-            self.write(f"offsets/{batch}", f'v1\n{planned}\n{{"logOffset":{batch}}}')
-            self.write(f"sources/0/{batch}", f"v1\n{batch}")
             self.planted.commit(batch + 1, rows)
-            ids = {"0": [[uid(batch + 1)]] * 4} if self.with_ids else None
-            committed: dict[str, Any] = {"nextBatchWatermarkMs": 0}
-            committed |= {"stateUniqueIds": ids} if ids else {}
-            self.write(f"commits/{batch}", f"v2\n{json.dumps(committed)}")
-            self.batch = batch
+            self.log(batch)
+
+    def log(self, batch: int) -> None:
+        """Writes the log entries of a batch."""
+        conf = {"spark.sql.streaming.stateStore.providerClass": PROVIDER}
+        planned = json.dumps({"batchTimestampMs": batch, "conf": conf})
+        self.write(f"offsets/{batch}", f'v1\n{planned}\n{{"logOffset":{batch}}}')
+        self.write(f"sources/0/{batch}", f"v1\n{batch}")
+        ids = {"0": [[uid(batch + 1)]] * 4} if self.with_ids else None
+        committed: dict[str, Any] = {"nextBatchWatermarkMs": 0}
+        committed |= {"stateUniqueIds": ids} if ids else {}
+        self.write(f"commits/{batch}", f"v2\n{json.dumps(committed)}")
+        self.batch = batch
 
     def maintain(self) -> None:
         """Adds snapshots, and drops what no kept version needs."""

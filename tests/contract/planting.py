@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,10 @@ class Planted:
     store: str = "default"
     tenant: str = ""
     buckets: int | None = None
+    others: Sequence[Family] = ()
+    times: dict[int, int] = field(default_factory=dict)
+    """Of a family with a time to live, the time of each version."""
+
     live: dict[int, set[bytes]] = field(default_factory=dict)
 
     def register(self, *, listed: bool = True, name: str | None = None) -> None:
@@ -115,8 +120,12 @@ class Planted:
     def key(self, values: Mapping[str, Any]) -> bytes:
         return codec_of(self.family).encode_key(values)
 
-    def value(self, values: Mapping[str, Any]) -> bytes:
-        return b"\0" + encode(codec_of(self.family).values.columns, values)
+    def value(self, values: Mapping[str, Any], *, expires: int | None = None) -> bytes:
+        """A stored value; in a family with a time to live with its expiry, `None` for never."""
+        found = b"\0" + encode(codec_of(self.family).values.columns, values)
+        if not self.family.ttl:
+            return found
+        return found + (b"\xff\xff\xff\xff" if expires is None else struct.pack(">I", expires))
 
     def partition(self, values: Mapping[str, Any]) -> int:
         return partition_of(codec_of(self.family).key, values, partitions=self.partitions)
@@ -124,14 +133,14 @@ class Planted:
     def commit(
         self,
         version: int,
-        changes: Sequence[tuple[Mapping[str, Any], Mapping[str, Any] | None]],
+        changes: Sequence[tuple[Mapping[str, Any], Mapping[str, Any] | bytes | None]],
         *,
         confirmed: bool = True,
     ) -> None:
-        """A version of every partition; a value of `None` removes its key."""
+        """A version of every partition; a value of `None` removes its key, bytes are stored."""
         by_partition: dict[int, dict[bytes, Value]] = {n: {} for n in range(self.partitions)}
         for key, value in changes:
-            stored = None if value is None else self.value(value)
+            stored = self.value(value) if isinstance(value, Mapping) else value
             by_partition[self.partition(key)][self.key(key)] = stored
         for number, rows in by_partition.items():
             self.delta(number, version, rows, confirmed=confirmed)
@@ -153,15 +162,17 @@ class Planted:
         live |= {key for key, value in rows.items() if value is not None}
         live -= {key for key, value in rows.items() if value is None}
         ident = f"d:{version}:{uid(version)}"
-        writer = SegmentWriter(ident, [self.family], self.buckets)
+        writer = SegmentWriter(ident, [self.family, *self.others], self.buckets)
         writer.add(rows)
         entry = writer.finish(
             ref=uid(version - 1) if version > 1 else "-",
             live=len(live),
+            internal=self._internal(live),
             complete=complete,
             with_families=complete or version == 1,
             tombstones=tombstones,
         )
+        entry = replace(entry, time=self.times.get(version, 0))
         self._enter(partition, ident, ident, writer.fields, entry)
         fields = {"f": "1", "e": "1", "r": "run", "n": "2", "w": "0"}
         fields |= {"l": str(version), "lu": uid(version)}
@@ -171,14 +182,33 @@ class Planted:
         return entry
 
     def snapshot(self, partition: int, version: int, rows: Mapping[bytes, Value]) -> None:
-        """A snapshot beside the deltas, and the deltas up to it dropped."""
-        ident = f"s:{version}:writer"
-        writer = SegmentWriter(ident, [self.family], self.buckets)
+        """A snapshot beside the deltas, and the deltas up to it dropped.
+
+        Args:
+            rows: May have expired rows.
+        """
+        ident, time_s = f"s:{version}:writer", self.times.get(version, 0)
+        writer = SegmentWriter(ident, [self.family, *self.others], self.buckets)
         writer.add(rows)
-        entry = writer.finish(ref="writer", live=len(rows), with_families=True)
+        live, internal = len(rows), self._internal(rows)
+        if time_s:
+            own = self.family.id.to_bytes(2, "big")
+            limit = struct.pack(">I", time_s)
+            live -= sum(
+                isinstance(value, bytes) and value[-4:] <= limit
+                for key, value in rows.items()
+                if key.startswith(own)
+            )
+        entry = writer.finish(ref="writer", live=live, internal=internal, with_families=True)
+        entry = replace(entry, time=time_s)
         self._enter(partition, ident, f"s:{version}:{uid(version)}", writer.fields, entry)
         for old in range(1, version + 1):
             self.drop(partition, f"d:{old}:{uid(old)}")
+
+    def _internal(self, rows: Iterable[bytes]) -> int:
+        """The number of keys in internal families."""
+        ids = {one.id.to_bytes(2, "big") for one in self.others if one.internal}
+        return sum(key[:2] in ids for key in rows) if ids else 0
 
     def drop(self, partition: int, ident: str) -> None:
         self.client.hdel(keys.meta(self.id(partition)), ident)

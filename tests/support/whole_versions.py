@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, MutableMapping
 
 from redis_state.errors import FormatError
+from redis_state.format import expiry
 from redis_state.format.entry import Segment
 from redis_state.format.header import Family, Tombstone, family_table
 from redis_state.format.rows import FAMILY_BYTES, Appended, Value, family_of
-from redis_state.format.segment import SegmentContent
+from redis_state.format.segment import SegmentContent, check_time
 
 
 class WholeVersion:
@@ -17,11 +18,26 @@ class WholeVersion:
     Attributes:
         rows: Values by stored key.
         families: The family table, by id.
+        time: Time of the version; 0 if no family has a time to live.
     """
 
     def __init__(self) -> None:
         self.rows: dict[bytes, bytes] = {}
         self.families: dict[int, Family] = {}
+        self.time = 0
+
+    @property
+    def visible(self) -> dict[bytes, bytes]:
+        """The rows that are not expired, without their expiries."""
+        found = {}
+        for key, stored in self.rows.items():
+            if not self.families[family_of(key)].ttl:
+                found[key] = stored
+                continue
+            value, expiry_s = expiry.split(stored)
+            if expiry_s > self.time:
+                found[key] = value
+        return found
 
     def apply(self, segment: Segment, content: SegmentContent) -> None:
         """Applies the next segment.
@@ -41,10 +57,14 @@ class WholeVersion:
             if family_of(key) not in self.families:
                 raise FormatError(f"applying {segment.ident}", found="a row belongs to no family")
             apply_row(self.rows, key, value)
-        if len(self.rows) != segment.entry.live:
+        check_time(segment, self.families.values())
+        self.time = segment.entry.time
+        live = len(self.visible)
+        is_exact = segment.snapshot or not self.time
+        if live > segment.entry.live or (is_exact and live != segment.entry.live):
             raise FormatError(
                 f"applying {segment.ident}",
-                found=f"{len(self.rows)} keys are live, not {segment.entry.live}",
+                found=f"{live} keys are live, not {segment.entry.live}",
             )
 
 

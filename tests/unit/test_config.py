@@ -20,7 +20,10 @@ DOCS = Path(__file__).resolve().parents[2] / "docs" / "configuration.md"
 
 
 def test_fields_and_defaults_match_the_table() -> None:
-    assert [f.name for f in fields(Config)] == [o.python_name for o in config.options().values()]
+    assert [f.name for f in fields(Config)] == [
+        *(o.python_name for o in config.options().values()),
+        "state_ttls",  # of `stateTtl.<operator id>`
+    ]
     assert parse({"url": URL}) == Config(url=Endpoint("localhost", 6379, 0, tls=False))
 
 
@@ -32,6 +35,8 @@ def test_configuration_page_is_current() -> None:
 def test_option_is_found_in_three_spellings() -> None:
     for name in ("tls.caFile", "tls_ca_file", config.conf_prefix() + "tls.caFile"):
         assert config.option_named(name).name == "tls.caFile"
+    for name in ("stateTtl.3", "state_ttl_3", config.conf_prefix() + "stateTtl.3"):
+        assert config.option_named(name).name == "stateTtl.3"
 
 
 @pytest.mark.parametrize(

@@ -152,6 +152,15 @@ def test_a_list_has_the_elements_in_order() -> None:
     assert [list(found.values()) for found in one.decode_values(raw)] == rows
 
 
+def test_range_key_with_a_null_for_its_number_is_malformed() -> None:
+    one = codec("range", (0,), ["long"], "unsafe")
+    key = bytearray(one.encode_key({"c 0": 7}))
+    null_bits = FAMILY_BYTES + 4 + 1  # behind the length and the encoding version
+    key[null_bits] |= 1
+    with pytest.raises(FormatError, match="malformed"):
+        one.decode_key(bytes(key))
+
+
 @pytest.mark.parametrize("encoding", ENCODINGS)
 @pytest.mark.parametrize("kind", ["none", "prefix", "range", "ts-prefix", "ts-postfix"])
 def test_bytes_that_are_no_key_are_refused(kind: str, encoding: str) -> None:

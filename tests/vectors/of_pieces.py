@@ -22,6 +22,9 @@ IDENT = f"d:12:{UID}"
 _ZSTD_RAW = b"a" * 300
 _ZSTD_FRAME = bytes.fromhex("28b52ffd602c004d00001061610100272ac002")
 
+# A family without columns, up to its eighth part.
+_OPEN_FAMILY = b"\x00\xa1a\xa4none\x90\xa0\xa0\xc2\xc2"
+
 KEY_SCHEMA = (
     '{"type":"struct","fields":[{"name":"k","type":"string","nullable":true,"metadata":{}}]}'
 )
@@ -45,6 +48,7 @@ def family_json(one: Family) -> dict[str, Any]:
         "valueSchema": one.value_schema,
         "multiValue": one.multi_value,
         "internal": one.internal,
+        **({"ttl": True} if one.ttl else {}),
     }
 
 
@@ -202,7 +206,7 @@ def rows() -> Any:
 
 def entries() -> Any:
     names = ["ref", "rows", "live", "blocks", "bytes", "buckets", "checksum", "complete", "header"]
-    names += ["internal"]  # 0 where the text does not say it
+    names += ["internal"]  # 0 where the text has no such word
     good: list[tuple[str, tuple[Any, ...]]] = [
         (f"{UID} 3 10 2 512 4 4294967295 -", (UID, 3, 10, 2, 512, 4, 4294967295, False, False, 0)),
         ("- 0 0 0 0 1 0 -", ("-", 0, 0, 0, 0, 1, 0, False, False, 0)),
@@ -212,9 +216,29 @@ def entries() -> Any:
         ("u 9 7 2 90 1 7 7 -", ("u", 9, 7, 2, 90, 1, 7, False, False, 7)),
         ("u 1 1 1 9000000000 1 7 c", ("u", 1, 1, 1, 9000000000, 1, 7, True, False, 0)),
     ]
+    timed: list[tuple[str, tuple[Any, ...]]] = [
+        ("u 1 1 1 90 1 7 1764265440 t", ("u", 1, 1, 1, 90, 1, 7, False, False, 0, 1764265440)),
+        ("- 1 1 2 90 1 7 4294967294 cht", ("-", 1, 1, 2, 90, 1, 7, True, True, 0, 4294967294)),
+        ("u 9 7 2 90 1 7 3 1 ht", ("u", 9, 7, 2, 90, 1, 7, False, True, 3, 1)),
+        ("u 1 1 1 90 1 7 1 1 ct", ("u", 1, 1, 1, 90, 1, 7, True, False, 1, 1)),
+    ]
     bad = [
         "",
         "u 1 1 1 1 1 1",
+        "u 1 1 1 1 1 1 t",
+        "u 1 1 1 1 1 1 0 t",
+        "u 1 1 1 1 1 1 01 t",
+        "u 1 1 1 1 1 1 -1 t",
+        "u 1 1 1 1 1 1 4294967295 t",
+        "u 1 1 1 1 1 1 1 1764265440 -",
+        "u 1 1 1 1 1 1 1764265440 h",
+        "u 1 1 1 1 1 1 1764265440 0 t",
+        "u 1 1 1 1 1 1 2 1764265440 t",
+        "u 1 1 1 1 1 1 0 1764265440 t",
+        "u 1 1 1 1 1 1 1 1 1764265440 t",
+        "u 1 1 1 1 1 1 1764265440 th",
+        "u 1 1 1 1 1 1 1764265440 tt",
+        "u 1 1 1 1 1 1 1764265440 t -",
         "u 1 1 1 1 1 1 - -",
         "u 1 1 1 1 1 1 0 -",
         "u 1 1 1 1 1 1 2 -",
@@ -240,7 +264,13 @@ def entries() -> Any:
         "u 1 1 1 1 1 1\n -",
     ]
     return {
-        "good": [{"text": text, **dict(zip(names, values, strict=True))} for text, values in good],
+        "good": [
+            *({"text": text, **dict(zip(names, values, strict=True))} for text, values in good),
+            *(
+                {"text": text, **dict(zip([*names, "time"], values, strict=True))}
+                for text, values in timed
+            ),
+        ],
         "bad": [{"text": text, "error": "FORMAT"} for text in bad],
         "fields": {
             "good": [
@@ -292,6 +322,21 @@ def headers() -> Any:
             ),
             ["multi-value"],
         ),
+        (
+            "a time to live",
+            Header((family(ttl=True), family(1, "p", "prefix", params=(2,), ttl=True))),
+            ["ttl"],
+        ),
+        (
+            "one of the families has a time to live",
+            Header((family(), family(1, "t", "ts-postfix", ttl=True), family(2, "o"))),
+            ["ttl"],
+        ),
+        (
+            "a time to live of ordered rows",
+            Header((family(kind="range", params=(0,), ttl=True),), {0: (b"\0\0a",)}),
+            ["ttl", "ordered"],
+        ),
         ("a family is gone", Header((family(), family(4, "x")), highest_id=300), []),
         ("parts", Header(parts={0: 2, 7: 300}), []),
         ("a family is emptied", Header(tombstones=(Tombstone(3),)), []),
@@ -324,6 +369,18 @@ def headers() -> Any:
         ("an unknown member", b"\x81\xa1x\x90"),
         ("a name that is no text", b"\x81\xc4\x01p\x90"),
         ("a family of seven parts", b"\x81\xa1f\x91\x97\x00\xa1a\xa4none\x90\xa0\xa0\xc2"),
+        ("a time to live that is false", b"\x81\xa1f\x91\x99" + _OPEN_FAMILY + b"\xc2"),
+        ("a time to live that is a number", b"\x81\xa1f\x91\x99" + _OPEN_FAMILY + b"\x01"),
+        ("a time to live without its element", b"\x81\xa1f\x91\x99" + _OPEN_FAMILY),
+        ("a family of ten parts", b"\x81\xa1f\x91\x9a" + _OPEN_FAMILY + b"\xc3\xc3"),
+        *(
+            (f"a time to live of {what}", header.encode(Header((one,))))
+            for what, one in (
+                ("times in order", family(kind="ts-prefix", ttl=True)),
+                ("lists", family(multi_value=True, ttl=True)),
+                ("an internal family", family(internal=True, ttl=True)),
+            )
+        ),
         ("an unknown kind", one_family.replace(b"\xa4none", b"\xa4nine")),
         (
             "a family id above 65535",

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from redis_state.format import expiry
 from redis_state.format.entry import Segment
 from redis_state.format.header import Family, Header, Tombstone
 from redis_state.format.rows import Appended, Value, stored_key
@@ -22,6 +23,9 @@ MANY = (
     family(3, "r", "range", params=(0,)),
     family(4, "$timers", "ts-postfix", internal=True),
 )
+TIMED = (family(ttl=True), family(1, "p", "prefix", params=(1,)))
+TIMED_ORDERED = (family(kind="range", params=(0,), ttl=True),)
+TIME_S = 1_764_265_440
 DEFAULT_ONLY = [*MANY[:1], family(5, "later")]
 
 
@@ -47,6 +51,7 @@ class Planned:
             "multi-value": lists or any(f.multi_value for f in table),
             "range-tombstone": ranges,
             "ts-postfix": any(f.kind == "ts-postfix" for f in table),
+            "ttl": bool(self.segment.entry.time),
         }
         return [name for name, there in found.items() if there]
 
@@ -75,6 +80,7 @@ def plan(
     tombstones: tuple[Tombstone, ...] = (),
     buckets: int | None = 1,
     complete: bool = False,
+    time: int = 0,
 ) -> Planned:
     uid = _uid(version)
     writer_name = "f" * 32
@@ -86,7 +92,12 @@ def plan(
         rows.update(part)
     ref = writer_name if snapshot else parent or ("-" if version == 1 else _uid(version - 1))
     entry = writer.finish(
-        ref=ref, live=live, complete=complete, with_families=with_families, tombstones=tombstones
+        ref=ref,
+        live=live,
+        complete=complete,
+        with_families=with_families,
+        tombstones=tombstones,
+        time=time,
     )
     segment = Segment(snapshot, version, uid, entry)
     return Planned(segment, writer.fields, rows, families, with_families, tombstones)
@@ -99,7 +110,7 @@ def _ordered(number: int) -> bytes:
 def plans() -> dict[str, Planned]:
     list_value = b"\xc4\x01a\xc4\x01b"
     timer = stored_key(4, b"\0who" + struct.pack(">Q", 7))
-    return {
+    return _timed_plans() | {
         "first": plan(
             1, [{_key(i): b"\0v%d" % i for i in range(40)}], live=40, buckets=4, with_families=True
         ),
@@ -186,6 +197,59 @@ def plans() -> dict[str, Planned]:
     }
 
 
+def _timed_plans() -> dict[str, Planned]:
+    """Versions with a time to live. Rows expire at the versions' times, before and after them."""
+    later, never = TIME_S + 1, expiry.NEVER
+    first: dict[bytes, Value] = {
+        _key(n): expiry.stamped(b"\0v%d" % n, TIME_S + 10 * n) for n in range(20)
+    }
+    first[_key("ever")] = expiry.stamped(b"\0ever", never)
+    first[_key("empty")] = expiry.stamped(b"", TIME_S + 60)
+    first[_prefix_key(b"\0u", b"\0s", 1)] = b"\0without"
+    again: dict[bytes, Value] = {
+        _key(3): expiry.stamped(b"\0again", TIME_S + 1030),
+        _key(4): None,
+        _key("new"): expiry.stamped(b"\0new", TIME_S + 1030),
+    }
+    kept = {key: first[key] for key in [*map(_key, range(12, 20)), _key("ever")]}
+    ordered: dict[bytes, Value] = {
+        stored_key(0, b"\0o%03d" % n): expiry.stamped(b"\0%d" % n, later + n % 3)
+        for n in range(300)
+    }
+    return {
+        "timed": plan(
+            1, [first], families=TIMED, live=23, buckets=2, with_families=True, time=TIME_S
+        ),
+        # Three rows are expired here; one of them is put again, and another one removed.
+        "timed again": plan(2, [again], families=TIMED, live=24, buckets=2, time=TIME_S + 30),
+        "timed and unchanged": plan(3, [], families=TIMED, live=24, time=TIME_S + 110),
+        "timed snapshot": plan(
+            3,
+            [
+                {**kept, _key(3): again[_key(3)], _key("new"): again[_key("new")]},
+                {_prefix_key(b"\0u", b"\0s", 1): b"\0without"},
+            ],
+            families=TIMED,
+            live=12,
+            snapshot=True,
+            with_families=True,
+            time=TIME_S + 110,
+        ),
+        "time to live is turned off": plan(
+            4, [{_key(19): b"\0v19"}], live=1, complete=True, with_families=True
+        ),
+        "timed in order": plan(
+            1,
+            [ordered],
+            families=TIMED_ORDERED,
+            live=300,
+            with_families=True,
+            complete=True,
+            time=later,
+        ),
+    }
+
+
 def _json(name: str, one: Planned) -> dict[str, Any]:
     table = one.families if one.with_families else None
     head = Header(table, tombstones=one.tombstones)
@@ -207,6 +271,8 @@ def _json(name: str, one: Planned) -> dict[str, Any]:
 def _damaged() -> list[dict[str, Any]]:
     all_ = plans()
     first, snapshot = _json("", all_["first"]), _json("", all_["snapshot"])
+    timed = _json("", all_["timed"])
+    untimed = timed["entry"].replace(f" {TIME_S} ht", " h")
     words = first["entry"].split(" ")
 
     def entry(**changes: str) -> str:
@@ -227,12 +293,38 @@ def _damaged() -> list[dict[str, Any]]:
         ("the header is not named", first["field"], entry(flags="-"), first["fields"]),
         ("of another version", "d:2:" + _uid(1), first["entry"], first["fields"]),
         ("of another attempt", "d:1:" + _uid(2), first["entry"], first["fields"]),
+        (
+            "a time without a family that needs it",
+            first["field"],
+            " ".join([*words[:-1], "9 ht"]),
+            first["fields"],
+        ),
+        ("a time to live without a time", timed["field"], untimed, timed["fields"]),
         ("an unknown flag", first["field"], entry(flags="hx"), first["fields"]),
         ("a snapshot as a delta", "d:5:" + _uid(5), snapshot["entry"], snapshot["fields"]),
     ]
     return [
         {"name": name, "field": field, "entry": text, "fields": fields, "error": "FORMAT"}
         for name, field, text, fields in cases
+    ]
+
+
+def _timed_versions() -> list[tuple[str, list[str], Mapping[bytes, bytes], Sequence[Family]]]:
+    """Versions with a time to live: the values of the rows that a reader sees, without expiries."""
+    ever = {_key("ever"): b"\0ever", _prefix_key(b"\0u", b"\0s", 1): b"\0without"}
+    first = {_key(n): b"\0v%d" % n for n in range(1, 20)} | {_key("empty"): b""} | ever
+    second = {key: value for key, value in first.items() if key not in map(_key, (1, 2, 3, 4))}
+    second |= {_key(3): b"\0again", _key("new"): b"\0new"}
+    gone = [_key("empty"), *map(_key, range(5, 12))]
+    third = {key: value for key, value in second.items() if key not in gone}
+    in_order = {stored_key(0, b"\0o%03d" % n): b"\0%d" % n for n in range(300) if n % 3}
+    return [
+        ("timed", ["timed"], first, TIMED),
+        ("timed again", ["timed", "timed again"], second, TIMED),
+        ("later", ["timed", "timed again", "timed and unchanged"], third, TIMED),
+        ("a timed snapshot", ["timed snapshot"], third, TIMED),
+        ("time to live is turned off", ["time to live is turned off"], {_key(19): b"\0v19"}, PLAIN),
+        ("timed in order", ["timed in order"], in_order, TIMED_ORDERED),
     ]
 
 
@@ -309,6 +401,7 @@ def versions() -> Any:
             DEFAULT_ONLY,
         ),
     ]
+    cases += _timed_versions()
     all_ = plans()
     return [
         {

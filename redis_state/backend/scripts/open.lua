@@ -3,20 +3,25 @@
 -- KEYS  1 P:m
 -- ARGV  1 run id ('' for a reader outside Spark)   2 version, or 'opened' for the newest confirmed one
 --       3 wanted uid, or '' for the one on the living timeline   4… pairs (version, uid) that the caller has cached
--- Reply OK version uid held opened floor start-version start-uid [field entry place]…
+--       last, behind the pairs, so that the number of arguments is even: 't' asks for the time of version + 1
+-- Reply OK version uid held opened floor start-version start-uid [time] [field entry place]…
 --         held is 1 if the caller's run holds the partition or contends for it; the segments run from the newest to the oldest; apply
 --         them over (start-version, start-uid), which is a cached pair, or 0 and '-' if the oldest segment stands alone. The
 --         place is empty, or names the checkpoint that has the key of a foreign segment.
---       EMPTY (version 0 of a partition without meta) · FORMAT found · FENCED opened found |FENCED pinned found
---       STATE_LOST latest floor · VERSION_EXPIRED floor latest
+--         time: seconds since 1970, only if asked for: of the attempt at version + 1 on top of the opened one that the living
+--         timeline has, else by the clock of the server. The caller raises it to the time of the opened version.
+--       EMPTY [time] (version 0 of a partition without meta) · FORMAT found · FENCED opened found |FENCED pinned found
+--       STATE_LOST latest floor [time] · VERSION_EXPIRED floor latest [time] (the time only if the version itself is missing, for a
+--         store that is loaded empty: of the attempt at version + 1 without a parent, else by the clock of the server)
 -- Keeps: Spark's log has the batch of a contender that opens its own attempt: it then holds the partition, without contenders.
 --        opened never falls within a run. All attempts of a run at one version see one uid. A version without a uid is the
 --        one that the run continued from, not the one that a sibling committed last.
 local run, wanted = ARGV[1], ARGV[3]
+local with_time = #ARGV % 2 == 0
 local format = meta('f')
 if not format then
-  if ARGV[2] == '0' or ARGV[2] == 'opened' then return {'EMPTY'} end
-  return {'STATE_LOST', '0', '0'}
+  if ARGV[2] == '0' or ARGV[2] == 'opened' then return {'EMPTY', with_time and server_s() or nil} end
+  return {'STATE_LOST', '0', '0', with_time and server_s() or nil}
 end
 if not FORMATS[format] then return {'FORMAT', format} end
 
@@ -43,12 +48,17 @@ elseif rival and version == opened + 1 then
 else
   uid = found_by_version(version)
 end
-if version > 0 and (not uid or not is_there(version, uid)) then return missing(version) end
+if version > 0 and (not uid or not is_there(version, uid)) then
+  local reply = missing(version)
+  if with_time then reply[#reply + 1] = time_above(version, '-') or server_s() end
+  return reply
+end
 if held and version == opened and uid ~= opened_uid then return {'FENCED', 'pinned', opened_uid} end
 
 local cached = {}
-for i = 4, #ARGV, 2 do cached[delta_field(ARGV[i], ARGV[i + 1])] = true end
+for i = 4, with_time and #ARGV - 1 or #ARGV, 2 do cached[delta_field(ARGV[i], ARGV[i + 1])] = true end
 local reply = {'OK', text(version), uid, held and '1' or '0', text(opened), meta('w'), '0', '-'}
+if with_time then reply[9] = time_above(version, uid) or server_s() end
 local has_places = format ~= FORMAT
 local length = #reply
 local function list(field, entry)
@@ -85,6 +95,6 @@ reply[7], reply[8] = text(at), at_uid
 
 if held and version > opened then
   redis.call('HSET', META, 'r', run, 'o', text(version), 'ou', uid, 'l', text(version), 'lu', uid)
-  redis.call('HDEL', META, 'b', 'k')
+  redis.call('HDEL', META, 'b', 'k', 'tv')
 end
 return reply

@@ -137,8 +137,15 @@ def _store(one: StoreStatus, families: dict[tuple[int, str], list[Family]]) -> d
         "bytes": one.bytes,
         "families": [family.name for family in listed if not family.internal],
         "internal_families": [family.name for family in listed if family.internal],
+        "ttl_families": [family.name for family in listed if family.ttl],
         "watermark_ms": one.watermark_ms,
     }
+
+
+def _families(row: PrintedRow) -> str:
+    """Returns the names of the families, with a mark for those whose rows have a time to live."""
+    expiring = set(row["ttl_families"])
+    return ", ".join(name + " (ttl)" * (name in expiring) for name in row["families"])
 
 
 def _facts(row: PrintedRow, status: QueryStatus) -> Iterator[PrintedRow]:
@@ -210,7 +217,7 @@ _STORES = (
     numbers("partitions", title="PARTS"),
     numbers("rows"),
     numbers("bytes", figures.size),
-    Column("FAMILIES", lambda row: figures.plain(", ".join(row["families"])), folds=True),
+    Column("FAMILIES", lambda row: figures.plain(_families(row)), folds=True),
 )
 _PARTITIONS = (
     numbers("operator", title="OP"),

@@ -28,7 +28,7 @@ builder = redis_state.configure(builder, url="redis://localhost:6379/0", version
 On the command line: `redis-state conf --url redis://localhost:6379/0 --option versionsToRetain=20`.
 A name that is not in this table is an error; the message gives the nearest name.
 
-- *duration*: a whole number and `ms`, `s`, `m`, `min` or `h`, such as `60s`.
+- *duration*: a whole number and `ms`, `s`, `m`, `min`, `h` or `d`, such as `60s`.
 - *bytes*: a whole number and `b`, `k`, `m`, `g` or `t`, such as `2g`; a kilobyte has 1,024 bytes.
 - *bool*: `true` or `false`. *path*: a file under the same path on the driver and on every executor.
 

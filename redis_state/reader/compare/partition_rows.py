@@ -2,7 +2,8 @@
 
 Segments that both versions name are not read: first the two chains of segments are compared. Where
 they end in common segments, only keys of the other segments can differ. Otherwise the rows of both
-versions are read side by side, bucket by bucket.
+versions are read side by side, bucket by bucket. So are those of versions of two times, where rows
+have a time to live: any row may be expired in one of them.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from redis_state.format.entry import Segment
 from redis_state.format.header import Family, Tombstone
 from redis_state.format.rows import FAMILY_BYTES, Appended, Value, family_of, stored_key
 from redis_state.format.segment import SegmentContent
+from redis_state.format.visible import time_of, visible, visible_values
 from redis_state.ids import Pin
 from redis_state.protocol.opening import Opened, made_up_now
 from redis_state.protocol.segments import SegmentGoneError, fetch
@@ -40,7 +42,7 @@ class DifferentRow:
     Attributes:
         key: Without the family id.
         family_a: The family in version A; ``None`` without a family of the name.
-        a: The stored value; ``None`` if A does not have the key.
+        a: The value without its expiry; ``None`` if A does not have the key, or its row is expired.
     """
 
     name: str
@@ -135,8 +137,8 @@ def _common(a: Opened, b: Opened) -> int:
 def _different(
     client: Client, a: Opened, b: Opened, tally: PartitionTally
 ) -> Iterator[DifferentRow]:
-    count = _common(a, b)
-    if not count:
+    count, time_s = _common(a, b), time_of(a.segments)
+    if not count or time_s != time_of(b.segments):
         yield from _Scan(client, a, b, tally).rows()
         return
     tally.equal = None
@@ -148,7 +150,7 @@ def _different(
     tables = [table, *(one.families or () for _, one in [*above_a, *above_b])]
     for name in sorted({family.name for families in tables for family in families}):
         sides = [_Side(fold(name, table, above)[0]) for above in (above_a, above_b)]
-        yield from _of_family(name, sides[0], sides[1], points, where=str(a.id))
+        yield from _of_family(name, sides, points, time_s, where=str(a.id))
 
 
 def _above(client: Client, opened: Opened, common: int) -> list[tuple[Segment, SegmentContent]]:
@@ -183,11 +185,14 @@ class _Side:
 
 
 def _of_family(
-    name: str, a: _Side, b: _Side, points: Points, *, where: str
+    name: str, sides: Sequence[_Side], points: Points, time_s: int, *, where: str
 ) -> Iterator[DifferentRow]:
+    """Compares a family of two versions of one time."""
+    a, b = sides
     if a.family is not None and b.family is not None:
         check_types(a.family, b.family, where=where)
     before, ranges = a.before, (*a.gone, *b.gone)
+    expires = before is not None and before.ttl
 
     def row(key: bytes, below: bytes | None) -> Iterator[DifferentRow]:
         left, right = a.take(key, below), b.take(key, below)
@@ -196,7 +201,7 @@ def _of_family(
 
     if before is not None and ranges:
         for stored, below in points.rows_in(ranges, before):
-            yield from row(stored[FAMILY_BYTES:], below)
+            yield from row(stored[FAMILY_BYTES:], visible(below, time_s) if expires else below)
     while keys := list(islice(a.rows or b.rows, KEYS_AT_ONCE)):
         found: dict[bytes, bytes] = {}
         if before is not None:
@@ -207,6 +212,8 @@ def _of_family(
                 and not any(one.covers(key) for one in ranges)
             ]
             found = points.values(wanted, before) if wanted else {}
+            if expires:
+                found = visible_values(found, time_s)
         for key in keys:
             value = None if before is None else found.get(stored_key(before.id, key))
             yield from row(key, value)
@@ -339,7 +346,7 @@ class _Scan:
 
 
 class _Rows:
-    """Rows of one version, counted; none of version 0."""
+    """Rows of one version, counted; none of version 0. Values are without expiries."""
 
     def __init__(self, client: Client, opened: Opened) -> None:
         self._version: VersionRows | None = None
@@ -347,7 +354,8 @@ class _Rows:
         self.buckets = 1
         if opened.segments:
             read = partial(fetch, client, opened.id)
-            self._version = VersionRows(read, opened.segments, where=str(opened.id))
+            where = str(opened.id)
+            self._version = VersionRows(read, opened.segments, where=where, bare=True)
             self.families = self._version.families
             self.buckets = opened.segments[-1].entry.buckets
         self.by_id = {family.id: family for family in self.families}
@@ -370,6 +378,8 @@ class _Rows:
         if family is None:
             return {}
         found = self._points.values([stored_key(family.id, key) for key in keys], family)
+        if family.ttl:
+            found = visible_values(found, self._points.time_s)
         return {key[FAMILY_BYTES:]: value for key, value in found.items()}
 
     def ordered_families(self) -> list[int]:

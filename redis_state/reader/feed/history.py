@@ -10,6 +10,7 @@ from redis_state.errors import ConfigError
 from redis_state.format.entry import Segment
 from redis_state.format.header import Family, Header
 from redis_state.format.rows import Appended, Value
+from redis_state.format.visible import visible
 from redis_state.ids import PartitionId
 from redis_state.protocol.opening import Opened
 from redis_state.protocol.segments import SegmentGoneError
@@ -29,7 +30,7 @@ class Revision:
 
     Attributes:
         batch: Batch that wrote the value; of a store alone, its version minus one.
-        value: ``None`` if the batch removed the key.
+        value: ``None`` if the batch removed the key, or the key had expired by then.
         earlier: Retention has dropped older deltas: the key had this value after the batch, and the
             batch or an older one wrote it.
     """
@@ -47,9 +48,11 @@ class _Word:
         family: The family in the version; ``None`` without a family of the name.
         said: Whether the delta has a row of the key.
         gone: Whether earlier values do not apply.
+        time_s: Time of the version; see `format.visible.time_of`.
     """
 
     version: int
+    time_s: int
     family: Family | None
     said: bool
     gone: bool
@@ -65,6 +68,11 @@ class _Word:
         if not self.said:
             return base
         return (base or b"") + self.value.data if isinstance(self.value, Appended) else self.value
+
+    def shown(self, stored: bytes | None) -> bytes | None:
+        """Returns a stored value as the version shows it; ``None`` if its row is expired."""
+        expires = self.family is not None and self.family.ttl
+        return visible(stored, self.time_s) if expires else stored
 
 
 def history(place: FamilyLocation, key: Any, *, likely: int, limit: int | None) -> list[Revision]:
@@ -138,18 +146,21 @@ class _KeyHistory:
                 if len(found) >= limit:
                     return [self._shown(step) for step in found[:limit]]
         base = self._base()
-        found = _steps([*words, _Word(oldest, self._family, True, True, base)])
+        found = _steps([*words, base])
         shown = [self._shown(step) for step in found[:limit]]
-        if base is not None and (limit is None or len(shown) < limit):
-            shown.append(self._shown((oldest, self._family, base), earlier=True))
+        value = base.shown(base.over(None))
+        if value is not None and (limit is None or len(shown) < limit):
+            shown.append(self._shown((oldest, self._family, value), earlier=True))
         return shown
 
-    def _base(self) -> bytes | None:
+    def _base(self) -> _Word:
+        """Returns the value in the oldest version, as if that version had written it."""
         oldest = self._timeline.oldest
         if oldest == 0 or self._family is None:
-            return None
-        key = self._stored(self._family)
-        return self._below(oldest).values([key], self._family).get(key)
+            return _Word(oldest, 0, self._family, True, True)
+        key, points = self._stored(self._family), self._below(oldest)
+        value = points.values([key], self._family).get(key)
+        return _Word(oldest, points.time_s, self._family, True, True, value)
 
     def _words(self, segments: Sequence[Segment]) -> list[_Word]:
         """Returns the changes of the key in the next deltas, the newest first."""
@@ -173,7 +184,7 @@ class _KeyHistory:
         """Returns the changes of the key in deltas whose versions share one family."""
         family = self._family
         if family is None:
-            return [_Word(segment.version, None, False, True) for segment, _ in run]
+            return [_Word(one.version, one.entry.time, None, False, True) for one, _ in run]
         key = self._stored(family)
         segments, heads = [segment for segment, _ in run], [head for _, head in run]
         client, id_ = self._place.client, self._timeline.id
@@ -182,7 +193,8 @@ class _KeyHistory:
         for segment, head, of in zip(segments, heads, rows, strict=True):
             own = [one for one in head.tombstones if one.family == family.id]
             gone = segment.entry.complete or is_covered(own, key)
-            found.append(_Word(segment.version, family, key in of, gone, of.get(key)))
+            at = segment.version, segment.entry.time
+            found.append(_Word(*at, family, key in of, gone, of.get(key)))
         return found
 
     def _below(self, version: int) -> Points:
@@ -205,10 +217,12 @@ def _steps(words: Sequence[_Word]) -> list[_HistoryStep]:
     if first is None:
         return []
     found: list[_HistoryStep] = []
-    value = words[first].over(None)
+    stored = words[first].over(None)
+    before = words[first].shown(stored)
     for word in reversed(words[:first]):
-        new = word.over(value)
-        if new != value:
-            found.append((word.version, word.family, new))
-        value = new
+        stored = word.over(stored)
+        value = word.shown(stored)
+        if value != before:
+            found.append((word.version, word.family, value))
+        before = value
     return found[::-1]

@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args
 from redis_state.errors import ConfigError, UnavailableError
 from redis_state.format.header import Family
 from redis_state.format.rows import FAMILY_BYTES, Appended, Value, family_of
+from redis_state.format.visible import visible, visible_values
 from redis_state.protocol.segments import SegmentGoneError
 from redis_state.reader.feed.changed_rows import named
 from redis_state.reader.feed.deltas import (
@@ -168,7 +169,14 @@ def _changed(
     if before is None or before.id != family.id:
         return rows
     known = points.values(list(rows), before)
-    return {key: word for key, word in rows.items() if _whole(word) != known.get(key)}
+    if before.ttl:
+        known = visible_values(known, points.time_s)
+    time_s = timeline.deltas[version].entry.time
+    return {
+        key: word
+        for key, word in rows.items()
+        if (visible(_whole(word), time_s) if family.ttl else _whole(word)) != known.get(key)
+    }
 
 
 def _whole(word: Value) -> bytes | None:

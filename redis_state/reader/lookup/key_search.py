@@ -12,6 +12,7 @@ from redis_state.backend.client import Client
 from redis_state.errors import ConfigError
 from redis_state.format.bucketing import bucketing_hashes
 from redis_state.format.header import ORDERED_KINDS, Family
+from redis_state.format.visible import time_of, visible_values
 from redis_state.protocol.opening import Opened
 from redis_state.protocol.registry import OperatorInfo
 from redis_state.reader.block_cache import BYTES_MAX
@@ -296,6 +297,8 @@ class _Search:
                     again = [(found.opened, [stored[at] for at in of_one])]
                     (other,) = look_up(self._client, again, kind=own.family.kind)
                     values = other.values
+                if own.family.ttl:
+                    values = visible_values(values, time_of(found.opened.segments))
                 there = list(map(values.get, map(stored.__getitem__, of_one)))
                 if None in there:
                     of_one = [

@@ -15,6 +15,7 @@ from redis_state.format.entry import Segment
 from redis_state.format.header import Family, Header, Tombstone
 from redis_state.format.rows import FAMILY_BYTES, Appended, Value, family_of, stored_key
 from redis_state.format.segment import SegmentContent, block_number, read_table
+from redis_state.format.visible import time_of
 from redis_state.ids import PartitionId
 from redis_state.protocol.opening import Opened
 from redis_state.protocol.segments import fetch
@@ -34,12 +35,20 @@ _WHAT = "reading some keys"
 
 
 class Points:
-    """Keys and ranges of one version of a partition; the headers are read once."""
+    """Keys and ranges of one version of a partition; the headers are read once.
+
+    Values are as stored: in a family with a time to live with their expiry, also of expired rows.
+    """
 
     def __init__(self, client: Client, opened: Opened) -> None:
         self._client = client
         self._version = Reopening(client, opened, attempted=_WHAT)
         self._heads: tuple[Opened, list[Header]] | None = None
+
+    @property
+    def time_s(self) -> int:
+        """Time of the version; see `format.visible.time_of`."""
+        return time_of(self._version.opened.segments)
 
     def families(self) -> tuple[Family, ...]:
         """Returns the family table of the version; empty for version 0.

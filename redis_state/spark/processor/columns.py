@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +18,80 @@ if TYPE_CHECKING:
 
     from redis_state.batches.streams import Inputs
     from redis_state.spark.processor.handle import Handle, ProcessorQueryInfo
+    from redis_state.spark.processor.state import CurrentGroup, TimeToLive
     from redis_state.store.family_store import FamilyStore
 
 EXPIRY = "expiry_ms"
 
 ColumnFunction = Callable[["ColumnState", "pa.Table"], "pa.Table | None"]
+
+
+class ColumnRows:
+    """Rows of state columns by their encoded keys, many at a time.
+
+    Attributes:
+        names: Names of the columns.
+    """
+
+    def __init__(
+        self,
+        store: FamilyStore,
+        prefix: bytes,
+        row: TypedRow,
+        group: CurrentGroup,
+        ttl: TimeToLive | None,
+    ) -> None:
+        self._store = store
+        self._prefix = prefix
+        self._row = row
+        self._group = group
+        self._ttl = ttl
+        self.names = row.names
+
+    def get_many(self, keys: Sequence[bytes]) -> list[tuple[Any, ...] | None]:
+        """Returns the rows of keys in their order; ``None`` if a row is absent or has expired."""
+        found = self._store.get_many(self._stored(keys))
+        if self._ttl is None:
+            decode = self._row.decode
+            return [None if data is None else decode(data) for data in found]
+        now_ms, decode_timed = self._group.now_ms, self._row.decode_with_expiry
+        rows: list[tuple[Any, ...] | None] = []
+        for data in found:
+            expiry, row = (None, None) if data is None else decode_timed(data)
+            rows.append(None if expiry is not None and expiry <= now_ms else row)
+        return rows
+
+    def put_many(self, keys: Sequence[bytes], rows: Iterable[tuple[Any, ...]]) -> None:
+        """Sets the rows of keys; of two rows of one key the later one counts."""
+        encode, stored = self._row.encode, self._stored(keys)
+        expiry = None if self._ttl is None else self._ttl.begins()
+        encoded = {key: encode(row, expiry) for key, row in zip(stored, rows, strict=True)}
+        for key, before in self._expiries(keys).items():
+            assert self._ttl is not None
+            self._ttl.begin(key, before)
+        self._store.put_many(encoded)
+
+    def remove_many(self, keys: Sequence[bytes]) -> None:
+        """Removes the rows of keys; absent keys are ignored."""
+        for key, before in self._expiries(keys).items():
+            assert self._ttl is not None
+            self._ttl.end(key, before)
+        self._store.remove_many(self._stored(keys))
+
+    def _expiries(self, keys: Sequence[bytes]) -> dict[bytes, int | None]:
+        """Returns the expiries that rows have now; empty without a time to live."""
+        if self._ttl is None:
+            return {}
+        found = self._store.get_many(self._stored(keys))
+        expiry = self._row.expiry
+        return {
+            key: None if data is None else expiry(data)
+            for key, data in zip(keys, found, strict=True)
+        }
+
+    def _stored(self, keys: Sequence[bytes]) -> list[bytes]:
+        prefix = self._prefix
+        return [prefix + key for key in keys]
 
 
 class ColumnState:
@@ -40,16 +109,13 @@ class ColumnState:
     def __init__(
         self,
         handle: Handle,
-        prefix: bytes,
-        row: TypedRow,
+        rows: ColumnRows,
         schema: pa.Schema,
         keys: pa.Schema,
         own: OwnKeys,
     ) -> None:
         self._handle = handle
-        self._store = handle.store
-        self._prefix = prefix
-        self._row = row
+        self._rows = rows
         self._schema = schema
         self._keys = keys
         self._own = own
@@ -66,12 +132,10 @@ class ColumnState:
         import pyarrow as pa
 
         columns, encoded = self._encoded(keys)
-        stored = self._stored(encoded)
-        found = self._store.get_many(stored)
+        found = self._rows.get_many(encoded)
         self._check_absent(columns, encoded, found, "looking for the state of keys")
-        decode = self._row.decode
         none = (None,) * len(self._schema)
-        rows = [none if data is None else decode(data) for data in found]
+        rows = [none if row is None else row for row in found]
         values = zip(*rows, strict=True) if rows else ([] for _ in self._schema)
         arrays = [
             pa.array(column, type=field.type)
@@ -91,23 +155,21 @@ class ColumnState:
         """
         key_columns, encoded = self._encoded(keys)
         self._own.check(key_columns, encoded, "putting the state of keys")
-        stored = self._stored(encoded)
-        missing = [name for name in self._row.names if name not in columns.schema.names]
-        if missing or columns.num_rows != len(stored):
+        names = self._rows.names
+        missing = [name for name in names if name not in columns.schema.names]
+        if missing or columns.num_rows != len(encoded):
             raise UsageError(
                 "putting the state of keys",
                 found=f"there is no column '{missing[0]}'"
                 if missing
-                else f"{len(stored)} keys and {columns.num_rows} rows",
-                advice=f"Give a row for each key, with the columns {', '.join(self._row.names)}.",
+                else f"{len(encoded)} keys and {columns.num_rows} rows",
+                advice=f"Give a row for each key, with the columns {', '.join(names)}.",
             )
-        encode = self._row.encode
         lists = [
             values_of(columns.column(field.name), field.type, f"state column '{field.name}'")
             for field in self._schema
         ]
-        rows = zip(stored, zip(*lists, strict=True), strict=True)
-        self._store.put_many({key: encode(row) for key, row in rows})
+        self._rows.put_many(encoded, zip(*lists, strict=True))
 
     def remove(self, keys: Any) -> None:
         """Removes the state of keys; keys without state are ignored.
@@ -117,11 +179,10 @@ class ColumnState:
                 of another partition.
         """
         columns, encoded = self._encoded(keys)
-        stored = self._stored(encoded)
         if self._own.others(columns, encoded):
-            found = self._store.get_many(stored)
+            found = self._rows.get_many(encoded)
             self._check_absent(columns, encoded, found, "removing the state of keys")
-        self._store.remove_many(stored)
+        self._rows.remove_many(encoded)
 
     def expired(self) -> pa.Table:
         """Removes the due timers and returns them: the key columns, and ``expiry_ms``.
@@ -174,10 +235,6 @@ class ColumnState:
             self._handle.group.key = key
             call(at_ms)
 
-    def _stored(self, encoded: Sequence[bytes]) -> list[bytes]:
-        prefix = self._prefix
-        return [prefix + key for key in encoded]
-
     def _encoded(self, keys: Any) -> tuple[list[list[Any]], list[bytes]]:
         """Returns the values of the key columns, and the encoded keys."""
         if hasattr(keys, "column_names"):
@@ -197,11 +254,11 @@ class ColumnState:
         self,
         columns: Sequence[Sequence[Any]],
         encoded: Sequence[bytes],
-        found: Sequence[bytes | None],
+        found: Sequence[Any],
         attempted: str,
     ) -> None:
         """Refuses keys of other partitions, except those that an earlier release put here."""
-        absent = [at for at, data in enumerate(found) if data is None]
+        absent = [at for at, row in enumerate(found) if row is None]
         if absent:
             some = [[column[at] for at in absent] for column in columns]
             self._own.check(some, [encoded[at] for at in absent], attempted)
@@ -222,6 +279,7 @@ class ColumnEngine:
         output: Schema of the output.
         partitions: Number of the store's partitions; ``None`` for a batch DataFrame, whose state
             ends with it.
+        ttl_ms: Time to live of the state of a key; ``None`` for none.
     """
 
     function: ColumnFunction
@@ -231,6 +289,7 @@ class ColumnEngine:
     name: str
     output: pa.Schema
     partitions: int | None = None
+    ttl_ms: int | None = None
 
     def run(
         self,
@@ -246,12 +305,14 @@ class ColumnEngine:
 
         table = note_times(store, table, self.inputs.event_time, watermark_ms)
         times = Times(self.inputs.mode, began_ms, watermark_ms)
-        handle = Handle(store, self.inputs.key_schema, times, info)
-        prefix, row = handle.declare_columns(self.name, self.state)
+        handle = Handle(store, self.inputs.key_schema, times, info, ttl_ms=self.ttl_ms)
+        prefix, row, ttl = handle.declare_columns(self.name, self.state)
         handle.close_declarations()
         keys = table.select(list(self.inputs.keys)).schema
         own = OwnKeys(self.inputs.key_schema, store.id.partition_id, self.partitions)
-        state = ColumnState(handle, prefix, row, self.state_schema, keys, own)
+        rows = ColumnRows(store, prefix, row, handle.group, ttl)
+        state = ColumnState(handle, rows, self.state_schema, keys, own)
         given = self.function(state, table)
         if given is not None:
             yield from RowFormat("arrow", self.output, self.inputs.time_zone).write([given])
+        handle.expire()

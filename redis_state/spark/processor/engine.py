@@ -32,12 +32,14 @@ class Engine:
     Attributes:
         form: Row form of the processor's input and output.
         output: Schema of the output.
+        ttl_ms: Time to live of state variables without one of their own; ``None`` for none.
     """
 
     processor: StatefulProcessor
     inputs: Inputs
     form: RowForm
     output: pa.Schema
+    ttl_ms: int | None = None
 
     def run(
         self,
@@ -101,7 +103,7 @@ class Engine:
     def _handle(
         self, store: FamilyStore, times: Times, info: ProcessorQueryInfo
     ) -> Iterator[Handle]:
-        handle = Handle(store, self.inputs.key_schema, times, info)
+        handle = Handle(store, self.inputs.key_schema, times, info, ttl_ms=self.ttl_ms)
         self.processor.init(handle)
         handle.close_declarations()
         try:

@@ -13,13 +13,14 @@ from pyspark.sql.streaming import stateful_processor as pyspark_state
 
 from redis_state.batches.event_time import RAW_SCHEMA
 from redis_state.batches.streams import TimeMode
-from redis_state.codec.processor_families import EXPIRY_OF, TIMERS, TIMERS_BY_GROUP
+from redis_state.codec.processor_families import ALL_EXPIRE, EXPIRY_OF, TIMERS, TIMERS_BY_GROUP
 from redis_state.codec.typed_row import ROW_CODEC, TypedKey, TypedRow
 from redis_state.errors import UsageError
 from redis_state.spark.processor.state import (
     CurrentGroup,
     ListState,
     MapState,
+    SingleRows,
     Timers,
     TimeToLive,
     ValueState,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 VariableShape = Literal["value", "list", "map"]
 
 _INTERNAL = "$"
+_RAW = json.loads(RAW_SCHEMA)
 _TIMERS = "timers"
 _TIMES = 1 << 63  # Spark's times are signed 64-bit integers
 
@@ -96,10 +98,17 @@ class Handle(pyspark_state.StatefulProcessorHandle):
 
     Args:
         key_schema: Schema of the grouping key, as Spark's JSON.
+        ttl_ms: Time to live of variables without one of their own; ``None`` for none.
     """
 
     def __init__(
-        self, store: FamilyStore, key_schema: str, times: Times, info: ProcessorQueryInfo
+        self,
+        store: FamilyStore,
+        key_schema: str,
+        times: Times,
+        info: ProcessorQueryInfo,
+        *,
+        ttl_ms: int | None = None,
     ) -> None:
         self.store = store
         self._key_schema = key_schema
@@ -107,7 +116,9 @@ class Handle(pyspark_state.StatefulProcessorHandle):
         self.info = info
         self.group = CurrentGroup(times.processing_ms)
         self.keys = TypedKey(key_schema, what="the key of a group")
-        self.variables: dict[str, ValueState | ListState | MapState] = {}
+        self.variables: dict[str, SingleRows | ListState] = {}
+        self._ttl_ms = ttl_ms
+        self._beginning: list[str] = []
         self._running_out: dict[str, TimeToLive] = {}
         self._initialized = False
         self._timers: Timers | None = None
@@ -121,8 +132,13 @@ class Handle(pyspark_state.StatefulProcessorHandle):
             )
 
     def close_declarations(self) -> None:
-        """Ends the declarations: later ones are refused."""
+        """Ends the declarations: later ones are refused.
+
+        Rows without an expiry get one if the option `stateTtl` is new for their variable.
+        """
         self._initialized = True
+        for name in self._beginning:
+            self.variables[name].begin_expiries()
 
     def getValueState(  # noqa: N802  # PySpark's name
         self,
@@ -178,18 +194,21 @@ class Handle(pyspark_state.StatefulProcessorHandle):
             given, "the key column", attempted=f"declaring state variable '{name}'"
         )
 
-    def declare_columns(self, name: str, schema: str) -> tuple[bytes, TypedRow]:
+    def declare_columns(self, name: str, schema: str) -> tuple[bytes, TypedRow, TimeToLive | None]:
         """Declares the state columns of a function, as a variable with one row for each key.
 
         Time stamps are decoded in UTC: Arrow stores moments, not local times.
 
         Returns:
-            Prefix of the stored keys of its rows, and the codec of the rows.
+            Prefix of the stored keys of its rows, the codec of the rows, and their time to live.
 
         Raises:
             UsageError: See `getValueState`.
         """
-        return self._declare(name, "value", schema, zone=timezone.utc)
+        prefix, row = self._declare(name, "value", schema, zone=timezone.utc)
+        ttl = self._ttl(name, None)
+        self.variables[name] = SingleRows(self.store, prefix, self.group, row, ttl)
+        return prefix, row, ttl
 
     def registerTimer(self, expiryTimestampMs: int) -> None:  # noqa: N802, N803  # PySpark's names
         """Registers a timer of the group, in ms since 1970.
@@ -319,7 +338,7 @@ class Handle(pyspark_state.StatefulProcessorHandle):
 
     def _ttl(self, name: str, duration_ms: int | None) -> TimeToLive | None:
         if duration_ms is None:
-            return self._ttl_before(name)
+            return self._ttl_before(name) if self._ttl_ms is None else self._ttl_of_all(name)
         what = f"declaring state variable '{name}'"
         if self.times.mode != "processingtime":
             raise UsageError(
@@ -330,6 +349,14 @@ class Handle(pyspark_state.StatefulProcessorHandle):
         if type(duration_ms) is not int or duration_ms <= 0:
             raise UsageError(what, found="its time to live is not a positive number of ms")
         return TimeToLive(self.store, self._internal(EXPIRY_OF + name), self.group, duration_ms)
+
+    def _ttl_of_all(self, name: str) -> TimeToLive:
+        """Returns the time to live of the option, which also applies to rows written before it."""
+        found = self.store.families.get(EXPIRY_OF + name)
+        if found is None or not json.loads(found.value_schema).get(ALL_EXPIRE):
+            self._beginning.append(name)
+        prefix = self._internal(EXPIRY_OF + name, json.dumps(_RAW | {ALL_EXPIRE: True}))
+        return TimeToLive(self.store, prefix, self.group, self._ttl_ms)
 
     def _ttl_before(self, name: str) -> TimeToLive | None:
         """Returns the former time to live of a variable, while its index still has rows."""
@@ -387,7 +414,7 @@ def described_value(row: TypedRow) -> str:
 
 def described_timers(mode: TimeMode) -> str:
     """Describes the empty values of the timers' family by the time mode."""
-    return json.dumps({**json.loads(RAW_SCHEMA), _TIMERS: mode})
+    return json.dumps(_RAW | {_TIMERS: mode})
 
 
 def _as_spelled(mode: str) -> str:

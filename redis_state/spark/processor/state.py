@@ -14,7 +14,8 @@ from pyspark.sql.streaming import stateful_processor as pyspark_state
 from redis_state.codec.ordered_key import decode_first, encode_key
 from redis_state.codec.typed_row import TypedKey, TypedRow
 from redis_state.errors import UsageError
-from redis_state.format.rows import join_elements, split_elements
+from redis_state.format.ordered import family_range
+from redis_state.format.rows import family_of, join_elements, split_elements
 
 if TYPE_CHECKING:
     from redis_state.store.family_store import FamilyStore
@@ -111,9 +112,25 @@ class _Variable:
         self._load, self._put = store.get, store.put
         self._encode, self._decode = row.encode, row.decode_with_expiry
 
+    def _stored(self) -> Iterator[tuple[bytes, bytes]]:
+        """Yields places and values of all groups, as of the call."""
+        for stored, data in self._store.rows(*family_range(family_of(self._prefix))):
+            yield stored[len(self._prefix) :], data
 
-class _SingleRows(_Variable):
+
+class SingleRows(_Variable):
     """Single rows by their places, the part of a stored key after the variable's prefix."""
+
+    def begin_expiries(self) -> None:
+        """Adds an expiry to each row without one, counted from this batch."""
+        ttl = self._ttl
+        expiry = None if ttl is None else ttl.begins()
+        if ttl is None or expiry is None:
+            return
+        for place, data in self._stored():
+            if self._row.expiry(data) is None:
+                ttl.begin(place, None)
+                self._put(self._prefix + place, self._row.with_expiry(data, expiry))
 
     def expire(self) -> None:
         """Removes the expired values."""
@@ -150,7 +167,7 @@ class _SingleRows(_Variable):
         return None if data is None else self._row.expiry(data)
 
 
-class ValueState(_SingleRows, pyspark_state.ValueState):
+class ValueState(SingleRows, pyspark_state.ValueState):
     """One row for each group; implements PySpark's `ValueState`."""
 
     def exists(self) -> bool:
@@ -227,6 +244,19 @@ class ListState(_Variable, pyspark_state.ListState):
         if elements:
             self._note()
 
+    def begin_expiries(self) -> None:
+        """Adds an expiry to each element without one, counted from this batch."""
+        ttl, row = self._ttl, self._row
+        expiry = None if ttl is None else ttl.begins()
+        if ttl is None or expiry is None:
+            return
+        for place, data in self._stored():
+            elements = split_elements(data)
+            timed = [one if row.expiry(one) else row.with_expiry(one, expiry) for one in elements]
+            if timed != elements:
+                ttl.begin(place, None)
+                self._put(self._prefix + place, join_elements(timed))
+
     def clear(self) -> None:
         """Removes the list."""
         self._store.remove(self._prefix + self._group.key)
@@ -259,7 +289,7 @@ class ListState(_Variable, pyspark_state.ListState):
             self._ttl.begin(self._group.key, None)
 
 
-class MapState(_SingleRows, pyspark_state.MapState):
+class MapState(SingleRows, pyspark_state.MapState):
     """Rows by a user's key for each group; implements PySpark's `MapState`."""
 
     def __init__(

@@ -244,6 +244,7 @@ def _streamed(
             first=store.first_batch_id,
             before=0 if initial is None else 1,
         )
+        engine = replace(engine, ttl_ms=config.state_ttl)
         if not isinstance(engine, Engine):
             engine = replace(engine, partitions=plan.partitions)
         elif initial is not None:

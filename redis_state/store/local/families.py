@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from redis_state.format import ordered
+from redis_state.format.entry import Entry
 from redis_state.format.header import Family, Header, highest_after
 from redis_state.format.rows import stored_key
 
@@ -21,6 +22,7 @@ class Families:
         ids: Ids of the families.
         lists: Ids of the families whose values are lists.
         internal: Stored key prefixes of internal families.
+        expire: True if a family has a time to live.
     """
 
     table: tuple[Family, ...] = ()
@@ -29,6 +31,7 @@ class Families:
     ids: frozenset[int] = field(init=False, compare=False)
     lists: frozenset[int] = field(init=False, compare=False)
     internal: frozenset[bytes] = field(init=False, compare=False)
+    expire: bool = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
         own, table = partial(object.__setattr__, self), self.table
@@ -36,6 +39,7 @@ class Families:
         own("lists", frozenset(family.id for family in table if family.multi_value))
         internal = (family.id for family in table if family.internal)
         own("internal", frozenset(stored_key(id_, b"") for id_ in internal))
+        own("expire", any(family.ttl for family in table))
 
     def after(self, head: Header) -> Families:
         """Returns the family table after a segment with this header."""
@@ -43,6 +47,16 @@ class Families:
             return self
         highest = highest_after(self.highest_id, head.families, head.highest_id)
         return Families(head.families, highest)
+
+    def time_of(self, entry: Entry) -> int:
+        """Returns the time of a version with this table if all of its rows expire, else 0."""
+        return entry.time if all(family.ttl for family in self.table) else 0
+
+    def without_ttl(self) -> Families:
+        """Returns the table with families that have no time to live."""
+        if not self.expire:
+            return self
+        return Families(tuple(replace(family, ttl=False) for family in self.table), self.highest_id)
 
     def dropped_over(self, below: Families) -> list[int]:
         """Returns the ids of dropped families.
@@ -57,16 +71,17 @@ NO_FAMILIES = Families()
 """Family table of version 0."""
 
 
-def family_of(codec_name: str, *, lists: bool = False) -> Family:
+def family_of(codec_name: str, *, lists: bool = False, ttl: bool = False) -> Family:
     """Returns the only family of a store with this codec; its rows are ordered by key."""
     schema = json.dumps({"type": "redis-state.python", "codec": codec_name})
-    return Family(0, "default", "range", (0,), schema, schema, multi_value=lists)
+    return Family(0, "default", "range", (0,), schema, schema, multi_value=lists, ttl=ttl)
 
 
 def described(families: Families) -> str:
     """Describes the rows of unexpected families for an error message."""
     if [family.id for family in families.table] != [ordered.FAMILY_ID]:
-        return "it has column families, which FamilyStore writes"
+        ttl = " with a time to live, which no store of Python has" if families.expire else ""
+        return f"it has column families{ttl or ', which FamilyStore writes'}"
     (family,) = families.table
     try:
         codec = json.loads(family.key_schema)["codec"]

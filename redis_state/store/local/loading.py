@@ -17,7 +17,7 @@ from redis_state.format.block import raw_length
 from redis_state.format.entry import Segment
 from redis_state.format.ordered import Index, family_range, likely_names, read_block, read_index
 from redis_state.format.rows import Appended, Value, stored_key
-from redis_state.format.segment import checksum, read_header
+from redis_state.format.segment import check_time, check_ttl_kept, checksum, read_header
 from redis_state.ids import Pin
 from redis_state.protocol import Opened, PartitionClient, SegmentGoneError
 from redis_state.protocol.refusal import lost
@@ -56,9 +56,17 @@ class Loader:
         self._room = room
 
     def open(
-        self, run_id: str, version: int | None, cached: Mapping[Pin, LocalVersion]
+        self,
+        run_id: str,
+        version: int | None,
+        cached: Mapping[Pin, LocalVersion],
+        *,
+        with_time: bool = False,
     ) -> tuple[Opened, LocalVersion]:
         """Opens a version by `PartitionClient.open` and loads it over a cached version.
+
+        Args:
+            with_time: See `PartitionClient.open`.
 
         Raises:
             StateError: The version does not exist, or is not whole.
@@ -67,7 +75,7 @@ class Loader:
         """
         gone: Segment | None = None
         for _ in range(_LOADS_MAX):
-            opened = self._client.open(run_id, version, list(cached))
+            opened = self._client.open(run_id, version, list(cached), with_time=with_time)
             if gone is not None and gone in opened.segments:
                 # The manifest still names the segment, so maintenance did not replace it: its bytes
                 # are lost.
@@ -115,7 +123,7 @@ class Loader:
         at = start or empty_version(self.reload)
         layers, base = list(at.parts[0]), at.parts[1]
         families, history, last = at.families, at.history, at.pin
-        counts = KeyCounts(at.live, at.internal)
+        counts, time_s = KeyCounts(at.live, at.internal), at.time_s
         if segments and (start is None or segments[0].alone):
             first = segments.pop(0)
             if not first.alone:
@@ -126,6 +134,7 @@ class Loader:
             layers = []
             history = SnapshotHistory(base_bytes=first.entry.bytes)
             counts, last = _counts(first), Pin(first.version, first.uid)
+            time_s = first.entry.time
         fetched = self._together(segments)
         for segment in segments:
             if segment.alone or (last.version + 1, last.uid) != (
@@ -138,16 +147,19 @@ class Loader:
             parts = tuple(layers), base
             below = LocalVersion(last, counts, families, parts, history, self.reload)
             layer, families = self._layer(segment, below, fetched.get(segment))
-            layers = compacted([layer, *layers], base) if layer.rows else layers
+            time_s = segment.entry.time
+            if layer.rows:
+                layers = compacted([layer, *layers], base, time_s=families.time_of(segment.entry))
             history = history.plus(segment.entry.bytes)
             counts, last = _counts(segment), Pin(segment.version, segment.uid)
         if last != opened.pin:
             raise FormatError("opening the state", found="the segments end at another version")
         parts = tuple(layers), base
-        return LocalVersion(last, counts, families, parts, history, self.reload)
+        return LocalVersion(last, counts, families, parts, history, self.reload, time_s=time_s)
 
     def _base(self, segment: Segment) -> tuple[Base | None, Families]:
         if not segment.entry.blocks:
+            check_time(segment, ())
             return None, NO_FAMILIES
         eager = segment.entry.bytes <= _EAGER_BYTES_MAX
         if eager:
@@ -173,6 +185,7 @@ class Loader:
     ) -> tuple[Layer, Families]:
         entry = segment.entry
         if not entry.blocks:
+            check_time(segment, below.families.table)
             return Layer({}, 0, []), below.families
         fields = self._all(segment, below.families) if fetched is None else fetched
         if len(fields) != entry.blocks:
@@ -231,6 +244,9 @@ def _families(segment: Segment, index: Index, below: Families) -> Families:
     families = below.after(index.head)
     if not families.ids.issuperset(index.ids):
         raise FormatError(f"applying {segment.ident}", found="a row belongs to no family")
+    check_time(segment, families.table)
+    if families is not below and not segment.alone:
+        check_ttl_kept(segment, below.table, families.table)
     return families
 
 

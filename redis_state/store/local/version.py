@@ -14,6 +14,7 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple, cast
 
 from redis_state.format.entry import Entry
+from redis_state.format.expiry import is_expired
 from redis_state.format.ordered import OrderedRows
 from redis_state.ids import EMPTY, Pin
 from redis_state.protocol import SegmentGoneError, snapshots
@@ -116,13 +117,15 @@ class LocalVersion:
     """Rows of one version.
 
     Attributes:
-        live: Number of keys.
+        live: Number of keys; at most that many where rows have a time to live.
         internal: Number of keys in internal families.
         parts: Layers, newest first, and the base. Another thread may assign other parts with the
             same rows, so readers take layers and base in one read.
+        reload: Reads a version from the segments that hold it now.
+        time_s: Time of the version in seconds since 1970; 0 if no family has a time to live.
     """
 
-    __slots__ = ("_reload", "families", "history", "internal", "live", "parts", "pin")
+    __slots__ = ("families", "history", "internal", "live", "parts", "pin", "reload", "time_s")
 
     def __init__(
         self,
@@ -132,13 +135,16 @@ class LocalVersion:
         parts: Parts,
         history: SnapshotHistory,
         reload: Callable[[Pin], LocalVersion],
+        *,
+        time_s: int = 0,
     ) -> None:
         self.pin = pin
         self.live, self.internal = counts
         self.families = families
         self.parts = parts
         self.history = history
-        self._reload = reload
+        self.reload = reload
+        self.time_s = time_s
 
     def get(self, key: bytes) -> bytes | None:
         """Returns the value of a stored key; ``None`` if the key is absent."""
@@ -237,10 +243,32 @@ class LocalVersion:
             layers, base, history = [top], None, SnapshotHistory(base_bytes=entry.bytes)
         else:
             below, base = self.parts
-            layers = compacted([top, *below] if top.rows else list(below), base)
+            added = [top, *below] if top.rows else list(below)
+            layers = compacted(added, base, time_s=families.time_of(entry))
             history = self.history.plus(entry.bytes)
         counts = KeyCounts(entry.live, entry.internal)
-        return LocalVersion(pin, counts, families, (tuple(layers), base), history, self._reload)
+        return LocalVersion(
+            pin,
+            counts,
+            families,
+            (tuple(layers), base),
+            history,
+            self.reload,
+            time_s=entry.time,
+        )
+
+    def forget_expired(self) -> None:
+        """Drops the rows that are expired in this version, so that the count of keys is exact.
+
+        Does nothing if a part of the base is not in memory.
+        """
+        base = self.parts[1]
+        if self.families.expire and (base is None or base.whole):
+            rows = unexpired_rows(self)
+            size = sum(map(len, rows)) + sum(map(len, rows.values()))
+            kept: dict[bytes, bytes | None] = dict(rows)
+            self.parts = (Layer(kept, size, list(rows), in_order=True),), None
+            self.live = len(rows)
 
     @property
     def memory_bytes(self) -> int:
@@ -261,7 +289,7 @@ class LocalVersion:
 
     def read_again(self) -> None:
         """Reloads the same rows from the segments that hold the version now."""
-        self.parts = self._reload(self.pin).parts
+        self.parts = self.reload(self.pin).parts
 
 
 def empty_version(reload: Callable[[Pin], LocalVersion]) -> LocalVersion:
@@ -299,18 +327,37 @@ def _looked_up(
     return found
 
 
-def compacted(layers: list[Layer], base: Base | None) -> list[Layer]:
-    """Merges layers, newest first, until each has more than twice the rows of the layer above."""
+def unexpired_rows(local: LocalVersion) -> dict[bytes, bytes]:
+    """Returns the rows that are not expired in a version, with their expiries, in key order.
+
+    The version has a single family, which has a time to live.
+    """
+    time_s = local.time_s
+    rows = local.rows_between(b"", None)
+    return {key: stored for key, stored in rows if not is_expired(stored, time_s)}
+
+
+def compacted(layers: list[Layer], base: Base | None, *, time_s: int = 0) -> list[Layer]:
+    """Merges layers, newest first, until each has more than twice the rows of the layer above.
+
+    Args:
+        time_s: Time of the version if all of its rows have a time to live, else 0.
+    """
     while len(layers) > 1 and len(layers[0].rows) * 2 >= len(layers[1].rows):
         upper, lower, *rest = layers
-        layers = [_merge(upper, lower, bottom=not rest and base is None), *rest]
+        layers = [_merge(upper, lower, bottom=not rest and base is None, time_s=time_s), *rest]
     return layers
 
 
-def _merge(upper: Layer, lower: Layer, *, bottom: bool) -> Layer:
+def _merge(upper: Layer, lower: Layer, *, bottom: bool, time_s: int) -> Layer:
     rows = lower.rows | upper.rows
-    if bottom and (upper.removes or lower.removes):
-        rows = {key: value for key, value in rows.items() if value is not None}
+    if bottom and (time_s or upper.removes or lower.removes):
+        # With rows below, an expired row has to stay: it hides an older one that may expire later.
+        rows = {
+            key: value
+            for key, value in rows.items()
+            if value is not None and not (time_s and is_expired(value, time_s))
+        }
     return Layer(rows, upper.raw_bytes + lower.raw_bytes)
 
 

@@ -87,6 +87,11 @@ class VersionCache:
             last = next(reversed(self._versions), None)
             self._versions = {pin: one for pin, one in self._versions.items() if pin == last}
 
+    def forget_expired(self) -> None:
+        """Drops the rows that are expired in a cached version; older versions share their parts."""
+        for local in self.versions():
+            local.forget_expired()
+
     def clear(self) -> None:
         """Drops all versions."""
         with self._lock:

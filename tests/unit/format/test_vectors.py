@@ -177,7 +177,7 @@ def test_a_version_is_merged(case: dict[str, Any]) -> None:
     parsed = [(parse_segment(one["field"], one["entry"]), _fields(one)) for one in chosen]
     version = merge((segment, read_segment(segment, fields)) for segment, fields in parsed)
     expected = {bytes.fromhex(key): bytes.fromhex(value) for key, value in case["rows"]}
-    assert version.rows == expected
+    assert version.visible == expected
     assert version.families == {one.id: one for one in map(family_of, case["families"])}
 
 

@@ -37,6 +37,7 @@ def family_of(raw: dict[str, Any]) -> Family:
         raw["valueSchema"],
         raw["multiValue"],
         raw["internal"],
+        raw.get("ttl", False),
     )
 
 

@@ -94,14 +94,14 @@ object Block {
     crc.getValue.toInt
   }
 
-  private[format] def putInt(bytes: Array[Byte], at: Int, value: Int): Unit = {
+  private[core] def putInt(bytes: Array[Byte], at: Int, value: Int): Unit = {
     bytes(at) = (value >>> 24).toByte
     bytes(at + 1) = (value >>> 16).toByte
     bytes(at + 2) = (value >>> 8).toByte
     bytes(at + 3) = value.toByte
   }
 
-  private[format] def getInt(bytes: Array[Byte], at: Int): Int =
+  private[core] def getInt(bytes: Array[Byte], at: Int): Int =
     ((bytes(at) & 0xff) << 24) | ((bytes(at + 1) & 0xff) << 16) |
       ((bytes(at + 2) & 0xff) << 8) | (bytes(at + 3) & 0xff)
 }

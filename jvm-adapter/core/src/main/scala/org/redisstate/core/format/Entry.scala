@@ -8,6 +8,7 @@ import org.redisstate.core.ids.{Keys, PartitionId}
  *
  * @param live rows of the version, all families
  * @param internal of them, those of internal families
+ * @param time of the version, seconds since 1970; 0 where no family has a time to live
  */
 final case class Entry(
     ref: String,
@@ -19,25 +20,34 @@ final case class Entry(
     checksum: Long,
     complete: Boolean,
     header: Boolean,
-    internal: Long = 0) {
+    internal: Long = 0,
+    time: Long = 0) {
   def text: String = {
-    val flags = (if (complete) "c" else "") + (if (header) "h" else "")
-    val ninth = if (internal > 0) s" $internal" else ""
-    s"$ref $rows $live $blocks $bytes $buckets $checksum$ninth ${if (flags.isEmpty) "-" else flags}"
+    val flags =
+      (if (complete) "c" else "") + (if (header) "h" else "") + (if (time > 0) "t" else "")
+    val more = (if (internal > 0) s" $internal" else "") + (if (time > 0) s" $time" else "")
+    s"$ref $rows $live $blocks $bytes $buckets $checksum$more ${if (flags.isEmpty) "-" else flags}"
   }
 }
 
 object Entry {
   val BucketsMax: Int = 1 << 20
   private val ChecksumMax = 0xffffffffL
+  private val TimeMax = 0xfffffffeL
+  private val Flags =
+    Set("-", "c", "h", "t", "ch", "ct", "ht", "cht")
 
   def parse(text: String): Entry = {
     def bad(): Nothing =
       throw new FormatException(s"a manifest entry cannot be read: ${text.take(200)}")
     text.split(" ", -1) match {
       case Array(ref, rows, live, blocks, bytes, buckets, checksum, more @ _*)
-          if more.length == 1 || more.length == 2 =>
+          if more.nonEmpty && more.length <= 3 =>
         val flags = more.last
+        if (!Flags(flags)) bad()
+        val isTimed = flags.contains('t')
+        val counts = more.dropRight(if (isTimed) 2 else 1)
+        if (counts.length > 1 || more.length < (if (isTimed) 2 else 1)) bad()
         if (ref != "-" && !EntryText.isUid(ref)) bad()
         def number(word: String, max: Long): Long = {
           val value = EntryText.number(word)
@@ -52,14 +62,14 @@ object Entry {
           number(bytes, Long.MaxValue),
           number(buckets, BucketsMax).toInt,
           number(checksum, ChecksumMax),
-          complete = flags == "c" || flags == "ch",
-          header = flags == "h" || flags == "ch",
-          if (more.length == 2) number(more.head, Long.MaxValue) else 0
+          complete = flags.contains('c'),
+          header = flags.contains('h'),
+          counts.headOption.fold(0L)(number(_, Long.MaxValue)),
+          if (isTimed) number(more(more.length - 2), TimeMax) else 0
         )
-        val known = flags == "-" || entry.complete || entry.header
-        val counted =
-          if (more.length == 2) entry.internal > 0 && entry.internal <= entry.live else true
-        if (known && counted && Integer.bitCount(entry.buckets) == 1) entry else bad()
+        val isCounted = counts.isEmpty || (entry.internal > 0 && entry.internal <= entry.live)
+        val isTimely = !isTimed || entry.time > 0
+        if (isCounted && isTimely && Integer.bitCount(entry.buckets) == 1) entry else bad()
       case _ => bad()
     }
   }

@@ -20,7 +20,11 @@ object FamilyKind {
     throw new FormatException(s"the encoder kind '$name' is unknown to this release"))
 }
 
-/** A column family; schemas are Spark's JSON text. Id 0 is the family `default`. */
+/**
+ * A column family; schemas are Spark's JSON text. Id 0 is the family `default`.
+ *
+ * @param ttl whether each value is followed by its expiry (docs/format.md, section 15)
+ */
 final case class Family(
     id: Int,
     name: String,
@@ -29,7 +33,12 @@ final case class Family(
     keySchema: String,
     valueSchema: String,
     multiValue: Boolean,
-    internal: Boolean)
+    internal: Boolean,
+    ttl: Boolean = false) {
+
+  /** Returns whether rows of the family may have a time to live. */
+  def canExpire: Boolean = kind != FamilyKind.TimestampPrefix && !multiValue && !internal
+}
 
 /** Removes the stored keys of a family in [from, to); None leaves that side open. */
 final case class Tombstone(family: Int, from: Option[Array[Byte]], to: Option[Array[Byte]]) {
@@ -110,7 +119,7 @@ final case class Header(
   }
 
   private def writeFamily(out: MsgpackWriter, family: Family): Unit = {
-    out.putArray(8)
+    out.putArray(if (family.ttl) Header.FamilyParts + 1 else Header.FamilyParts)
     out.putUint(family.id)
     out.putString(family.name)
     out.putString(family.kind.name)
@@ -120,6 +129,7 @@ final case class Header(
     out.putString(family.valueSchema)
     out.putBool(family.multiValue)
     out.putBool(family.internal)
+    if (family.ttl) out.putBool(true)
   }
 
   private def writeBound(out: MsgpackWriter, bound: Option[Array[Byte]]): Unit = bound match {
@@ -133,6 +143,7 @@ object Header {
   val Empty: Header = Header(None, Nil, Map.empty, Nil)
 
   private val Members = "fiopt"
+  private val FamilyParts = 8
   private[core] val FamilyIdMax = 0xffff
   private[core] val PartsMax = 1 << 20
 
@@ -189,8 +200,10 @@ object Header {
     }
 
   private def family(in: MsgpackReader): Family = {
-    expect(in, 8)
-    Family(
+    val parts = in.arraySize()
+    if (parts != FamilyParts && parts != FamilyParts + 1)
+      bad(s"a family of $parts parts, not $FamilyParts or ${FamilyParts + 1}")
+    val plain = Family(
       familyId(in),
       in.string(),
       FamilyKind.parse(in.string()),
@@ -199,6 +212,9 @@ object Header {
       in.string(),
       in.bool(),
       in.bool())
+    if (parts == FamilyParts) plain
+    else if (in.bool() && plain.canExpire) plain.copy(ttl = true)
+    else bad("a time to live of a family that cannot have one")
   }
 
   private def orderedIndex(in: MsgpackReader): (Int, Seq[Array[Byte]]) = {

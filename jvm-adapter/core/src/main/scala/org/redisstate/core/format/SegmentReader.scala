@@ -20,6 +20,8 @@ final class SegmentReader(segment: Segment) {
       if (segment.isSnapshot && (header.families.isEmpty || header.tombstones.nonEmpty)) {
         bad("a snapshot has no family table, or has tombstones")
       }
+      if (header.families.exists(_.exists(_.ttl) != (entry.time > 0)))
+        bad("its family table does not fit the time of its entry")
       val claimed =
         header.parts.valuesIterator.map(_.toLong).sum + header.ordered.map(_._2.size.toLong).sum
       if (claimed >= entry.blocks || header.parts.keysIterator.exists(_ >= entry.buckets)) {

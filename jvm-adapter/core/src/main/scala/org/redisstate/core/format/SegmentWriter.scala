@@ -148,6 +148,7 @@ final class SegmentWriter(
    *
    * @param internal rows of the version in internal families, of `live`
    * @param highestId of all families that the lineage ever had
+   * @param time of the version, 0 where no family has a time to live
    */
   def finish(
       ref: String,
@@ -156,7 +157,8 @@ final class SegmentWriter(
       tombstones: Seq[Tombstone],
       complete: Boolean = false,
       internal: Long = 0,
-      highestId: Int = 0): Entry = {
+      highestId: Int = 0,
+      time: Long = 0): Entry = {
     val gone = families.filter(_.forall(_.id < highestId)).map(_ => highestId)
     val header =
       Header(families, ordered.toSeq, parts.filter(_._2 > 1).toMap, tombstones, gone)
@@ -173,7 +175,8 @@ final class SegmentWriter(
       SegmentWriter.checksum(fields),
       complete,
       header = !header.isEmpty,
-      internal
+      internal,
+      time
     )
   }
 }

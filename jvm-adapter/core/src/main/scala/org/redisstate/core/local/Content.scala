@@ -30,6 +30,10 @@ final class Content private (val base: Base, val layers: List[Layer], known: Fro
     new Content(base, groups.reverse.map(group => Content.oneOf(group.reverse)), fronts)
   }
 
+  /** Number of rows, if all of them are in buckets of a base in memory. */
+  def rowsHere: Option[Long] =
+    if (layers.isEmpty && base.orderedFamilies.isEmpty) base.rowsHere else None
+
   /** Returns whether this content is a base that was folded here. */
   def isFolded: Boolean = layers.isEmpty && base.isOwn
 
@@ -188,34 +192,38 @@ object Content {
    * Folds all rows into the base; the number of buckets grows with the rows.
    *
    * @param live rows of the version, for a base that is not all here
+   * @param expiry of rows that are left out
    */
   def fold(
       content: Content,
       hashOf: KeyHash,
       room: Room = Room.Unbounded,
-      live: Long = 0): Content =
+      live: Long = 0,
+      expiry: Expiry = Expiry.None): Content =
     if (content.layers.isEmpty) content
     else {
       val layer = content.oneLayer
       val ordered = foldOrdered(content.base, layer, hashOf.ordered)
       val buckets = bucketsOf(content.base, layer, hashOf, live)
       val folded = new Array[RowBlock](buckets)
-      foldBuckets(content.base, layer, hashOf, buckets)(folded(_) = _)
+      foldBuckets(content.base, layer, hashOf, buckets, expiry)(folded(_) = _)
       new Content(Base.of(folded, ordered.filterNot(_._2.isEmpty), room), Nil)
     }
 
   /**
    * The buckets of a folded content, some at a time: nothing of them is kept.
    *
+   * @param expiry of rows that are left out
    * @return how many there are, and the pass over them
    */
   def folding(
       content: Content,
       hashOf: KeyHash,
-      live: Long): (Int, ((Int, RowBlock) => Unit) => Unit) = {
+      live: Long,
+      expiry: Expiry): (Int, ((Int, RowBlock) => Unit) => Unit) = {
     val layer = content.oneLayer
     val buckets = bucketsOf(content.base, layer, hashOf, live)
-    (buckets, foldBuckets(content.base, layer, hashOf, buckets))
+    (buckets, foldBuckets(content.base, layer, hashOf, buckets, expiry))
   }
 
   private def bucketsOf(old: Base, layer: Layer, hashOf: KeyHash, live: Long): Int =
@@ -227,8 +235,12 @@ object Content {
       math.max(old.buckets, Bucketing.bucketsFor(rows, bytes))
     }
 
-  private def foldBuckets(old: Base, layer: Layer, hashOf: KeyHash, buckets: Int)(
-      use: (Int, RowBlock) => Unit): Unit = {
+  private def foldBuckets(
+      old: Base,
+      layer: Layer,
+      hashOf: KeyHash,
+      buckets: Int,
+      expiry: Expiry)(use: (Int, RowBlock) => Unit): Unit = {
     val changed = layer.byBucket(buckets, hashOf.ordered)
     val rowsOf = old.pass()
     val parts = new Array[RowBlock](buckets / old.buckets)
@@ -239,9 +251,9 @@ object Content {
       while (p < parts.length) {
         val bucket = p * old.buckets + i
         val newer = changed.rows(bucket)
-        use(
-          bucket,
-          if (newer.count == 0) parts(p) else RowBlock.merge(parts(p), newer, resolve = true))
+        val rows =
+          if (newer.count == 0) parts(p) else RowBlock.merge(parts(p), newer, resolve = true)
+        use(bucket, expiry.kept(rows))
         p += 1
       }
       i += 1

@@ -12,6 +12,7 @@ import org.redisstate.core.ids.Pin
  * @param held whether the caller's run holds the partition, or contends for it
  * @param start a pin the caller has cached, or [[Pin.Empty]] when the oldest segment stands alone
  * @param segments newest first
+ * @param timeS what a version on top of this one takes for its time: seconds since 1970, 0 unless asked for
  */
 final case class Opened(
     pin: Pin,
@@ -19,7 +20,12 @@ final case class Opened(
     opened: Long,
     floor: Long,
     start: Pin,
-    segments: Seq[Segment])
+    segments: Seq[Segment],
+    timeS: Long = 0) {
+
+  /** Time of the version; 0 where no family has a time to live. None if its entry is not listed. */
+  def time: Option[Long] = segments.headOption.map(_.entry.time)
+}
 
 /** A listed segment is no longer whole: maintenance replaced it, or it was destroyed. */
 final class SegmentGone(val segment: Segment) extends RuntimeException(segment.ident) {

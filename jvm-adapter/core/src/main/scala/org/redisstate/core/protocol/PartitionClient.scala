@@ -46,19 +46,59 @@ final class PartitionClient(
   /**
    * @param version None for the newest confirmed one
    * @param uid of the attempt that wrote it; None for the one on the living timeline
+   * @param withTime whether the caller writes rows with a time to live on top of it
    */
   def open(
       runId: String,
       version: Option[Long],
       uid: Option[String],
-      cached: Seq[Pin]): Opened = {
+      cached: Seq[Pin],
+      withTime: Boolean = false): Opened = {
+    val (what, reply) = askToOpen(runId, version, uid, cached, withTime)
+    opened(what, reply, version, withTime)
+  }
+
+  /**
+   * Opens a version for a store that is loaded empty: it need not be there.
+   *
+   * @return Left with the time of the next version, see [[Opened.timeS]], if it is not there
+   */
+  def openIfThere(
+      runId: String,
+      version: Long,
+      withTime: Boolean): Either[Long, Opened] = {
+    val (what, reply) = askToOpen(runId, Some(version), None, Nil, withTime)
+    reply match {
+      case Seq("STATE_LOST" | "VERSION_EXPIRED", _, _, rest @ _*) =>
+        Left(timeIn(what, rest, withTime))
+      case _ => Right(opened(what, reply, Some(version), withTime))
+    }
+  }
+
+  private def askToOpen(
+      runId: String,
+      version: Option[Long],
+      uid: Option[String],
+      cached: Seq[Pin],
+      withTime: Boolean): (String, Seq[String]) = {
     val wanted = version.fold("opened")(_.toString)
     val args = Seq(runId, wanted, uid.getOrElse("")) ++
-      cached.take(CachedMax).flatMap(p => Seq(p.version.toString, p.uid))
+      cached.take(CachedMax).flatMap(p => Seq(p.version.toString, p.uid)) ++
+      (if (withTime) Seq(AsksTime) else Nil)
     val what = s"open version $wanted of $id"
-    words(times.opening(calls.script(what, Script.Open, args))) match {
-      case Seq("EMPTY") => Opened(Pin.Empty, held = false, 0, 0, Pin.Empty, Nil)
-      case Seq("OK", at, found, held, opened, floor, start, startUid, listed @ _*) =>
+    what -> words(times.opening(calls.script(what, Script.Open, args)))
+  }
+
+  private def opened(
+      what: String,
+      reply: Seq[String],
+      version: Option[Long],
+      withTime: Boolean): Opened =
+    reply match {
+      case Seq("EMPTY", rest @ _*) =>
+        Opened(Pin.Empty, held = false, 0, 0, Pin.Empty, Nil, timeIn(what, rest, withTime))
+      case Seq("OK", at, found, held, opened, floor, start, startUid, rest @ _*) =>
+        val listed = if (withTime) rest.drop(1) else rest
         Opened(
           Pin(Stored.number(what, at), found),
           held == "1",
@@ -67,11 +107,14 @@ final class PartitionClient(
           Pin(Stored.number(what, start), startUid),
           listed.grouped(3).collect { case Seq(field, entry, place) =>
             Segment.parse(field, entry, place)
-          }.toSeq
+          }.toSeq,
+          timeIn(what, rest, withTime)
         )
-      case reply => throw refusal(what, reply, version.getOrElse(0))
+      case _ => throw refusal(what, reply, version.getOrElse(0))
     }
-  }
+
+  private def timeIn(what: String, rest: Seq[String], isAsked: Boolean): Long =
+    if (isAsked) Stored.number(what, rest.headOption.getOrElse("")) else 0
 
   /** Lists a version again that was opened before; changes nothing. */
   def reopen(pin: Pin): Opened = open("", Some(pin.version), Some(pin.uid), Nil)
@@ -353,6 +396,7 @@ object PartitionClient {
   private val ReregisterMax = 2
   private[core] val AcquireTriesMax = 5
   private val NoLog = "-"
+  private val AsksTime = "t"
   private[core] val PublishTriesMax = 5
   private val PlansMax = 4
   private val Formats = Set("1", "2")

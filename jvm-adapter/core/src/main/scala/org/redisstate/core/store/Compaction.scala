@@ -58,7 +58,10 @@ private[store] final class Compaction(
   private def foldWithin(version: LocalVersion, old: Content): Boolean =
     canMerge(old) && old.base.loadAll(() => cache.isClosed) &&
       Room.offered(room, old.base.decodedBytes + 2 * old.layerBytes) {
-        cache.share(version, old, Content.fold(old, version.hashOf, room, version.live.all))
+        val expiry = version.expiry
+        val folded = Content.fold(old, version.hashOf, room, version.live.all, expiry)
+        cache.share(version, old, folded)
+        if (expiry.isOn) folded.rowsHere.foreach(cache.recountRows(version, _))
       }.nonEmpty
 
   /** Returns whether the layers of a content fit into one. */

@@ -4,7 +4,7 @@ import org.redisstate.core.concurrent.GuardedBy
 import org.redisstate.core.errors.UnavailableException
 import org.redisstate.core.format.{Entry, Family, Header, Tombstone}
 import org.redisstate.core.ids.Pin
-import org.redisstate.core.local.{Content, KeyHash, Layer, RowIterator, Slice}
+import org.redisstate.core.local.{Content, Expiry, KeyHash, Layer, RowIterator, Slice}
 import org.redisstate.core.protocol.SegmentGone
 
 /** A delta since the last snapshot. */
@@ -59,19 +59,35 @@ private[store] object LiveRows {
 
 /**
  * One version in executor memory. Its rows never change; how they are kept does: compaction and
- * reloading put an equal content in the place of the old one.
+ * reloading put an equal content in the place of the old one. Expired rows, which no reader finds,
+ * may be missing from it.
+ *
+ * @param initialLive number of rows by the entry of the version; an upper bound where rows expire
+ * @param timeS time of the version, 0 where no family has a time to live
  */
 private[store] final class LocalVersion(
     val pin: Pin,
-    val live: LiveRows,
+    initialLive: LiveRows,
     val table: FamilyTable,
     initial: Content,
     initialHistory: History,
-    reload: Pin => Content) {
+    reload: Pin => Content,
+    val timeS: Long = 0) {
   @GuardedBy("this") @volatile private var current: Content = initial
   @GuardedBy("VersionCache") @volatile private[store] var history: History = initialHistory
+  @GuardedBy("VersionCache") @volatile private var rowsLive = initialLive
   def families: Seq[Family] = table.families
   val hashOf: KeyHash = KeyHash.of(families)
+
+  /** Expiry of its rows. */
+  val expiry: Expiry = Expiry(timeS, families)
+
+  /** Number of rows, an upper bound where rows expire. */
+  def live: LiveRows = rowsLive
+
+  /** Stops counting expired rows that a newer content does not have. */
+  private[store] def uncount(expired: Long): Unit =
+    rowsLive = rowsLive.copy(all = math.max(rowsLive.internal, rowsLive.all - expired))
 
   /** Returns whether all rows are of one unordered family without lists. */
   def hasOneHashedFamily: Boolean = families match {
@@ -119,6 +135,24 @@ private[store] final class LocalVersion(
 
   def contains(key: Array[Byte], length: Int): Boolean =
     contains(hashOf(key, 0, length), key, length)
+
+  /** Reads the value of a row that is not expired, without its expiry. */
+  def visible(key: Array[Byte], length: Int, out: Slice): Boolean =
+    get(key, length, out) && (!expiry.ofKey(key, 0) || expiry.show(out))
+
+  /** Returns the rows of a family that are not expired, without their expiry. */
+  def visibleRows(family: Int): RowIterator = expiry.shown(family, rows(family))
+
+  /** Returns a version without rows in the place of this one, for a whole new version on top of it. */
+  def emptied(times: WriteTimes): LocalVersion =
+    new LocalVersion(
+      pin,
+      LiveRows.None,
+      table.copy(families = families.map(times.described)),
+      Content.empty(),
+      History.Empty,
+      _ => Content.empty(),
+      timeS)
 
   /** Returns all rows of a family, in key order for an ordered family. */
   def rows(family: Int): RowIterator =

@@ -2,7 +2,7 @@ package org.redisstate.core.store
 
 import org.redisstate.core.format.{Family, Tombstone}
 import org.redisstate.core.ids.Pin
-import org.redisstate.core.local.{KeyHash, RowIterator, Slice}
+import org.redisstate.core.local.{Expiry, KeyHash, RowIterator, Slice, StoredKey}
 
 /**
  * A version, open for reading. Keys are stored keys: family id and encoded key, in a buffer of the
@@ -11,14 +11,20 @@ import org.redisstate.core.local.{KeyHash, RowIterator, Slice}
  * @param held whether the run holds the partition already
  * @param isAlone whether it was loaded empty: what is written over it applies alone
  * @param byUid whether it was asked for by its uid
+ * @param nextS time of the version that is written on top of it; 0 where its rows do not expire
+ * @param forBatch whether a batch reads it, to which rows are absent that expire by the time of the next version
  */
 final class OpenVersion private[store] (
     private[store] val store: VersionKeeper,
     private[store] val local: LocalVersion,
     private[store] val held: Boolean,
     private[store] val isAlone: Boolean = false,
-    private[store] val byUid: Boolean = false) {
+    private[store] val byUid: Boolean = false,
+    private[store] val nextS: Long = 0,
+    forBatch: Boolean = false) {
   private val sinceNs = System.nanoTime()
+  private val expiry =
+    if (forBatch && nextS > 0) Expiry(nextS, local.families) else local.expiry
 
   def pin: Pin = local.pin
 
@@ -26,28 +32,57 @@ final class OpenVersion private[store] (
   def numKeys: Long = local.live.all - local.live.internal
   def families: Seq[Family] = store.families(local)
 
-  def get(key: Array[Byte], length: Int, out: Slice): Boolean = local.get(key, length, out)
+  def get(key: Array[Byte], length: Int, out: Slice): Boolean =
+    local.get(key, length, out) && (!expiry.ofKey(key, 0) || expiry.show(out))
 
   /** Returns all rows of a family, in key order for an ordered family. */
-  def iterator(family: Int): RowIterator = local.rows(family)
+  def iterator(family: Int): RowIterator = expiry.shown(family, local.rows(family))
 
-  def contains(key: Array[Byte], length: Int): Boolean = local.contains(key, length)
+  def contains(key: Array[Byte], length: Int): Boolean =
+    if (expiry.ofKey(key, 0)) get(key, length, new Slice) else local.contains(key, length)
 
   /** @param prefix stored bucketing bytes: family id, and what the family's kind says */
   def prefixScan(prefix: Array[Byte], length: Int): RowIterator = {
     val hash = KeyHash.ofPrefix(prefix, length)
-    local.read(_.prefixScan(hash, prefix, length))
+    expiry.shown(StoredKey.familyOf(prefix, 0), local.read(_.prefixScan(hash, prefix, length)))
   }
 
   /** Rows with `from` ≤ encoded key < `to` in key order; None leaves that side open. */
   def rangeScan(family: Int, from: Option[Array[Byte]], to: Option[Array[Byte]]): RowIterator =
-    local.rangeScan(Tombstone(family, from, to), Nil, local.hashOf)
+    expiry.shown(family, local.rangeScan(Tombstone(family, from, to), Nil, local.hashOf))
 
   /** Returns the rows of a family in which this version, above 0, differs from the one before. */
   def changes(family: Int): ChangeIterator = store.changes(local, family)
 
-  def write(): WriteSession =
-    new WriteSession(store, local, held, isAlone, byUid, Pin.newUid(), sinceNs)
+  /**
+   * Begins to write the next version. Where rows begin to expire, or expire no more, it is written
+   * as a whole: the first rows of the write set are those of this version.
+   */
+  def write(): WriteSession = {
+    val times = WriteTimes(nextS, store.ttlMs)
+    if (local.families.forall(family => times.described(family) == family))
+      session(local, times, isComplete = isAlone)
+    else {
+      val begun = session(local.emptied(times), times, isComplete = true)
+      begun.refill(this)
+      begun
+    }
+  }
+
+  private def session(
+      below: LocalVersion,
+      times: WriteTimes,
+      isComplete: Boolean): WriteSession =
+    new WriteSession(
+      store,
+      below,
+      held,
+      isAlone,
+      byUid,
+      Pin.newUid(),
+      sinceNs,
+      times,
+      isComplete)
 
   /**
    * Begins to fill a version that was loaded empty.

@@ -20,6 +20,7 @@ import org.redisstate.core.store.resources.{MemoryBudget, StoreCounters, StoreRo
  * @param taken told each time that the run has taken the partition
  * @param counters where it counts what it does
  * @param sizes of layers
+ * @param ttlMs time to live of rows that are written
  */
 final class PartitionVersions(
     val client: PartitionClient,
@@ -30,7 +31,8 @@ final class PartitionVersions(
     budget: MemoryBudget,
     taken: () => Unit = () => (),
     val counters: StoreCounters = new StoreCounters,
-    private[store] val sizes: LayerSizes = LayerSizes.Default)
+    private[store] val sizes: LayerSizes = LayerSizes.Default,
+    private[store] override val ttlMs: Option[Long] = None)
     extends VersionKeeper
     with AutoCloseable {
   import PartitionVersions._
@@ -51,13 +53,17 @@ final class PartitionVersions(
 
   /**
    * @param uid of the attempt that wrote the version; None for the one that the query went on with
+   * @param forBatch whether a batch of the run reads the version, and not who looks into the state
    * @throws org.redisstate.core.errors.RedisStateException named: lost, expired, fenced,
    * unavailable …
    */
-  def open(version: Long, uid: Option[String] = None): OpenVersion = timed(counters.openNs) {
+  def open(
+      version: Long,
+      uid: Option[String] = None,
+      forBatch: Boolean = false): OpenVersion = timed(counters.openNs) {
     counters.opens.incrementAndGet()
     val held = cache.versions
-    val opened = client.open(runId, Some(version), uid, held.map(_.pin))
+    val opened = client.open(runId, Some(version), uid, held.map(_.pin), withTime = ttlMs.nonEmpty)
     val known = held.find(_.pin == opened.pin)
     val local = known match {
       case Some(hit) =>
@@ -76,7 +82,13 @@ final class PartitionVersions(
       client.id,
       version: java.lang.Long,
       if (known.isEmpty) "loaded" else "cached")
-    new OpenVersion(this, local, opened.held, byUid = uid.isDefined)
+    new OpenVersion(
+      this,
+      local,
+      opened.held,
+      byUid = uid.isDefined,
+      nextS = math.max(opened.timeS, local.timeS),
+      forBatch = forBatch || opened.held)
   }
 
   /**
@@ -101,14 +113,12 @@ final class PartitionVersions(
    */
   def openEmpty(version: Long): OpenVersion = timed(counters.openNs) {
     counters.opens.incrementAndGet()
-    val (pin, held) =
-      try {
-        val opened = client.open(runId, Some(version), None, Nil)
+    val (pin, held, nextS) = client.openIfThere(runId, version, ttlMs.nonEmpty) match {
+      case Right(opened) =>
         if (opened.held) confirmed = opened.pin
-        (opened.pin, opened.held)
-      } catch {
-        case _: StateLostException | _: VersionExpiredException => (Pin.absent(version), false)
-      }
+        (opened.pin, opened.held, math.max(opened.timeS, opened.time.getOrElse(0L)))
+      case Left(timeS) => (Pin.absent(version), false, timeS)
+    }
     val nothing =
       new LocalVersion(
         pin,
@@ -117,7 +127,7 @@ final class PartitionVersions(
         Content.empty(),
         History.Empty,
         _ => Content.empty())
-    new OpenVersion(this, nothing, held, isAlone = true)
+    new OpenVersion(this, nothing, held, isAlone = true, nextS = nextS)
   }
 
   private[store] override def changes(version: LocalVersion, family: Int): ChangeIterator = {
@@ -196,7 +206,7 @@ final class PartitionVersions(
       val history =
         if (entry.complete) History(entry.bytes, Nil)
         else before.plus(DeltaSize(pin.version, entry.bytes))
-      new LocalVersion(pin, LiveRows.of(entry), table, content, history, loader.reload)
+      new LocalVersion(pin, LiveRows.of(entry), table, content, history, loader.reload, entry.time)
     }
     lastChange = (
       math.min(layers.iterator.map(_.rows).sum, RoomRowsMax),
@@ -234,6 +244,7 @@ final class PartitionVersions(
           s"${entry.rows} rows, ${entry.bytes} bytes")
       stand(version, content, snapshot)
       cache.forgetDeltas(version, entry.bytes)
+      if (version.expiry.isOn) cache.recountRows(version, entry.live)
     }
     written.nonEmpty
   }

@@ -70,6 +70,9 @@ private[store] final class SnapshotWriter(client: PartitionClient, room: Room) {
         throw e
     }
 
+  private def folding(version: LocalVersion, content: Content) =
+    Content.folding(content, version.hashOf, version.live.all, version.expiry)
+
   /** Sends all blocks; @return the entry, and the blocks of ordered families if they are kept */
   private def staged(
       version: LocalVersion,
@@ -79,7 +82,7 @@ private[store] final class SnapshotWriter(client: PartitionClient, room: Room) {
       uid: String,
       ident: String): (Entry, Map[Int, Seq[RowBlock]]) = {
     val pin = version.pin
-    val (buckets, pass) = Content.folding(content, version.hashOf, version.live.all)
+    val (buckets, pass) = folding(version, content)
     val writer = new SegmentWriter(ident, buckets)
     def stage(least: Long): Unit = if (writer.freshBytes > least)
       client.stageSnapshot(pin, ident, writer.handOver())
@@ -98,11 +101,13 @@ private[store] final class SnapshotWriter(client: PartitionClient, room: Room) {
     }
     val entry = writer.finish(
       uid,
-      version.live.all,
+      if (version.expiry.isOn) writer.rows else version.live.all,
       Some(table),
       Nil,
       internal = version.live.internal,
-      highestId = version.table.highestId)
+      highestId = version.table.highestId,
+      time = version.timeS
+    )
     stage(0)
     (entry, if (keeps) kept.toMap else Map.empty)
   }

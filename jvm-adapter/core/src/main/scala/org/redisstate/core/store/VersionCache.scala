@@ -76,10 +76,22 @@ private[store] final class VersionCache(budget: MemoryBudget) extends Evictable 
 
   /** Drops the deltas up to a new snapshot from the histories of its version and of newer ones. */
   def forgetDeltas(snapshot: LocalVersion, bytes: Long): Unit = synchronized {
-    (snapshot :: cached).distinct.filter(_.pin.version >= snapshot.pin.version).foreach { v =>
-      v.history = v.history.since(snapshot.pin.version, bytes)
-    }
+    from(snapshot).foreach(v => v.history = v.history.since(snapshot.pin.version, bytes))
   }
+
+  /**
+   * Stops counting expired rows, in newer versions too.
+   *
+   * @param rows of the version that are not expired
+   */
+  def recountRows(version: LocalVersion, rows: Long): Unit = synchronized {
+    val expired = version.live.all - rows
+    from(version).foreach(_.uncount(expired))
+  }
+
+  /** A version and the cached ones above it. */
+  private def from(version: LocalVersion): List[LocalVersion] =
+    (version :: cached).distinct.filter(_.pin.version >= version.pin.version)
 
   /** Counts a write set in progress, which cannot make way, so that others do. */
   def grown(session: HeldRows): Unit = {

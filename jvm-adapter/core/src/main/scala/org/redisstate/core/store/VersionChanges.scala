@@ -3,7 +3,7 @@ package org.redisstate.core.store
 import org.redisstate.core.errors.{UnavailableException, VersionExpiredException}
 import org.redisstate.core.format.RowBlock
 import org.redisstate.core.ids.Pin
-import org.redisstate.core.local.{RowIterator, Slice}
+import org.redisstate.core.local.{Expiry, RowIterator, Slice}
 import org.redisstate.core.protocol.{Opened, PartitionClient, SegmentGone}
 import org.redisstate.core.store.loading.{LayerLoader, SegmentLoader, WholeSegment}
 
@@ -47,7 +47,8 @@ private[store] final class VersionChanges(
         if (head.header.tombstones.exists(_.family == family)) None
         else {
           val changed = layers.layers(Seq(WholeSegment(head, opened.families)))
-          Some(new OfRows(changed.headOption.fold(RowBlock.Empty)(_.rowsOf(family))))
+          val rows = changed.headOption.fold(RowBlock.Empty)(_.rowsOf(family))
+          Some(new OfRows(rows, opened.expiry))
         }
       }
   }
@@ -74,7 +75,7 @@ private[store] final class VersionChanges(
 private object VersionChanges {
   private val TriesMax = 3
 
-  private final class OfRows(rows: RowBlock) extends ChangeIterator {
+  private final class OfRows(rows: RowBlock, expiry: Expiry) extends ChangeIterator {
     private var i = -1
 
     override def next(key: Slice, value: Slice): Option[Change] = {
@@ -85,6 +86,8 @@ private object VersionChanges {
         if (rows.isRemoved(i)) Some(Change.Removed)
         else {
           value.set(rows.bytes, rows.valueOffset(i), rows.valueLength(i))
+          // What a version has written is not expired in it.
+          if (expiry.ofKey(rows.bytes, rows.keyOffset(i))) expiry.show(value): Unit
           Some(if (rows.isAppended(i)) Change.Appended else Change.Put)
         }
       }
@@ -94,8 +97,8 @@ private object VersionChanges {
   /** First what is new or other than before, then what is no more. */
   private final class Difference(before: LocalVersion, now: LocalVersion, family: Int)
       extends ChangeIterator {
-    private val rows: RowIterator = now.rows(family)
-    private lazy val older: RowIterator = before.rows(family)
+    private val rows: RowIterator = now.visibleRows(family)
+    private lazy val older: RowIterator = before.visibleRows(family)
     private val known = new Slice
     private var inRows = true
 
@@ -105,13 +108,13 @@ private object VersionChanges {
         if (inRows && !unchanged(key, value)) return Some(Change.Put)
       }
       while (older.next(key, value)) {
-        if (!now.contains(bytes(key), key.length)) return Some(Change.Removed)
+        if (!now.visible(bytes(key), key.length, known)) return Some(Change.Removed)
       }
       None
     }
 
     private def unchanged(key: Slice, value: Slice): Boolean =
-      before.get(bytes(key), key.length, known) && java.util.Arrays.equals(
+      before.visible(bytes(key), key.length, known) && java.util.Arrays.equals(
         known.array,
         known.offset,
         known.offset + known.length,

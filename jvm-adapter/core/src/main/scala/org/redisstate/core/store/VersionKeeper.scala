@@ -12,6 +12,9 @@ private[store] trait VersionKeeper {
   def counters: StoreCounters
   private[store] def sizes: LayerSizes
 
+  /** Time to live of the rows that are written; None where they do not expire. */
+  private[store] def ttlMs: Option[Long]
+
   /** Bytes of its versions in memory. */
   def localBytes: Long
 

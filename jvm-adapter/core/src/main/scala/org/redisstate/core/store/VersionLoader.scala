@@ -95,7 +95,14 @@ private[store] final class VersionLoader(
     if (isOnce) content.base.counted(false)
     else if (purpose != Purpose.Pass && !below.exists(_.base eq content.base))
       readAhead(content.base)
-    new LocalVersion(opened.pin, live, table, content, history, if (isOnce) reloadOnce else reload)
+    new LocalVersion(
+      opened.pin,
+      live,
+      table,
+      content,
+      history,
+      if (isOnce) reloadOnce else reload,
+      opened.time.orElse(start.map(_.timeS)).getOrElse(0))
   }
 
   private def readAhead(base: Base): Unit =

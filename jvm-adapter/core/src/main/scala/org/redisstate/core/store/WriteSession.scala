@@ -22,6 +22,8 @@ import org.redisstate.core.store.resources.StoreCounters
  * @param byUid whether the version was asked for by its uid
  * @param uid of this attempt
  * @param sinceNs when the task opened the version
+ * @param times of the new version
+ * @param isComplete whether the new version has all of its rows in one delta
  */
 final class WriteSession private[store] (
     store: VersionKeeper,
@@ -30,7 +32,9 @@ final class WriteSession private[store] (
     val isAlone: Boolean,
     byUid: Boolean,
     uid: String,
-    sinceNs: Long)
+    sinceNs: Long,
+    times: WriteTimes,
+    isComplete: Boolean)
     extends HeldRows {
   import WriteSession._
 
@@ -38,12 +42,13 @@ final class WriteSession private[store] (
   private val version = local.pin.version
   private val ident = Segment.deltaIdent(version + 1, uid)
   private val cycle = new LifeCycle
-  private val changes = new WriteSet(client.id, local, store.families(local), store.newLayer())
+  private val initial = store.families(local).map(times.described)
+  private val changes = new WriteSet(client.id, local, initial, store.newLayer(), times)
   private val delta = new DeltaStaging(
     client,
     ident,
     () => cycle.is(LifeCycle.Updating) || cycle.is(LifeCycle.Committing))
-  private var familiesChanged = local.families.isEmpty
+  private var familiesChanged = local.families.isEmpty || (isComplete && !isAlone)
   private var held = initiallyHeld
 
   /** Bytes of this write set, as the memory budget knows them. */
@@ -120,14 +125,30 @@ final class WriteSession private[store] (
 
   /** Adds or replaces the description of a family; changes nothing for one that is known so. */
   def defineFamily(family: Family): Unit =
-    if (changes.families.define(family)) familiesChanged = true
+    if (changes.define(times.described(family))) familiesChanged = true
 
   /** Removes a family and its rows; its id is never used again. */
   def removeFamily(id: Int): Unit = {
     deleteRange(id, None, None)
-    changes.families.remove(id)
+    changes.forget(id)
     familiesChanged = true
   }
+
+  /** Puts the visible rows of a version into a complete delta. */
+  private[store] def refill(from: OpenVersion): Unit = {
+    val key, value = new Slice
+    from.families.foreach { family =>
+      val rows = from.iterator(family.id)
+      while (rows.next(key, value)) {
+        startWrite("put")
+        changes.put(bytes(key), key.length, bytes(value), value.length)
+        stageIfLarge()
+      }
+    }
+  }
+
+  private def bytes(of: Slice): Array[Byte] =
+    java.util.Arrays.copyOfRange(of.array, of.offset, of.offset + of.length)
 
   /** Removes the rows with `from` ≤ encoded key < `to`; None leaves that side open. */
   def deleteRange(family: Int, from: Option[Array[Byte]], to: Option[Array[Byte]]): Unit = {
@@ -227,9 +248,11 @@ final class WriteSession private[store] (
         changes.numRows.all,
         table,
         changes.tombstones,
-        isAlone,
+        isComplete,
         changes.numRows.internal,
-        families.highestId)
+        families.highestId,
+        if (families.all.exists(_.ttl)) times.timeS else 0
+      )
     }
   }
 }

@@ -11,15 +11,21 @@ import org.redisstate.core.local._
  *
  * @param initial families that the attempt begins with
  * @param first layer for its changes
+ * @param times of the version that is written
  */
 private[store] final class WriteSet(
     id: PartitionId,
     local: LocalVersion,
     initial: Seq[Family],
-    first: Layer) {
+    first: Layer,
+    times: WriteTimes) {
   import WriteSet._
 
   val families: WriteFamilies = new WriteFamilies(initial, local.table.highestId)
+  private var expiry = times.of(initial)
+
+  /** The last value with its expiry. */
+  private var stamped = new Array[Byte](256)
 
   /** Layers that iterators may hold: they do not change any more. Newest first. */
   private var frozen: List[Layer] = Nil
@@ -59,9 +65,22 @@ private[store] final class WriteSet(
 
   def get(key: Array[Byte], length: Int, out: Slice): Boolean = {
     val hash = families.hashOf(key, 0, length)
-    val found = lookup(hash, key, length, out)
+    val found = lookup(hash, key, length, out) && (!expiry.ofKey(key, 0) || expiry.show(out))
     lastKey.set(key, length, found)
     found
+  }
+
+  /** Adds or replaces the description of a family; @return false for one that is known so. */
+  def define(family: Family): Boolean = {
+    val isNew = families.define(family)
+    if (isNew) expiry = times.of(families.all)
+    isNew
+  }
+
+  /** Removes a family. */
+  def forget(id: Int): Unit = {
+    families.remove(id)
+    expiry = times.of(families.all)
   }
 
   def contains(key: Array[Byte], length: Int): Boolean = {
@@ -70,7 +89,23 @@ private[store] final class WriteSet(
     found
   }
 
-  def put(key: Array[Byte], keyLength: Int, value: Array[Byte], valueLength: Int): Unit = {
+  def put(key: Array[Byte], keyLength: Int, value: Array[Byte], valueLength: Int): Unit =
+    if (expiry.ofKey(key, 0)) {
+      stamp(value, valueLength)
+      putRow(key, keyLength, stamped, valueLength + Expiry.Bytes)
+    } else putRow(key, keyLength, value, valueLength)
+
+  private def stamp(value: Array[Byte], length: Int): Unit = {
+    if (stamped.length < length + Expiry.Bytes) stamped = new Array[Byte](2 * length + Expiry.Bytes)
+    System.arraycopy(value, 0, stamped, 0, length)
+    Block.putInt(stamped, length, times.expiryS.toInt)
+  }
+
+  private def putRow(
+      key: Array[Byte],
+      keyLength: Int,
+      value: Array[Byte],
+      valueLength: Int): Unit = {
     thaw()
     SegmentWriter.checkLimits(keyLength, valueLength, s"put in $id")
     val hash = families.hashOf(key, 0, keyLength)
@@ -133,16 +168,19 @@ private[store] final class WriteSet(
     else {
       val layers = snapshot()
       val hashOf = families.hashOf
-      local.scan(_.over(layers).iterator(family, ordered = false, hashOf))
+      expiry.shown(family, local.scan(_.over(layers).iterator(family, ordered = false, hashOf)))
     }
 
   def prefixScan(prefix: Array[Byte], length: Int): RowIterator = {
     val hash = KeyHash.ofPrefix(prefix, length)
-    local.read(_.over(own).prefixScan(hash, prefix, length))
+    val family = StoredKey.familyOf(prefix, 0)
+    expiry.shown(family, local.read(_.over(own).prefixScan(hash, prefix, length)))
   }
 
   def rangeScan(family: Int, from: Option[Array[Byte]], to: Option[Array[Byte]]): RowIterator =
-    local.rangeScan(Tombstone(family, from, to), snapshot(), families.hashOf)
+    expiry.shown(
+      family,
+      local.rangeScan(Tombstone(family, from, to), snapshot(), families.hashOf))
 
   def removeRange(range: Tombstone): Unit = {
     thaw()
@@ -238,7 +276,9 @@ private[store] final class WriteSet(
   private def relink(): Unit = own = layer :: frozen ::: staged
 
   private def exists(hash: Int, key: Array[Byte], length: Int): Boolean =
-    if (lastKey.is(key, length)) lastKey.found else holds(hash, key, length)
+    if (lastKey.is(key, length)) lastKey.found
+    else if (expiry.ofKey(key, 0)) lookup(hash, key, length, probe) && expiry.show(probe)
+    else holds(hash, key, length)
 
   private def holds(hash: Int, key: Array[Byte], length: Int): Boolean = {
     var rest = own

@@ -100,7 +100,8 @@ class FormatVectorsSuite extends AnyFunSuite {
         one.get("checksum").getAsLong,
         one.get("complete").getAsBoolean,
         one.get("header").getAsBoolean,
-        one.get("internal").getAsLong
+        one.get("internal").getAsLong,
+        Option(one.get("time")).fold(0L)(_.getAsLong)
       ))
     }
     objects(file.get("bad")).foreach(one =>
@@ -200,7 +201,8 @@ class FormatVectorsSuite extends AnyFunSuite {
           segment.entry.live,
           families(one.get("families")),
           tombstones(one.get("tombstones")),
-          segment.entry.complete)
+          segment.entry.complete,
+          time = segment.entry.time)
         val written = writer.allFields.map(f => f.name -> hex(f.block)).toMap
         assert(written == fields(one.get("fields")).map { case (n, b) => n -> hex(b) })
         assert(entry.text == text(one, "entry"))

@@ -38,7 +38,8 @@ object Vectors {
     text(of, "keySchema"),
     text(of, "valueSchema"),
     of.get("multiValue").getAsBoolean,
-    of.get("internal").getAsBoolean
+    of.get("internal").getAsBoolean,
+    Option(of.get("ttl")).exists(_.getAsBoolean)
   )
 
   def families(of: JsonElement): Option[Seq[Family]] =

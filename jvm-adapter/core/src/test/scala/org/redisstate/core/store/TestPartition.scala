@@ -88,7 +88,8 @@ private[store] final class TestPartition(
       format: CheckpointFormat = CheckpointFormat.V1,
       signer: Option[BlockSigner] = None,
       log: Option[CommitLog] = None,
-      sizes: LayerSizes = LayerSizes.Default): PartitionVersions = {
+      sizes: LayerSizes = LayerSizes.Default,
+      ttlMs: Option[Long] = None): PartitionVersions = {
     val settings = ProtocolSettings(versionsToRetain, 0, format, signer)
     val client = new PartitionClient(backend, id, settings, registry, log)
     lazy val registered =
@@ -100,7 +101,8 @@ private[store] final class TestPartition(
       TestPartition.Default,
       validator,
       budget,
-      sizes = sizes)
+      sizes = sizes,
+      ttlMs = ttlMs)
   }
 
   /** Faults of published segments, one line each. */

@@ -3,7 +3,7 @@ package org.redisstate.core.store.loading
 import org.redisstate.core.errors.FormatException
 import org.redisstate.core.format._
 import org.redisstate.core.ids.PartitionId
-import org.redisstate.core.local.{RowValidator, StoredKey}
+import org.redisstate.core.local.{ExpiryValidator, RowValidator, StoredKey}
 
 /** Checks everything of a partition's segments that comes over the wire. */
 private[store] final class SegmentDecoder(id: PartitionId, validator: RowValidator) {
@@ -15,7 +15,12 @@ private[store] final class SegmentDecoder(id: PartitionId, validator: RowValidat
       block: Array[Byte],
       families: Seq[Family]): RowBlock = {
     val rows = named(segment)(new SegmentReader(segment).rows(name, block))
-    validated(segment, rows, listsOf(families), validator.of(families))
+    validated(segment, rows, listsOf(families), rulesOf(families))
+  }
+
+  private def rulesOf(families: Seq[Family]): RowValidator = {
+    val rules = validator.of(families)
+    if (families.exists(_.ttl)) new ExpiryValidator(rules, families) else rules
   }
 
   private def listsOf(families: Seq[Family]): Set[Int] =

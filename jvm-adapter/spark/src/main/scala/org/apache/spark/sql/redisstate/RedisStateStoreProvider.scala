@@ -4,11 +4,12 @@ import scala.util.control.NonFatal
 
 import org.apache.hadoop.conf.Configuration
 
+import org.apache.spark.{SparkContext, TaskContext}
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.redisstate.checkpoint.{QueryEntry, StoreLink, StorePlan}
-import org.apache.spark.sql.redisstate.conf.RedisStateConf
+import org.apache.spark.sql.redisstate.conf.{ExpiringOperators, RedisStateConf}
 import org.apache.spark.sql.redisstate.copies.WaysOn
 import org.apache.spark.sql.redisstate.errors.{ErrorCounters, StoreErrors}
 import org.apache.spark.sql.redisstate.executor.{ExecutorRegistry, Metrics}
@@ -49,6 +50,7 @@ class RedisStateStoreProvider
   import RedisStateStoreProvider._
 
   @volatile private var id: StateStoreId = _
+  @volatile private var hasFamilies = false
   @volatile private var plan: StorePlan = _
   @GuardedBy("this") @volatile private var link: Option[StoreLink] = None
 
@@ -67,6 +69,7 @@ class RedisStateStoreProvider
       useMultipleValuesPerKey: Boolean,
       stateSchemaProvider: Option[StateSchemaProvider]): Unit = {
     id = stateStoreId
+    hasFamilies = useColumnFamilies
     val conf =
       try RedisStateConf(storeConfs.sqlConfs, storeConfs.minVersionsToRetain)
       catch { case e: RedisStateException => throw StoreErrors.cannotLoad(id, e) }
@@ -193,6 +196,8 @@ class RedisStateStoreProvider
       asked: Option[String]): StateStore = {
     val linked = link.filter(_.store.owns(opened)).getOrElse(
       throw StoreErrors.cannotLoad(id, StoreErrors.unloaded(id, opened.pin.version)))
+    try ExpiringOperators.check(id, hasFamilies, plan.conf.stateTtlMs(id.operatorId))
+    catch { case e: RedisStateException => throw StoreErrors.cannotLoad(id, e) }
     checkQuota(linked, opened.pin.version)
     newStore(opened.write(), codecs, new Host(linked, forceSnapshot, asked))
   }
@@ -253,7 +258,15 @@ class RedisStateStoreProvider
 
   /** @param uid Spark's unique id of the version; None in checkpoint format 1 and right after it */
   private def open(version: Long, uid: Option[String]): OpenVersion =
-    opening(version, version)(_.open(version, uid.map(ours)))
+    opening(version, version)(_.open(version, uid.map(ours), isOfBatch))
+
+  /**
+   * Returns whether a batch of the query uses this provider. Spark's state reader makes up a run id
+   * of its own.
+   */
+  private def isOfBatch: Boolean = Option(TaskContext.get()).exists { task =>
+    task.getLocalProperty(SparkContext.SPARK_JOB_GROUP_ID) == plan.runId
+  }
 
   /**
    * Returns an id as this provider writes it: moved state still has Spark's spelling in its commit

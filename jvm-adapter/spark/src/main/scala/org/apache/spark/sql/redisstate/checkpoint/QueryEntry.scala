@@ -187,7 +187,8 @@ private[redisstate] object QueryEntry {
       ExecutorRegistry.memoryBudget(conf.localMemoryBytes),
       // Only who writes serves the partition: Spark's state reader opens it too, and a late task of an ended run is fenced.
       () => ExecutorRegistry.register(conf.connection, instance),
-      counters
+      counters,
+      ttlMs = conf.stateTtlMs(plan.id.operatorId)
     )
     StoreLink(instance, store, new Metrics(store), entry)
   }

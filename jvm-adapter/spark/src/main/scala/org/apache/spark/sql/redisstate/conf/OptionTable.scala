@@ -39,7 +39,8 @@ private[redisstate] object OptionTable {
       pattern: Option[Regex],
       needsAny: Seq[String],
       excludes: Option[String],
-      needsTls: Boolean)
+      needsTls: Boolean,
+      perOperator: Boolean)
 
   private final case class Table(
       sparkMinors: Seq[String],
@@ -47,6 +48,7 @@ private[redisstate] object OptionTable {
       units: Map[String, Seq[(String, Long)]])
 
   private val WithReplicas = "(?:aof\\+)?replicas:([0-9]{1,4})".r
+  private val OfOperator = "([A-Za-z_]+)\\.(0|[1-9][0-9]{0,8})".r
   private val Whole = "[+-]?[0-9]{1,18}".r
   private val WithUnit = "([0-9]{1,15})([a-z]{1,3})".r
   private val KilobyteSpelling = "(?<=[kmgtKMGT])[bB]$".r
@@ -90,7 +92,8 @@ private[redisstate] object OptionTable {
       text("pattern").map(_.r),
       texts("needsAny"),
       text("excludes"),
-      flag("needsTls")
+      flag("needsTls"),
+      flag("perOperator")
     )
   }
 
@@ -106,7 +109,12 @@ private[redisstate] object OptionTable {
    * @throws ConfigException for an unknown, wrong or missing option, or two that contradict each other
    */
   def parse(texts: Map[String, String]): Map[String, OptionValue] = {
-    texts.keys.find(name => !table.rows.exists(_.name == name)).foreach(name => throw unknown(name))
+    val ofOperators = texts.collect { case (name @ OfOperator(of, _), text) =>
+      table.rows.find(row => row.perOperator && row.name == of).map(row =>
+        row.copy(name = name, default = None) -> text)
+    }.flatten.toSeq
+    val known = (table.rows ++ ofOperators.map(_._1)).map(_.name).toSet
+    texts.keys.find(!known(_)).foreach(name => throw unknown(name))
     val parsed = table.rows.flatMap { row =>
       texts.get(row.name) match {
         // A secret is taken as it is; elsewhere blanks around a value are never meant.
@@ -115,7 +123,7 @@ private[redisstate] object OptionTable {
           throw bad(row, "it is missing", "Give it, such as redis://localhost:6379/0.")
         case None => row.default.map(text => row.name -> value(row, text))
       }
-    }.toMap
+    }.toMap ++ ofOperators.map { case (row, text) => row.name -> value(row, text.strip) }
     val tls = parsed.values.exists { case Url(url) => url.tls; case _ => false }
     table.rows.filter(row => texts.contains(row.name)).foreach(checkTogether(_, texts.keySet, tls))
     parsed

@@ -54,6 +54,10 @@ final class RedisStateConf private (
   /** Time for which such a version is kept. */
   val keepForMs: Long = number("keepFor").get
 
+  /** Time to live of the rows of an operator; None where they do not expire. */
+  def stateTtlMs(operator: Long): Option[Long] =
+    number(s"stateTtl.$operator").orElse(number("stateTtl"))
+
   /** Limits of this query, and of all of the key prefix, in Redis. */
   val quota: QuotaLimits = QuotaLimits(number("stateBytesMax"), number("prefixBytesMax"))
 
