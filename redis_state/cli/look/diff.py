@@ -76,7 +76,7 @@ def add_to(subparsers: Subparsers) -> None:
         type=int,
         default=LIMIT,
         metavar="KEYS",
-        help="of two queries: print at most so many different keys (default: {LIMIT})",
+        help=f"of two queries: print at most so many different keys (default: {LIMIT})",
     )
     printing.add_arguments(parser, files=True)
     add_arguments(parser)
