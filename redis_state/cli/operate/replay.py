@@ -16,13 +16,13 @@ from redis_state.cli.arguments.connection import (
 )
 from redis_state.cli.arguments.session import add_session_arguments, session_of
 from redis_state.cli.help import example
-from redis_state.spark.replay.code_file import FUNCTION, function_in
+from redis_state.replay.code_file import FUNCTION, function_in
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from redis_state.cli.command import Subparsers
-    from redis_state.spark.replay.replay import Replayed
+    from redis_state.replay.replay import Replayed
 
 _SHOWN = 20
 
@@ -82,7 +82,7 @@ def add_to(subparsers: Subparsers) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the batch and prints the differences."""
-    from redis_state.spark.replay.replay import replay_with
+    from redis_state.replay.replay import replay_with
 
     build = function_in(arguments.code)
     config = config_of(arguments)

@@ -23,9 +23,9 @@ from redis_state.progress import Progress, silent
 from redis_state.protocol.runs import checkpoint_gen
 from redis_state.recovery.marker import gen_of, has_marker
 from redis_state.recovery.query_state import state_of
-from redis_state.spark.replay.output import OutputDiff, compare, produced
-from redis_state.spark.replay.planned_batch import planned_batch
-from redis_state.spark.replay.state import ReplayedState, StateDiff, compare_states
+from redis_state.replay.output import OutputDiff, compare, produced
+from redis_state.replay.planned_batch import planned_batch
+from redis_state.replay.state import ReplayedState, StateDiff, compare_states
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
