@@ -1,4 +1,4 @@
-"""Detaches a fork: gives its partitions snapshots of their own."""
+"""Detaching a fork: its partitions get snapshots of their own."""
 
 from __future__ import annotations
 
@@ -23,17 +23,16 @@ def detach_all(
 ) -> int:
     """Writes a snapshot of each partition, and drops the segments of the parent; may be repeated.
 
-    The parent lets its segments go a day later, when maintenance has noted that the fork names none
-    of them.
+    A day later, maintenance ends the pins of the parent.
 
     Args:
         gens: Checkpoints of the fork.
 
     Returns:
-        The number of partitions, none of which names a foreign segment any more.
+        The number of partitions. None of them names a foreign segment.
 
     Raises:
-        UnavailableError: Other workers were faster again and again.
+        UnavailableError: The fork's query kept writing snapshots at the same time.
         RedisStateError: See `add_snapshot`.
     """
     ids = [id_ for gen in gens for id_ in _partitions(client, gen, tenant)]

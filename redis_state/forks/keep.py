@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _TRIES_MAX = 5
 _AT_ONCE = 512
 _LONGER_MS = 60_000
-"""Time that pins outlive their name: who finds the name finds all pins."""
+"""Time by which pins outlive their name: a reader that finds the name finds all pins."""
 
 _WHAT = "keeping a version"
 
@@ -54,7 +54,7 @@ def keep(
     """Keeps a version of a query readable under a name; no state is copied.
 
     The version can then be read as ``at=name``, however many batches follow. Its segments stay in
-    Redis until the name is dropped or its time is over.
+    Redis until the name is dropped or expires.
 
     Args:
         url: The server; ``None`` uses the server of the environment.
@@ -96,7 +96,7 @@ def keep_with(
 
 
 def kept_versions(url: str | None, query: str, **options: Unpack[Options]) -> list[KeptVersion]:
-    """Lists the kept versions of a query, oldest first; removes names whose time is over.
+    """Lists the kept versions of a query, oldest first; removes expired names.
 
     Args:
         url: See `keep`, also for the other arguments.
@@ -115,16 +115,16 @@ def kept_with(config: Config, query: str) -> list[KeptVersion]:
     with closing(Client(config)) as client:
         gen = find_query(client, query, tenant=tenant).info.gen
         now_ms, found = read_kept(client, gen, tenant=tenant)
-        over = [one for one in found if one.is_over(now_ms)]
-        if over:
+        expired = [one for one in found if one.is_expired(now_ms)]
+        if expired:
             # Maintenance ends their pins.
-            fields = [one.field for one in over]
+            fields = [one.field for one in expired]
             client.call("removing names", [("HDEL", keys.query(gen, tenant=tenant), *fields)])
-        return [one for one in found if one not in over]
+        return [one for one in found if one not in expired]
 
 
 def drop_kept(url: str | None, query: str, name: str, **options: Unpack[Options]) -> KeptVersion:
-    """Drops the name of a version; its segments go with the next maintenance.
+    """Drops the name of a version; the next maintenance removes its segments.
 
     Returns:
         The version that was kept.
@@ -144,7 +144,7 @@ def drop_with(config: Config, query: str, name: str) -> KeptVersion:
         found = find_query(client, query, tenant=tenant)
         _, every = read_kept(client, found.info.gen, tenant=tenant)
         there = next((one for one in every if one.name == name), None)
-        # The name goes first: who finds it finds all pins.
+        # The name is removed first: a reader that finds it finds all pins.
         what = f"dropping the kept version '{name}'"
         field = KeptVersion(name, 0, 0, 0, 0, {}).field
         client.call(what, [("HDEL", keys.query(found.info.gen, tenant=tenant), field)])
@@ -196,17 +196,17 @@ class _Keeping:
                 self._pin(chosen, keep_ms)
                 break
             except StateError as error:
-                # Retention was faster. With a batch that was named there is nothing else to keep.
+                # Retention was faster. Only without a named batch is there another one to keep.
                 if batch is not None or tries + 1 == _TRIES_MAX:
                     raise self._gone(batch, error) from error
         return self._named(chosen, time_ms(time), keep_ms)
 
     def _check_name(self) -> None:
-        """Refuses a name that is there; removes it if its time is over."""
+        """Rejects a name that exists; removes it if it has expired."""
         time, raw = self._client.call(_WHAT, [("TIME",), ("HGETALL", self._key)])
         now_ms = time_ms(time)
         for one in parse_kept(raw):
-            if one.name == self._name and not one.is_over(now_ms):
+            if one.name == self._name and not one.is_expired(now_ms):
                 raise self._exists(one)
             if one.name == self._name:
                 self._client.call(_WHAT, [("HDEL", self._key, one.field)])
@@ -216,7 +216,7 @@ class _Keeping:
             _WHAT,
             found=f"it has the kept version '{one.name}' of batch {one.batch} already, since "
             f"{moment(one.at_ms)}",
-            advice="Take another name, or drop that one: `redis-state keep "
+            advice="Choose another name, or drop that version: `redis-state keep "
             f"{shlex.quote(self._query.info.title)} --drop {one.name}`. Nothing was changed.",
             where=self._where,
         )
@@ -308,7 +308,7 @@ class _Keeping:
         return found
 
     def _gone(self, batch: int | None, error: StateError) -> StateError:
-        """Returns the error for a version that Redis does not hold, with those it holds."""
+        """Returns the error for a missing version, with the batches that Redis holds."""
         ids = _written(self._client, self._query)
         marks = self._client.call(_WHAT, [("HMGET", keys.meta(id_), "w", "o") for id_ in ids])
         ahead = {(one.operator, one.store): one.ahead for one in self._query.operators()}
@@ -349,11 +349,11 @@ class _Keeping:
                         ttl_ms=keep_ms and keep_ms + _LONGER_MS,
                     )
         except RedisStateError:
-            self._let_go(chosen)
+            self._unpin(chosen)
             raise
 
-    def _let_go(self, chosen: _Chosen) -> None:
-        """Ends the pins of this call; one of another version is of another call."""
+    def _unpin(self, chosen: _Chosen) -> None:
+        """Ends the pins of this call; a pin of another version belongs to another call."""
         wanted = {one.id: one.pin for one in chosen.opened}
         for id_, pin, expires in self._held(list(wanted)):
             if pin == wanted[id_]:
@@ -383,7 +383,7 @@ class _Keeping:
             held = read_held(one.id, reply)
             if held is None or held.pin != one.pin:
                 self._client.call(_WHAT, [("HDEL", self._key, made.field)])
-                self._let_go(chosen)
+                self._unpin(chosen)
                 raise self._disturbed()
         return made
 

@@ -94,7 +94,7 @@ class Query(Operators):
             UnavailableError: Redis gave no answer before the deadline.
         """
         now_ms, found = read_kept(self._client, self.info.gen, tenant=self._tenant)
-        return [one for one in found if not one.is_over(now_ms)]
+        return [one for one in found if not one.is_expired(now_ms)]
 
     def why_growing(self) -> list[Cause]:
         """Returns the causes of large or growing state, as far as metadata shows them.
