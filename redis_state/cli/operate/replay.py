@@ -33,7 +33,7 @@ def add_to(subparsers: Subparsers) -> None:
         "replay",
         help="run a batch of production again with changed code, beside production",
         description=(
-            "Fork the state before a batch, run that batch alone, with the offsets that "
+            "Fork the state before a batch, run only that batch, with the offsets that "
             f"production read, and with the function `{FUNCTION}(spark, replay)` of a file, and "
             "print what differs from production in the state and in the output. Production's "
             "checkpoint and state do not change. The function returns a DataStreamWriter that is "
