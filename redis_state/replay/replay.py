@@ -143,53 +143,54 @@ def replay(
         StateError: Redis does not hold the state before the batch any more.
         RedisStateError: See `redis_state.fork`.
     """
-    config = options_table.resolve(None, url, options)
     return replay_with(
         spark,
-        config,
+        options_table.resolve(None, url, options),
         query,
-        batch=batch,
-        checkpoint=checkpoint,
-        production=production,
-        production_format=production_format,
-        scratch=scratch,
-        keep=keep,
+        ReplayRequest(batch, checkpoint, production, production_format, scratch, keep=keep),
         open_folder=partial(folder_at, storage_options=storage_options),
         progress=progress,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayRequest:
+    """The batch to run again and its folders; see `replay`."""
+
+    batch: int
+    checkpoint: str
+    production: str | None = None
+    production_format: str = "parquet"
+    scratch: str | None = None
+    keep: bool = False
 
 
 def replay_with(
     spark: SparkSession,
     config: Config,
     query: QueryFunction,
+    request: ReplayRequest,
     *,
-    batch: int,
-    checkpoint: str,
-    production: str | None = None,
-    production_format: str = "parquet",
-    scratch: str | None = None,
-    keep: bool = False,
     open_folder: Callable[[str], Folder] = folder_at,
     progress: Progress = silent,
 ) -> Replayed:
     """Runs `replay` with options that are already checked."""
-    folder = open_folder(checkpoint)
+    batch, folder = request.batch, open_folder(request.checkpoint)
     planned = planned_batch(folder, batch)
     planned.check_sources()
     tenant = keys.tenant_of(config.key_prefix)
-    root = _scratch(spark, scratch, open_folder)
+    root = _scratch(spark, request.scratch, open_folder)
     target = open_folder(f"{root}/checkpoint")
     context = Replay(batch, str(target), f"-replay-{uuid.uuid4().hex[:8]}")
     with ExitStack() as cleanup:
-        if not keep:
+        if not request.keep:
             cleanup.callback(_remove, config, tenant, target, context, open_folder(root))
         with closing(Client(config)) as client:
             stores = [one.name for one in state_of(client, folder, tenant=tenant).stores]
         if batch > 0:
             fork_with(
                 config,
-                checkpoint,
+                request.checkpoint,
                 to=str(target),
                 at_batch=batch - 1,
                 name=f"replay-of-{batch}",
@@ -201,8 +202,10 @@ def replay_with(
         rows = run_batch(spark, query, context, target, f"{root}/output")
         output = spark.read.parquet(f"{root}/output")
         found = None
-        if production is not None:
-            found = compare(output, produced(spark, production, batch, form=production_format))
+        if request.production is not None:
+            form = request.production_format
+            made = produced(spark, request.production, batch, form=form)
+            found = compare(output, made)
         with closing(Client(config)) as client:
             states = _states(client, folder, target, context, tenant)
         state = compare_states(config, states, batch)

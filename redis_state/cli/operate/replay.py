@@ -82,24 +82,27 @@ def add_to(subparsers: Subparsers) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the batch and prints the differences."""
-    from redis_state.replay.replay import replay_with
+    from redis_state.replay.replay import ReplayRequest, replay_with
 
     build = function_in(arguments.code)
     config = config_of(arguments)
     folder_of(arguments)
     spark = session_of(arguments, options_of(arguments), name="redis-state replay")
     line = ProgressLine()
+    request = ReplayRequest(
+        arguments.batch,
+        arguments.checkpoint,
+        arguments.production,
+        arguments.format,
+        arguments.scratch,
+        arguments.keep,
+    )
     try:
         with replay_with(
             spark,
             config,
             build,
-            batch=arguments.batch,
-            checkpoint=arguments.checkpoint,
-            production=arguments.production,
-            production_format=arguments.format,
-            scratch=arguments.scratch,
-            keep=arguments.keep,
+            request,
             open_folder=partial(open_folder, arguments),
             progress=line,
         ) as replayed:
