@@ -35,9 +35,9 @@ from redis_state.reader.versions import NewestOpener, level, open_latest
 from redis_state.reader.view import QueryView
 from redis_state.status.figures import some_of
 from redis_state.status.growth_causes import Cause, causes_of
-from redis_state.status.kept_versions import histories
 from redis_state.status.overview import status_of, status_with_older
 from redis_state.status.query_status import QueryStatus
+from redis_state.status.retained_versions import histories
 from redis_state.status.server_load import loads_of
 from redis_state.status.slow_causes import slowness_of
 from redis_state.status.slowness import Slowness
