@@ -92,11 +92,8 @@ def forkable_batches(client: Client, parent: Parent, *, tenant: str) -> list[int
         RedisStateError: See `redis_state.recovery.doctor.diagnose`.
     """
     found = diagnose(client, *(state.gen for state in parent.states), tenant=tenant)
-    if parent.folder is None:
-        among = {v - one.ahead for one in found.partitions for v in one.loadable if v > 0}
-    else:
-        among = startable_batches(parent.folder)
-    return sorted(one for one in among if one >= parent.since and found.serves(one))
+    startable = None if parent.folder is None else startable_batches(parent.folder)
+    return found.batches(among=startable, since=parent.since)
 
 
 def unforkable(
