@@ -75,7 +75,9 @@ _SESSION = ("--compatibility-check", "-m", "not application and not long")
 # beside another suite on two busy cores.
 SUITES: tuple[Suite, ...] = (
     Pytest("spark", "tests/spark", limit_s=2100, options=(f"--ignore={_MOVING}", *_SESSION)),
+    Pytest("contract", "tests/contract", limit_s=1200),
     Pytest("faults", "tests/faults", limit_s=2100),
+    Pytest("spark-applications", "tests/spark", limit_s=1800, options=_APPLICATIONS),
     Scalatest(
         "jvm-core",
         "core",
@@ -85,8 +87,6 @@ SUITES: tuple[Suite, ...] = (
         left_out=_CORE_LEFT_TO_LONG,
     ),
     Pytest("spark-moving", _MOVING, limit_s=2100, options=_SESSION),
-    Pytest("spark-applications", "tests/spark", limit_s=1800, options=_APPLICATIONS),
-    Pytest("contract", "tests/contract", limit_s=1200),
     Scalatest("jvm-suite", "spark-4.2", "spark/src/test-4.2/scala", limit_s=1800),
     Pytest("interop", "tests/interop", limit_s=1200),
     Scalatest(

@@ -1,4 +1,4 @@
-"""Detaches a fork: gives its partitions snapshots of their own."""
+"""Detaching a fork: its partitions get snapshots of their own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from redis_state.backend.client import Client
 from redis_state.errors import ConflictError, Kind, UnavailableError
 from redis_state.ids import PartitionId
 from redis_state.maintain.compaction import add_snapshot
-from redis_state.maintain.pinned import pinned_for
+from redis_state.maintain.pinned import described_owners
 from redis_state.progress import Progress, silent
 from redis_state.protocol.partition import PartitionClient
 from redis_state.protocol.registry import counted_partitions, parse_operators
@@ -25,18 +25,17 @@ def detach_all(
 ) -> int:
     """Writes a snapshot of each partition, and drops the segments of the parent; may be repeated.
 
-    The parent lets its segments go a day later, when maintenance has noted that the fork names none
-    of them.
+    A day later, maintenance ends the pins of the parent.
 
     Args:
         gens: Checkpoints of the fork.
 
     Returns:
-        The number of partitions, none of which names a foreign segment any more.
+        The number of partitions. None of them names a foreign segment.
 
     Raises:
         ConflictError: Forks or kept versions of the fork still need segments of its parent.
-        UnavailableError: Other workers were faster again and again.
+        UnavailableError: The fork's query kept writing snapshots at the same time.
         RedisStateError: See `add_snapshot`.
     """
     ids = [id_ for gen in gens for id_ in _partitions(client, gen, tenant)]
@@ -48,7 +47,7 @@ def detach_all(
         raise ConflictError(
             _WHAT,
             found="others need segments of its parent through it: "
-            + "; ".join(pinned_for(client, metas, tenant=tenant)),
+            + "; ".join(described_owners(client, metas, tenant=tenant)),
             advice="The fork is complete, and has a snapshot of its own. Drop its kept versions "
             "with `redis-state keep QUERY --drop NAME`, purge its forks or run the command that "
             "made each of them again with --detach, wait a day, and then run this command again.",

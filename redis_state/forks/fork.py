@@ -54,7 +54,7 @@ class Forked:
         rows: Number of rows, without those of internal families, such as timers.
         seconds: Time that the call took.
         stores: New names of the Python stores that the query writes, by their names in the parent.
-        detached: Number of partitions that hold a snapshot of their own now.
+        detached: Number of partitions that were given a snapshot of their own.
     """
 
     gen: str
@@ -86,8 +86,8 @@ def fork(
     """Makes a new checkpoint that begins with the state of a query after a batch.
 
     Nothing of the state is copied: the fork reads the segments of its parent, which keeps them for
-    it, and writes segments of its own. Both may run at the same time. A call that was interrupted
-    is finished by the same call.
+    it, and writes segments of its own. Both may run at the same time. Repeating an interrupted call
+    finishes it.
 
     Args:
         url: The server of the query; ``None`` uses the server of the environment.
@@ -95,14 +95,14 @@ def fork(
             a Python store.
         to: A folder that does not exist: the `checkpointLocation` of the fork's query. For a
             Python store, a name.
-        at_batch: Batch after whose state the fork begins; ``None`` takes the newest one in Spark's
+        at_batch: Batch after which the fork begins; ``None`` means the newest one in Spark's
             commit log.
         name: Name of the fork in the list of queries; ``None`` adds ``-fork`` to the parent's.
         checkpoint: Checkpoint folder of the query, if `query` does not name it.
         stores: New names of the Python stores that the query writes, by their present names; the
             default adds ``-fork`` to each.
-        detach: Gives the fork a snapshot of its own at once, which reads and writes all of its
-            state, so that the parent can let its segments go a day later.
+        detach: Writes snapshots of the fork at once, which reads and writes all of its state. A day
+            later the parent keeps no segment for it.
         storage_options: Options of fsspec for the file systems of both folders.
         progress: Called with the name of the work, the units done and the total.
         **options: Options of `docs/configuration.md` in snake case.
@@ -153,7 +153,7 @@ def fork_with(
     folder = None if checkpoint is None else open_folder(checkpoint)
     with closing(Client(config)) as client:
         check_server(client)
-        parent = find_parent(client, query, folder, opened=open_folder, tenant=tenant)
+        parent = find_parent(client, query, folder, open_folder=open_folder, tenant=tenant)
         names = store_names(parent, to, stores)
         target = None if parent.folder is None else TargetFolder(open_folder(to))
         plan = _ForkPlan(client, tenant, parent, target, names)
@@ -278,7 +278,7 @@ class _ForkPlan:
         return forks
 
     def begin(self, forks: list[StateFork]) -> None:
-        """Step 1: makes the marker file, and registers the fork."""
+        """Step 1: writes the marker file, and registers the fork."""
         if self._target is not None:
             has_operators = any(not one.versions.state.name for one in forks)
             self._record = self._target.begin(self._record, with_marker=has_operators)
@@ -299,7 +299,7 @@ class _ForkPlan:
             one.create()
 
     def secure(self, forks: list[StateFork]) -> None:
-        """Steps 4 and 5: pins the segments for ever."""
+        """Steps 4 and 5: makes the pins permanent."""
         for one in forks:
             one.secure()
 
@@ -347,7 +347,7 @@ class _ForkPlan:
         return {**own, "marker": "1"}
 
     def _begun(self, state: ParentState) -> str | None:
-        """Returns what an interrupted fork of a checkpoint was made from; ``None`` without any.
+        """Returns parent and version of an interrupted fork of a checkpoint; ``None`` without one.
 
         Raises:
             UsageError: The checkpoint is a fork of something else.
@@ -377,7 +377,7 @@ class _ForkPlan:
         return mark
 
     def _decided(self, begun: list[str | None]) -> int | None:
-        """Returns the batch that an interrupted fork has chosen; ``None`` without any."""
+        """Returns the batch that an interrupted fork has chosen; ``None`` without one."""
         if self._record.batch is not None:
             return self._record.batch
         for state, mark in zip(self._parent.states, begun, strict=True):

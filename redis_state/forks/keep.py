@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 _TRIES_MAX = 5
 _AT_ONCE = 512
 _LONGER_MS = 60_000
-"""Time that pins outlive their name: who finds the name finds all pins."""
+"""Time by which pins outlive their name: a reader that finds the name finds all pins."""
 
 _WHAT = "keeping a version"
 
@@ -72,7 +72,7 @@ def keep(
     """Keeps a version of a query readable under a name; no state is copied.
 
     The version can then be read as ``at=name``, however many batches follow. Its segments stay in
-    Redis until the name is dropped or its time is over.
+    Redis until the name is dropped or expires.
 
     Args:
         url: The server; ``None`` uses the server of the environment.
@@ -115,7 +115,7 @@ def keep_with(
 
 
 def kept_versions(url: str | None, query: str, **options: Unpack[Options]) -> list[KeptVersion]:
-    """Lists the kept versions of a query, oldest first; removes names whose time is over.
+    """Lists the kept versions of a query, oldest first; removes expired names.
 
     Args:
         url: See `keep`, also for the other arguments.
@@ -134,15 +134,15 @@ def kept_with(config: Config, query: str) -> list[KeptVersion]:
     with closing(Client(config)) as client:
         gen = find_query(client, query, tenant=tenant).info.gen
         now_ms, found = read_kept(client, gen, tenant=tenant)
-        over = [one for one in found if one.is_over(now_ms)]
-        for one in over:
+        expired = [one for one in found if one.is_expired(now_ms)]
+        for one in expired:
             # Maintenance ends their pins.
             forget_kept(client, gen, one, tenant=tenant)
-        return [one for one in found if one not in over]
+        return [one for one in found if one not in expired]
 
 
 def drop_kept(url: str | None, query: str, name: str, **options: Unpack[Options]) -> KeptVersion:
-    """Drops the name of a version; its segments go with the next maintenance.
+    """Drops the name of a version; the next maintenance removes its segments.
 
     Returns:
         The version that was kept.
@@ -168,7 +168,7 @@ def drop_with(config: Config, query: str, name: str) -> KeptVersion:
         there = next((one for one in every if one.name == name), None)
         if there is None:
             raise no_such_version(name, every)
-        # The name goes first: who finds it finds all pins.
+        # The name is removed first: a reader that finds it finds all pins.
         forget_kept(client, gen, there, tenant=tenant)
         unpin_all(client, _written(client, found), there.owner)
         return there
@@ -234,17 +234,17 @@ class _Keeping:
                 self._pin(chosen, keep_ms)
                 break
             except StateError as error:
-                # Retention was faster. With a batch that was named there is nothing else to keep.
+                # Retention was faster. Only without a named batch is there another one to keep.
                 if batch is not None or tries + 1 == _TRIES_MAX:
                     raise self._gone(batch, error) from error
         return self._named(chosen, time_ms(time), keep_ms)
 
     def _check_name(self) -> None:
-        """Refuses a name that is there; removes it if its time is over."""
+        """Rejects a name that exists; removes it if it has expired."""
         time, raw = self._client.call(_WHAT, [("TIME",), ("HGETALL", self._key)])
         now_ms = time_ms(time)
         for one in parse_kept(raw):
-            if one.name == self._name and not one.is_over(now_ms):
+            if one.name == self._name and not one.is_expired(now_ms):
                 raise self._exists(one)
             if one.name == self._name:
                 forget_kept(self._client, self._query.info.gen, one, tenant=self._tenant)
@@ -254,7 +254,7 @@ class _Keeping:
             _WHAT,
             found=f"it has the kept version '{one.name}' of batch {one.batch} already, since "
             f"{moment(one.at_ms)}",
-            advice="Take another name, or drop that one: `redis-state keep "
+            advice="Choose another name, or drop that version: `redis-state keep "
             f"{shlex.quote(self._query.info.title)} --drop {one.name}`. Nothing was changed.",
             where=self._where,
         )
@@ -327,7 +327,7 @@ class _Keeping:
         return found
 
     def _gone(self, batch: int | None, error: StateError) -> StateError:
-        """Returns the error for a version that Redis does not hold, with those it holds."""
+        """Returns the error for a missing version, with the batches that Redis holds."""
         ids = _written(self._client, self._query)
         marks = self._client.call(_WHAT, [("HMGET", keys.meta(id_), "w", "o") for id_ in ids])
         ahead = {(one.operator, one.store): one.ahead for one in self._query.operators()}
@@ -368,10 +368,10 @@ class _Keeping:
                         ttl_ms=keep_ms and keep_ms + _LONGER_MS,
                     )
         except RedisStateError:
-            self._let_go(chosen)
+            self._unpin(chosen)
             raise
 
-    def _let_go(self, chosen: _Chosen) -> None:
+    def _unpin(self, chosen: _Chosen) -> None:
         """Ends the pins of this call, as far as the server answers; maintenance ends the others."""
         with suppress(RedisStateError):
             unpin_all(self._client, [one.id for one in chosen.opened], self._owner)
@@ -395,7 +395,7 @@ class _Keeping:
         _, entered = self._client.call(_WHAT, [*enter, ("HGET", self._key, made.field)])
         if entered != made.json.encode():
             # Another call was faster.
-            self._let_go(chosen)
+            self._unpin(chosen)
             self._check_name()
             raise self._disturbed()
         ids = [one.id for one in chosen.opened]
@@ -404,7 +404,7 @@ class _Keeping:
             held = read_held(one.id, reply)
             if held is None or held.pin != one.pin:
                 forget_kept(self._client, self._query.info.gen, made, tenant=self._tenant)
-                self._let_go(chosen)
+                self._unpin(chosen)
                 raise self._disturbed()
         return made
 

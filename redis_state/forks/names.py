@@ -52,12 +52,12 @@ def store_names(parent: Parent, to: str, given: Mapping[str, str] | None) -> dic
 
 
 def store_gen(parent: str, name: str) -> str:
-    """Returns the checkpoint id of a store's fork: the same for each attempt to make it."""
+    """Returns the checkpoint id of a store's fork, which is the same in every call."""
     return hashlib.sha256(f"fork\n{parent}\n{name}".encode()).hexdigest()[:_GEN_DIGITS]
 
 
 def check_free(client: Client, name: str, gen: str, *, tenant: str) -> None:
-    """Refuses a name that another store has.
+    """Rejects a name that another store has.
 
     Raises:
         UsageError: The name is taken.
@@ -67,7 +67,7 @@ def check_free(client: Client, name: str, gen: str, *, tenant: str) -> None:
 
 
 def claim(client: Client, name: str, gen: str, *, tenant: str) -> None:
-    """Publishes the name of a fork, by which programs find it from then on.
+    """Publishes the name by which programs find a fork.
 
     Raises:
         UsageError: Another store got the name meanwhile.

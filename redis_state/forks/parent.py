@@ -24,8 +24,6 @@ from redis_state.protocol.runs import PURGED_FIELD, checkpoint_gen
 from redis_state.recovery.marker import marker_of
 from redis_state.recovery.query_state import query_id_of, state_of
 
-"""Field of a fork's query: gen of the parent, and the version that the fork began with."""
-
 _WHAT = "forking a query"
 _CHANGES = ("moved:", "moving:")
 
@@ -60,7 +58,7 @@ class Parent:
     """A query, or a Python store, to fork.
 
     Attributes:
-        title: Its name for people.
+        title: Its name in messages.
         folder: Checkpoint folder; ``None`` for a Python store that is forked by its name.
         query_id: Spark's id of the query; empty without a folder.
         since: First batch of the state, after a change of the number of partitions; else 0.
@@ -75,7 +73,7 @@ class Parent:
 
     @property
     def where(self) -> str:
-        """The parent in errors."""
+        """Name of the parent in errors."""
         return self.title if self.folder is None else str(self.folder)
 
 
@@ -84,16 +82,16 @@ def find_parent(
     query: str,
     checkpoint: Folder | None,
     *,
-    opened: Callable[[str], Folder],
+    open_folder: Callable[[str], Folder],
     tenant: str,
 ) -> Parent:
-    """Finds the query to fork, and refuses one that cannot be forked; changes nothing.
+    """Finds the query to fork, and rejects one that cannot be forked; changes nothing.
 
     Args:
         query: Name or id of the query, a gen, or the checkpoint folder.
         checkpoint: Checkpoint folder of the query; ``None`` if `query` names it, or for a Python
             store.
-        opened: Opens a folder by its address.
+        open_folder: Opens a folder by its address.
 
     Raises:
         NotFoundError: There is no such query, or Redis has no state of it.
@@ -106,7 +104,7 @@ def find_parent(
     found = [info for info in queries if query and query in (info.gen, info.id, info.name)]
     folder = checkpoint
     if folder is None and not found:
-        folder = _folder(query, opened)
+        folder = _folder(query, open_folder)
     if folder is None:
         parent = _of_name(client, query, found, queries, tenant)
     else:
@@ -118,14 +116,14 @@ def find_parent(
     return parent
 
 
-def _folder(query: str, opened: Callable[[str], Folder]) -> Folder | None:
+def _folder(query: str, open_folder: Callable[[str], Folder]) -> Folder | None:
     """Returns the folder that an argument names; ``None`` if it is no folder.
 
     Raises:
         RedisStateError: The argument is an address, which cannot be read.
     """
     try:
-        folder = opened(query)
+        folder = open_folder(query)
         return folder if folder.items() else None
     except (RedisStateError, ValueError):
         if "://" in query:
@@ -211,7 +209,7 @@ def _not_found(query: str, queries: Sequence[QueryInfo]) -> NotFoundError:
 
 
 def _check_state(client: Client, state: ParentState, parent: Parent, tenant: str) -> None:
-    """Refuses a checkpoint that cannot be forked.
+    """Rejects a checkpoint that cannot be forked.
 
     Raises:
         NotFoundError: Redis has no such checkpoint.
@@ -245,7 +243,7 @@ def _check_state(client: Client, state: ParentState, parent: Parent, tenant: str
             found="it is itself a fork that is not complete"
             if unfinished
             else "the query is ephemeral: its state expires when its run ends",
-            advice="Run the command again that forks it, and then this one."
+            advice="Run the command that forks it again, and then this one."
             if unfinished
             else "Only state that stays can be forked. Nothing was made.",
             where=parent.where,

@@ -31,9 +31,8 @@ from redis_state.protocol.registry import counted_partitions
 from redis_state.protocol.runs import PURGED_FIELD, STAGED_TTL_MS
 from redis_state.recovery.bringing_back import describe
 
-"""Begins the field of a parent's query for each of its forks."""
-
 _FORKED = "forked"
+_BEGUN_WORDS = 6
 _TRIES_MAX = 5
 _WHAT = "forking a checkpoint"
 
@@ -44,8 +43,8 @@ class StateFork:
 
     Attributes:
         gen: Id of the fork.
-        fields: Of the fork's query: its own and those of the parent that it keeps.
-        where: The fork in errors.
+        fields: Registry fields of the fork: its own, and the stores and batches of the parent.
+        where: Name of the fork in errors.
     """
 
     client: Client
@@ -75,7 +74,7 @@ class StateFork:
         """Registers the fork, which expires until it is complete.
 
         Returns:
-            The fields of the query. Of two commands at once, one has chosen them.
+            The registered fields, which another call of the same command may have chosen.
 
         Raises:
             UsageError: The checkpoint is a fork of something else.
@@ -107,7 +106,7 @@ class StateFork:
         Raises:
             RedisStateError: See `pin_all`.
         """
-        self._pin(0 if self._is_pinned_for_ever() else STAGED_TTL_MS)
+        self._pin(0 if self._is_pinned_permanently() else STAGED_TTL_MS)
 
     def create(self) -> None:
         """Creates the partitions, which expire until the fork is complete.
@@ -118,7 +117,7 @@ class StateFork:
         fork_partitions(self.client, self.gen, self._pinned, ttl_ms=STAGED_TTL_MS)
 
     def secure(self) -> None:
-        """Pins the segments for ever, and looks whether a fail-over has lost a pin.
+        """Makes the pins permanent, and checks that a fail-over has not lost one.
 
         Raises:
             UnavailableError: The server keeps losing pins.
@@ -128,7 +127,7 @@ class StateFork:
             self._pin(0, lasting=True)
             # Where the first pin had ended, the version may have other segments by now.
             self.create()
-            if self._is_pinned_for_ever():
+            if self._is_pinned_permanently():
                 return
         raise UnavailableError(
             _WHAT,
@@ -138,7 +137,7 @@ class StateFork:
         )
 
     def finish(self) -> None:
-        """Removes the expiries, lists the fork, and notes it at its parent.
+        """Removes the expiries, lists the fork, and enters it in the registry of its parent.
 
         Raises:
             UnavailableError: A partition has expired meanwhile.
@@ -199,8 +198,8 @@ class StateFork:
             )
         ]
 
-    def _is_pinned_for_ever(self) -> bool:
-        """Returns whether every partition of the parent has the pin of the fork, without an end."""
+    def _is_pinned_permanently(self) -> bool:
+        """Returns whether every partition of the parent has a pin of the fork without an expiry."""
         commands = held_commands(self.ids, self.gen)
         replies = self.client.call(_WHAT, commands) if commands else []
         for one, reply in zip(self.versions.opened, replies, strict=True):
@@ -216,7 +215,7 @@ class StateFork:
 def fork_fields(
     state: ParentState, batch: int | None, own: Mapping[str, str], *, query_id: str
 ) -> dict[str, str]:
-    """Returns the fields of the fork's query: its own, and of the parent the stores and batches.
+    """Returns the registry fields of a fork: its own, and the stores and batches of its parent.
 
     Args:
         batch: Batch of the query; ``None`` for a Python store without batches.
@@ -244,9 +243,6 @@ def fork_fields(
     return found
 
 
-_BEGUN_WORDS = 6
-
-
 def held_versions(
     client: Client, state: ParentState, owner: str, *, tenant: str
 ) -> dict[PartitionId, Opened]:
@@ -258,7 +254,7 @@ def held_versions(
 
 
 def forget_pins(client: Client, state: ParentState, gen: str, *, tenant: str) -> None:
-    """Ends the pins of a fork that has expired before it was complete.
+    """Ends the pins of a fork that expired before it was complete.
 
     Raises:
         UsageError: The fork still has partitions.

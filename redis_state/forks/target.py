@@ -1,4 +1,4 @@
-"""The folder of a fork: what it says while the fork is made, and the checks before.
+"""The checkpoint folder of a fork, from its first check to its last file.
 
 The file `metadata` holds a record of the fork until the last step, in a form that Spark refuses to
 start from.
@@ -27,8 +27,8 @@ class ForkRecord:
     Attributes:
         gen: Checkpoint id of the fork of Spark's operators.
         query_id: Spark's id of the fork's query.
-        parents: Gens of the parent; empty if the folder does not say it any more.
-        batch: ``None`` if the folder does not say it any more.
+        parents: Checkpoint ids of the parent; empty once the folder is complete.
+        batch: ``None`` once the folder is complete.
         has_metadata: True if Spark starts from the folder.
         plan: Digest of the plan of the batch; empty if the folder does not say it.
     """
@@ -48,10 +48,10 @@ class TargetFolder:
         self.folder = folder
 
     def check_place(self, parent: Folder) -> None:
-        """Refuses the parent's folder, and a folder inside of it.
+        """Rejects the parent's folder, and a folder inside it.
 
         Raises:
-            UsageError: The folder is one of these.
+            UsageError: The folder is the parent's, or inside it.
         """
         own, theirs = self.folder.spellings(), parent.spellings()
         if own & theirs or any(one.startswith(f"{other}/") for one in own for other in theirs):
@@ -63,7 +63,7 @@ class TargetFolder:
             )
 
     def record(self, parents: tuple[str, ...]) -> ForkRecord:
-        """Returns what an interrupted fork decided, or a new record; changes nothing.
+        """Returns the record of an interrupted fork, or a new one; changes nothing.
 
         Raises:
             UsageError: The folder has other files, or a fork of another query.
@@ -84,13 +84,13 @@ class TargetFolder:
         return ForkRecord(marked_gen(self.folder) or "", query_id, has_metadata=True)
 
     def begin(self, record: ForkRecord, *, with_marker: bool) -> ForkRecord:
-        """Makes the folder one that no query starts from; may be repeated.
+        """Writes the record of the fork, from which Spark does not start; may be repeated.
 
         Args:
-            with_marker: Makes the marker file of Spark's operators.
+            with_marker: Also writes the marker file of Spark's operators.
 
         Returns:
-            The record, with the gen of the marker file: of two commands at once, one makes it.
+            The record, with the gen of the marker file, which another call may have written.
         """
         if record.has_metadata:
             return record
@@ -105,7 +105,7 @@ class TargetFolder:
         return replace(record, gen=make_marker(self.folder, record.gen)) if with_marker else record
 
     def finish(self, record: ForkRecord) -> None:
-        """Makes the folder one that Spark starts from; may be repeated."""
+        """Replaces the record by the metadata from which Spark starts; may be repeated."""
         if not record.has_metadata:
             self.folder.write(_METADATA, json.dumps({"id": record.query_id}).encode())
 

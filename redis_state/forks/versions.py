@@ -31,7 +31,7 @@ class VersionsAt:
     """Versions of one checkpoint after a batch.
 
     Attributes:
-        opened: Of all partitions that have anything; newest segment first.
+        opened: The partitions that have state, each with its newest segment first.
     """
 
     state: ParentState
@@ -92,11 +92,8 @@ def forkable_batches(client: Client, parent: Parent, *, tenant: str) -> list[int
         RedisStateError: See `redis_state.recovery.doctor.diagnose`.
     """
     found = diagnose(client, *(state.gen for state in parent.states), tenant=tenant)
-    if parent.folder is None:
-        among = {v - one.ahead for one in found.partitions for v in one.loadable if v > 0}
-    else:
-        among = startable_batches(parent.folder)
-    return sorted(one for one in among if one >= parent.since and found.serves(one))
+    startable = None if parent.folder is None else startable_batches(parent.folder)
+    return found.batches(among=startable, since=parent.since)
 
 
 def unforkable(
@@ -153,7 +150,7 @@ def _opened(
     version: int,
     attempts: Sequence[Sequence[str]],
 ) -> list[Opened]:
-    """Opens a version of some partitions of a store; leaves out those that were never written.
+    """Opens a version of some partitions of a store, without those that were never written.
 
     Args:
         ids: All partitions of the store.
@@ -172,10 +169,10 @@ def _opened(
 def _uids(
     client: Client, ids: Sequence[PartitionId], version: int, attempts: Sequence[Sequence[str]]
 ) -> Mapping[int, str]:
-    """Returns the attempt of each partition, of those that the commit log names for its operator.
+    """Returns the attempt of each partition, by Spark's commit log.
 
-    The log names one for each store of a partition, in an order that only Spark knows. No two
-    stores have the same, so the attempt is the one that the partition has.
+    The log names one attempt for each store of a partition, in an order that only Spark knows. No
+    two stores share an attempt, so the one that exists in the partition is its own.
     """
     named = [(id_, attempts[id_.partition]) for id_ in ids if id_.partition < len(attempts)]
     fields = [[f"{kind}:{version}:{uid}" for uid in uids for kind in "ds"] for _, uids in named]
@@ -198,7 +195,7 @@ def _uids(
 
 
 def check_secret(client: Client, versions: Sequence[VersionsAt]) -> None:
-    """Reads a block of the parent, which the fork's query will have to read with the same secret.
+    """Checks that a block of the parent can be read with the secret of the fork.
 
     Raises:
         ConfigError: The block is signed with another secret, or only one of both has a secret.

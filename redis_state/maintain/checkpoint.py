@@ -9,7 +9,7 @@ from redis_state.backend.client import Client
 from redis_state.errors import FormatError
 from redis_state.ids import PartitionId
 from redis_state.maintain.partition import maintain_partition
-from redis_state.maintain.pinned import forget_gone
+from redis_state.maintain.pinned import forget_unpinned_forks
 from redis_state.maintain.report import MaintenanceReport, PassControl, Policy
 from redis_state.protocol.instances import Instance, decode_instance
 from redis_state.protocol.registry import counted_partitions, parse_operators
@@ -59,7 +59,7 @@ def maintain_checkpoint(
             report.add(found)
             control.progress(f"maintaining {called}", start + index + 1, len(ids))
     with report.noting(called):
-        forget_gone(client, gen, ids, raw, tenant=tenant)
+        forget_unpinned_forks(client, gen, ids, raw, tenant=tenant)
     return report
 
 

@@ -11,7 +11,7 @@ from redis_state.format.signature import is_signed
 from redis_state.ids import PartitionId
 from redis_state.maintain.claims import claim, release
 from redis_state.maintain.compaction import add_snapshot, deltas_of, is_due
-from redis_state.maintain.pinned import look_after_pins, parents_purged
+from redis_state.maintain.pinned import maintain_pins, purged_parents
 from redis_state.maintain.report import MaintenanceReport, Policy
 from redis_state.maintain.verification import verify
 from redis_state.protocol import PartitionClient, find_run
@@ -77,8 +77,8 @@ def _maintain(
     if head[0] != b"1":
         with report.noting(where):
             (manifest,) = client.call(what, [("HGETALL", meta)])
-            report.unpinned = look_after_pins(client, id_, manifest)
-            for problem in parents_purged(client, id_, manifest):
+            report.unpinned = maintain_pins(client, id_, manifest)
+            for problem in purged_parents(client, id_, manifest):
                 report.problem(f"{where}: {problem}")
     for step in (_compact, _retain):
         with report.noting(where):

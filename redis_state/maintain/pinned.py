@@ -1,7 +1,7 @@
-"""Owners that pin segments of a checkpoint, and forks that their parents need not serve any more.
+"""Pins in purges and in maintenance (docs/format.md, section 14).
 
-docs/format.md, section 14. A purge refuses a checkpoint that others pin. Maintenance ends pins
-whose time is over or whose fork is gone, and lets the parent of a fork go.
+A purge rejects a checkpoint that others pin. Maintenance ends expired pins, pins of lost forks, and
+the pins of a parent once its fork has all segments itself.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ def refuse_if_pinned(
     Raises:
         ConflictError: The error names each fork and each kept version.
     """
-    told = pinned_for(client, metas, tenant=tenant)
-    if told:
-        raise pinned_error(attempted, told, gen)
+    owners = described_owners(client, metas, tenant=tenant)
+    if owners:
+        raise pinned_error(attempted, owners, gen)
 
 
-def pinned_for(client: Client, metas: Sequence[str], *, tenant: str) -> list[str]:
-    """Names each fork and each kept version that needs the state of some partitions."""
+def described_owners(client: Client, metas: Sequence[str], *, tenant: str) -> list[str]:
+    """Describes each fork and each kept version that pins some partitions."""
     owners: dict[str, PinOwner] = {}
     for start in range(0, len(metas), _PARTITIONS_AT_ONCE):
         chunk = metas[start : start + _PARTITIONS_AT_ONCE]
@@ -74,23 +74,24 @@ def pinned_for(client: Client, metas: Sequence[str], *, tenant: str) -> list[str
         for manifest in manifests:
             if manifest is OTHER_TYPE:
                 continue  # A key of another type pins nothing.
-            there = (one for one in owners_in(manifest) if not one.is_over(now_ms))
+            there = (one for one in owners_in(manifest) if not one.is_expired(now_ms))
             owners.update((one.owner, one) for one in there)
-    return [_told(client, one, tenant) for _, one in sorted(owners.items())]
+    return [_described(client, one, tenant) for _, one in sorted(owners.items())]
 
 
 def pinned_error(
-    attempted: str, told: Sequence[str], gen: str, *, begun: bool = False
+    attempted: str, owners: Sequence[str], gen: str, *, begun: bool = False
 ) -> ConflictError:
     """Returns the error for a checkpoint that others need.
 
     Args:
-        begun: Others came while it was purged, so a part of it expires already.
+        owners: Descriptions of the owners of its pins.
+        begun: The pins came during the purge, so a part of the checkpoint expires already.
     """
-    state = "The purge had begun when they came; a recall takes it back."
+    state = "The purge had already begun; a recall reverts it."
     return ConflictError(
         attempted,
-        found=f"others read its state: {'; '.join(told)}",
+        found=f"others read its state: {'; '.join(owners)}",
         advice=(
             f"{state if begun else 'Nothing was changed.'} "
             "Drop a kept version with `redis-state keep QUERY --drop NAME`; "
@@ -103,7 +104,7 @@ def pinned_error(
     )
 
 
-def _told(client: Client, one: PinOwner, tenant: str) -> str:
+def _described(client: Client, one: PinOwner, tenant: str) -> str:
     if one.owner.startswith(KEEP_OWNER):
         return f"kept version {kept_name(one.owner)!r}"
     fields = ("name", "id", PURGED_FIELD)
@@ -114,7 +115,7 @@ def _told(client: Client, one: PinOwner, tenant: str) -> str:
     return f"fork{shown} (gen {one.owner}{', purged and still to be recalled' if purged else ''})"
 
 
-def let_parents_go(client: Client, ids: Sequence[PartitionId], manifests: Sequence[object]) -> None:
+def unpin_parents(client: Client, ids: Sequence[PartitionId], manifests: Sequence[object]) -> None:
     """Ends the pins that parents hold for partitions of a fork that are removed for good.
 
     Args:
@@ -138,8 +139,8 @@ def let_parents_go(client: Client, ids: Sequence[PartitionId], manifests: Sequen
             _LOG.warning("%s: its pins for %s are still there: %s", parent, of.gen, error)
 
 
-def look_after_pins(client: Client, id_: PartitionId, manifest: Mapping[bytes, bytes]) -> int:
-    """Ends pins whose time is over and those of forks that are gone; lets a fork's parent go.
+def maintain_pins(client: Client, id_: PartitionId, manifest: Mapping[bytes, bytes]) -> int:
+    """Ends expired pins, pins of lost forks, and the parent's pins for a detached fork.
 
     Args:
         manifest: All fields of `P:m`.
@@ -156,8 +157,8 @@ def look_after_pins(client: Client, id_: PartitionId, manifest: Mapping[bytes, b
     unnamed = _unnamed(client, id_, [one for one in owners if one.kind == KEEP], now_ms)
     for one in owners:
         why = ""
-        if one.is_over(now_ms):
-            why = "its time is over"
+        if one.is_expired(now_ms):
+            why = "it has expired"
         elif one.owner in unnamed:
             why = "no name has it"
         elif one.kind == FORK and _is_gone(client, id_, one, now_ms):
@@ -165,7 +166,7 @@ def look_after_pins(client: Client, id_: PartitionId, manifest: Mapping[bytes, b
         if why:
             ended += unpin_all(client, [id_], one.owner, expires=str(one.expires_ms))
             _LOG.info("%s: the pin of %s was ended: %s", id_, one.owner, why)
-            if one.kind == FORK and not one.is_over(now_ms):
+            if one.kind == FORK and not one.is_expired(now_ms):
                 _expire_unfinished(client, id_.of_gen(one.owner))
     if b"g" in manifest:
         if pin_again(client, id_, manifest):
@@ -195,7 +196,7 @@ def _unnamed(client: Client, id_: PartitionId, owners: Sequence[PinOwner], now_m
             continue
         named = [kept for kept in there if kept.owner == one.owner]
         for kept in named:
-            if kept.is_over(now_ms):
+            if kept.is_expired(now_ms):
                 forget_kept(client, gen, kept, tenant=tenant)
         if named:
             _forget_note(client, looks, note, raw)
@@ -221,8 +222,8 @@ def _is_second_look(client: Client, looks: str, note: str, raw: bytes | None, no
     return now_ms - since_ms >= GONE_MS
 
 
-def parents_purged(client: Client, id_: PartitionId, manifest: Mapping[bytes, bytes]) -> list[str]:
-    """Explains which checkpoints with segments of a fork were purged."""
+def purged_parents(client: Client, id_: PartitionId, manifest: Mapping[bytes, bytes]) -> list[str]:
+    """Returns a message for each purged checkpoint that has segments of a fork."""
     gens = {
         value.decode("ascii", "replace").removeprefix("p ")
         for name, value in manifest.items()
@@ -240,14 +241,14 @@ def forget_looks(client: Client, gen: str, *, tenant: str) -> None:
     client.call(_WHAT, [("HDEL", looks, gen, *noted)])
 
 
-def forget_gone(
+def forget_unpinned_forks(
     client: Client, gen: str, ids: Sequence[PartitionId], raw: Mapping[bytes, bytes], *, tenant: str
 ) -> None:
-    """Forgets forks that no partition of their parent is pinned for any more.
+    """Removes registry entries of forks for which no partition of the parent is pinned.
 
     Args:
         ids: All partitions of the parent.
-        raw: All fields of its query.
+        raw: All registry fields of the parent.
     """
     looks, prefix = keys.looks(tenant=tenant), f"{gen}:".encode()
     listed = {name[len(_FORKS) :] for name in raw if name.startswith(_FORKS)}
@@ -276,7 +277,7 @@ def _is_gone(client: Client, id_: PartitionId, one: PinOwner, now_ms: int) -> bo
             ("HMGET", of_fork, "f", "g"),
         ],
     )
-    # A fork that has let this checkpoint go has no `g`: a fail-over has brought its pin back.
+    # A detached fork has no `g`: a fail-over has brought its pin back.
     if there and (format_ is None or began is not None):
         _forget_note(client, looks, note, raw)
         return False
@@ -295,8 +296,8 @@ def _expire_unfinished(client: Client, id_: PartitionId) -> None:
 
 
 def _detach(client: Client, id_: PartitionId) -> int:
-    """Ends the pins at the parent of a detached fork; returns 1 if the fork has forgotten it."""
-    what = "letting the parent of a fork go"
+    """Ends the parent's pins for a fork without foreign segments; returns 1 when they ended."""
+    what = "detaching a fork from its parent"
     meta, grace = keys.meta(id_), str(GRACE_MS)
     match client.script(what, script("detach"), [meta], [grace, ""]):
         case ["DUE", parent]:

@@ -17,7 +17,7 @@ from redis_state.backend.scan import scan
 from redis_state.errors import ConfigError, FormatError
 from redis_state.format.entry import segments_in
 from redis_state.ids import PartitionId, is_gen
-from redis_state.maintain.pinned import forget_looks, let_parents_go, refuse_if_pinned
+from redis_state.maintain.pinned import forget_looks, refuse_if_pinned, unpin_parents
 from redis_state.progress import Progress, silent
 from redis_state.protocol.registry import counted_partitions, is_entry_of, parse_operators
 
@@ -57,7 +57,7 @@ def purge(
     force: bool = False,
     progress: Progress = silent,
 ) -> Purged:
-    """Removes every key of a checkpoint. The parent of a fork lets its segments go.
+    """Removes every key of a checkpoint, and the pins of its parent if it is a fork.
 
     Args:
         gen: The checkpoint id.
@@ -150,7 +150,7 @@ def _purge_partitions(
         commands += [("HGETALL", keys.meta(id_)), ("EXISTS", keys.instance(id_))]
     replies = client.call(_WHAT, commands)
     if not dry_run:
-        let_parents_go(client, ids, replies[::2])
+        unpin_parents(client, ids, replies[::2])
     for id_, meta, live in zip(ids, replies[::2], replies[1::2], strict=True):
         # The scan finds the segments of unreadable entries.
         named = (one.ident for one in segments_in(meta) if one.entry.blocks and not one.gen)

@@ -258,8 +258,8 @@ def _expire_partitions(
     for meta, reply in zip(metas, replies, strict=True):
         if reply[0] == b"PINNED":
             # Since the look at all partitions; purge and recall can both be done again.
-            told = [one.decode("ascii", "replace") for one in reply[1:]]
-            raise pinned_error(_PURGING, told, gen, begun=True)
+            owners = [one.decode("ascii", "replace") for one in reply[1:]]
+            raise pinned_error(_PURGING, owners, gen, begun=True)
         if reply[0] == b"OK":
             found.partitions += 1
             found.segments += int(reply[1])

@@ -85,7 +85,7 @@ class MaintenanceReport:
         deactivated: Instances of runs that lost their partition to a newer run.
         orphans: Segments that no manifest names, which expire now.
         purged: Checkpoints that expire now.
-        unpinned: Pins that were ended, in single partitions: their time was over, or the fork is
+        unpinned: Pins that were ended, in single partitions: they expired, or the fork is
             gone or has all of its segments itself.
         pinned: Unused checkpoints that were not purged, since forks or kept versions need them.
         lag_versions: Number of deltas that an open of the slowest partition applies.

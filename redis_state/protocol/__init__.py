@@ -1,4 +1,4 @@
-"""Steps of docs/format.md, sections 6 to 9, as calls: runs, partitions, named checkpoints.
+"""Steps of docs/format.md, sections 6 to 9 and 14, as calls: runs, partitions, names and pins.
 
 One call is one script or one pipeline. Imports `backend`, `format` and the layers below. Start with
 `opening.py` (read a version) and `partition.py` (acquire, publish, abort).

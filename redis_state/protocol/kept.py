@@ -34,8 +34,8 @@ class KeptVersion:
     Attributes:
         batch: The batch that made the version; of a store alone, the version minus one.
         version: The newest version of all partitions.
-        at_ms: Since when the version is kept; milliseconds since 1970.
-        expires_ms: Until when the version is kept; 0 for ever.
+        at_ms: Time when the version was kept; milliseconds since 1970.
+        expires_ms: Time when the version expires; milliseconds since 1970, 0 for never.
         pins: Partitions that had a manifest, by operator and store; empty means all of all stores.
         owner: Owner of the pins.
     """
@@ -53,8 +53,8 @@ class KeptVersion:
         """Field of the query's hash."""
         return KEEP_FIELD + self.name
 
-    def is_over(self, now_ms: int) -> bool:
-        """Returns whether the time of the version is over."""
+    def is_expired(self, now_ms: int) -> bool:
+        """Returns whether the kept version has expired."""
         return 0 < self.expires_ms <= now_ms
 
     @property
@@ -74,7 +74,7 @@ class KeptVersion:
 
 
 def _pins_json(pinned: Collection[int]) -> int | list[int]:
-    """Returns the number of partitions, or their numbers where one before them has no pin."""
+    """Returns the count of partitions that are numbered without a gap, else their numbers."""
     return len(pinned) if len(pinned) == max(pinned) + 1 else sorted(pinned)
 
 
@@ -97,7 +97,7 @@ def is_keep_name(text: str) -> bool:
 
 
 def check_keep_name(name: str) -> None:
-    """Refuses a name that could be taken for a number, an option or another version.
+    """Rejects a name that could be read as a number, an option or another version.
 
     Raises:
         ConfigError: The name is malformed or reserved.
@@ -112,7 +112,7 @@ def check_keep_name(name: str) -> None:
 
 
 def parse_kept(raw: Mapping[bytes, bytes]) -> list[KeptVersion]:
-    """Returns the kept versions in the hash of a query, oldest first, also those that are over.
+    """Returns the kept versions in the hash of a query, oldest first, also expired ones.
 
     Raises:
         FormatError: An entry is damaged.
@@ -157,7 +157,7 @@ def _parsed(field: bytes, raw: bytes) -> KeptVersion:
 
 
 def read_kept(client: Client, gen: str, *, tenant: str) -> tuple[int, list[KeptVersion]]:
-    """Reads the kept versions of a checkpoint, oldest first, also those that are over.
+    """Reads the kept versions of a checkpoint, oldest first, also expired ones.
 
     Returns:
         The server's time in milliseconds since 1970, and the versions.
@@ -176,7 +176,7 @@ def find_kept(client: Client, gen: str, name: str, *, tenant: str) -> KeptVersio
     """Returns a kept version by its name.
 
     Raises:
-        NotFoundError: There is no such version; the message lists those there are.
+        NotFoundError: There is no such version; the message lists those that exist.
         FormatError: An entry is damaged.
     """
     now_ms, found = read_kept(client, gen, tenant=tenant)
@@ -184,27 +184,29 @@ def find_kept(client: Client, gen: str, name: str, *, tenant: str) -> KeptVersio
 
 
 def _named(found: Sequence[KeptVersion], name: str, now_ms: int) -> KeptVersion:
-    there = [one for one in found if not one.is_over(now_ms)]
+    there = [one for one in found if not one.is_expired(now_ms)]
     for one in there:
         if one.name == name:
             return one
-    was = any(one.name == name for one in found)
-    raise no_such_version(name, there, was=was)
+    expired = any(one.name == name for one in found)
+    raise no_such_version(name, there, expired=expired)
 
 
-def no_such_version(name: str, there: Sequence[KeptVersion], *, was: bool = False) -> NotFoundError:
+def no_such_version(
+    name: str, there: Sequence[KeptVersion], *, expired: bool = False
+) -> NotFoundError:
     """Returns the error for a name that no kept version has.
 
     Args:
-        there: The kept versions that there are.
-        was: There was such a version, and its time is over.
+        there: The kept versions that exist.
+        expired: The name existed until it expired.
     """
     names = [f"'{one.name}' (batch {one.batch})" for one in there]
     more = f" and {len(names) - _SHOWN_MAX} more" if len(names) > _SHOWN_MAX else ""
     listed = ", ".join(names[:_SHOWN_MAX]) + more
     return NotFoundError(
         f"reading the kept version '{name}'",
-        found="its time is over" if was else "the query has no kept version of this name",
+        found="it has expired" if expired else "the query has no kept version of this name",
         advice=f"Kept versions: {listed or 'none'}.",
     )
 
@@ -235,7 +237,7 @@ def open_kept(
     if not pinned:
         raise StateError(
             f"reading the kept version '{name}'",
-            found="it does not have this store, which is younger",
+            found="it does not have this store, which was created later",
             advice="Read another store or version.",
             kind=Kind.STATE_LOST,
             where=f"operator {info.operator} store {info.store}",
@@ -255,7 +257,7 @@ def _unpinned(id_: PartitionId, name: str) -> StateError:
         f"reading the kept version '{name}'",
         found="a partition does not hold it any more",
         advice="The version was dropped meanwhile, or a fail-over lost it: `redis-state keep QUERY "
-        "--list` shows the versions there are.",
+        "--list` shows the versions that exist.",
         kind=Kind.STATE_LOST,
         where=str(id_),
     )

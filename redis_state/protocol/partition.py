@@ -252,7 +252,7 @@ class PartitionClient:
         return reply[0] in ("OK", "ALREADY")
 
     def retain(self, *, retained: int | None = None) -> RetainReport:
-        """Removes segments that no kept version needs from the manifest, a few per call.
+        """Removes segments that no retained version needs from the manifest, a few per call.
 
         Args:
             retained: Number of versions to keep below the opened one; ``None`` is that which the

@@ -1,4 +1,4 @@
-"""Pins hold the segments of a version for an owner (docs/format.md, section 14)."""
+"""Pins, which hold the segments of a version for an owner (docs/format.md, section 14)."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from redis_state.protocol.refusal import not_there, refusal
 FORK = "fork"
 KEEP = "keep"
 KEEP_OWNER = "keep."
-"""The owner of a kept version is this, its name, a dot, and the id of the call that keeps it."""
+"""Prefix of the owner of a kept version; name, a dot, and an id of the call follow."""
 
 FORKS = "fork:"
-"""Fields of a query that name its forks begin with this."""
+"""Prefix of the registry fields that name the forks of a query."""
 
 FORK_OF = "forkOf"
-"""Field of a fork's query: parent and version."""
+"""Registry field of a fork: checkpoint id of its parent, and the version it began with."""
 
 _OWNER = b"x:"
 _CALL_DIGITS = 8
@@ -52,8 +52,8 @@ class PinOwner:
     version: int
     expires_ms: int
 
-    def is_over(self, now_ms: int) -> bool:
-        """Returns whether the time of the pin is over."""
+    def is_expired(self, now_ms: int) -> bool:
+        """Returns whether the pin has expired."""
         return 0 < self.expires_ms <= now_ms
 
 
@@ -122,7 +122,7 @@ def pin_all(
     ttl_ms: int = 0,
     lasting: bool = False,
 ) -> list[PinnedVersion]:
-    """Pins a version of each partition, in one pipeline; sent again, it renews the pins.
+    """Pins a version of each partition, in one pipeline; a second call renews the pins.
 
     Args:
         owner: Id of the fork, or see `keep_owner`.
@@ -158,7 +158,7 @@ def _pinned(id_: PartitionId, reply: list[str], owner: str, version: int) -> Pin
             raise UsageError(
                 _WHAT,
                 found=f"{owner} pins version {at} already, not {version}",
-                advice="Let the other version go first, or take another name.",
+                advice="Drop that version first, or choose another name.",
                 where=str(id_),
             )
         case ["EPHEMERAL"]:
@@ -171,7 +171,7 @@ def _pinned(id_: PartitionId, reply: list[str], owner: str, version: int) -> Pin
         case ["LIMIT", owners]:
             raise LimitError(
                 _WHAT,
-                found=f"{owners} forks and kept versions hold the same segment, as many as may be",
+                found=f"{owners} forks and kept versions hold the same segment, which is the limit",
                 advice="Drop one: `redis-state keep QUERY --list` shows them.",
                 where=str(id_),
             )
@@ -212,15 +212,15 @@ def read_held(id_: PartitionId, reply: object) -> Opened | None:
 
 
 def unpin_all(client: Client, ids: Sequence[PartitionId], owner: str, *, expires: str = "") -> int:
-    """Ends the pins of an owner; returns in how many partitions there was one.
+    """Ends the pins of an owner; returns the number of partitions that had one.
 
     Args:
-        expires: Only a pin that expires at this time is ended, if it is given.
+        expires: Ends only a pin with this expiry; empty means any.
 
     Raises:
         FormatError: A partition is of another format, or purged.
     """
-    what = "letting a pinned version go"
+    what = "ending a pin"
     calls: list[tuple[str, Sequence[str | bytes]]] = [
         (keys.meta(id_), (owner, expires)) for id_ in ids
     ]
@@ -270,14 +270,14 @@ def pin_again(client: Client, id_: PartitionId, manifest: Mapping[bytes, bytes])
 def fork_partitions(
     client: Client, gen: str, pinned: Sequence[PinnedVersion], *, ttl_ms: int
 ) -> None:
-    """Creates the partitions of a fork from what its parent pins for it. Can be done again.
+    """Creates the partitions of a fork from what its parent pins for it; may be repeated.
 
     Args:
         gen: Checkpoint id of the fork.
         ttl_ms: Expiry of the partitions, until the fork is complete.
 
     Raises:
-        UsageError: A partition is there that began at another version or has another parent.
+        UsageError: A partition exists with another parent or another first version.
     """
     what = "creating the partitions of a fork"
     ids = [one.id.of_gen(gen) for one in pinned]

@@ -1,4 +1,4 @@
-"""Plans retention: finds the segments that no kept version needs, from the manifest alone.
+"""Plans retention: finds the segments that no retained version needs, from the manifest alone.
 
 A script blocks the server while it runs. So the plan is computed here, from one read of the
 manifest, and executed in parts of bounded size (docs/format.md, section 8).
@@ -27,7 +27,7 @@ class RetentionPlan:
         epoch: Epoch in the manifest. The plan is valid in this epoch, while the query continues
             from `opened`.
         floor: Floor before; `base` is the floor afterwards.
-        carrier: Field of the segment that all kept versions are based on; empty without one.
+        carrier: Field of the segment that all retained versions are based on; empty without one.
         kept: Number of segments that stay.
     """
 
@@ -122,7 +122,7 @@ def _spaced(bases: Sequence[int], base: int | None, spacing: int) -> set[int]:
 
 
 def _is_needed(segment: Segment, base: int | None, kept_bases: set[int]) -> bool:
-    """Returns whether a kept version needs a segment of the lineage."""
+    """Returns whether a retained version needs a segment of the lineage."""
     if segment.snapshot and segment.version not in kept_bases:
         return False
     if base is None or segment.version > base:

@@ -35,9 +35,9 @@ from redis_state.reader.versions import NewestOpener, level, open_latest
 from redis_state.reader.view import QueryView
 from redis_state.status.figures import some_of
 from redis_state.status.growth_causes import Cause, causes_of
-from redis_state.status.kept_versions import histories
 from redis_state.status.overview import status_of, status_with_older
 from redis_state.status.query_status import QueryStatus
+from redis_state.status.retained_versions import histories
 from redis_state.status.server_load import loads_of
 from redis_state.status.slow_causes import slowness_of
 from redis_state.status.slowness import Slowness
@@ -94,7 +94,7 @@ class Query(Operators):
             UnavailableError: Redis gave no answer before the deadline.
         """
         now_ms, found = read_kept(self._client, self.info.gen, tenant=self._tenant)
-        return [one for one in found if not one.is_over(now_ms)]
+        return [one for one in found if not one.is_expired(now_ms)]
 
     def why_growing(self) -> list[Cause]:
         """Returns the causes of large or growing state, as far as metadata shows them.

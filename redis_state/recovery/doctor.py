@@ -86,11 +86,23 @@ class Diagnosis:
         """Returns the newest batch after which the query can continue; ``None`` if there is none.
 
         Args:
+            among: See `batches`.
+        """
+        return max(self.batches(among=among), default=None)
+
+    def batches(
+        self, *, among: Collection[int] | None = None, since: int | None = None
+    ) -> list[int]:
+        """Returns the batches after which the query can continue, oldest first.
+
+        Args:
             among: Batches after which Spark can continue; ``None`` if unknown.
+            since: The lowest batch to return; ``None`` means any.
         """
         if among is None:
             among = {v - one.ahead for one in self.partitions for v in one.loadable if v > 0}
-        return max((batch for batch in among if self.serves(batch)), default=None)
+        candidates = among if since is None else [batch for batch in among if batch >= since]
+        return sorted(batch for batch in candidates if self.serves(batch))
 
 
 def diagnose(

@@ -47,7 +47,8 @@ def kept_batch(
     elif not _is_living(client, kept, gen, tenant=tenant):
         why = f"the query went back since, and wrote batch {batch} again"
     if why:
-        raise _unreachable(name, why, _reachable(state, startable, found), folder)
+        reachable = found.batches(among=startable, since=state.since)
+        raise _unreachable(name, why, reachable, folder)
     return batch
 
 
@@ -79,12 +80,6 @@ def _is_living(client: Client, kept: KeptVersion, gen: str, *, tenant: str) -> b
             if now.pin != each.pin:
                 return False
     return True
-
-
-def _reachable(state: QueryState, startable: set[int] | None, found: Diagnosis) -> list[int]:
-    if startable is None:
-        startable = {v - one.ahead for one in found.partitions for v in one.loadable if v > 0}
-    return sorted(one for one in startable if one >= state.since and found.serves(one))
 
 
 def _unreachable(name: str, why: str, batches: list[int], folder: Folder | None) -> UsageError:

@@ -18,8 +18,8 @@ from redis_state.format.header import Family, Header
 from redis_state.protocol.pins import FORK, KEEP
 from redis_state.protocol.quota import WARN_SHARE
 from redis_state.status.block_times import times_of_blocks
-from redis_state.status.kept_versions import PartitionHistory, StoreHistory
 from redis_state.status.query_status import Hold, PartitionStatus, QueryStatus
+from redis_state.status.retained_versions import PartitionHistory, StoreHistory
 
 _BATCHES_MIN = 5
 _GROWTH_MIN = 1.05
@@ -124,7 +124,7 @@ def _cause(of: StoreHistory, kind: CauseKind, found: str, advice: str, *partitio
 
 
 def _growth(of: StoreHistory) -> Iterator[Cause]:
-    """Checks the number of keys over the kept versions: it never falls, or no longer does."""
+    """Checks the number of keys over the retained versions: it never falls, or no longer does."""
     live = list(of.live.items())
     falls = [at for (_, before), (at, after) in pairwise(live) if after < before]
     start = falls[-1] if falls else live[0][0] if live else 0

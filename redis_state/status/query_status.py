@@ -19,7 +19,7 @@ class Hold(str, Enum):
 
     Attributes:
         OPTION: The query asks for this number of versions.
-        SNAPSHOT: The kept versions need an older one until a newer snapshot is written.
+        SNAPSHOT: The retained versions need an older one until a newer snapshot is written.
         MAINTENANCE: Nothing needs the oldest versions; the next maintenance drops them.
     """
 
@@ -61,7 +61,7 @@ class PartitionStatus:
         confirmed: The newest version that the query has confirmed; 0 without any.
         newest: The version that was published last.
         kept: Number of versions with a delta or a snapshot in the manifest.
-        oldest: The oldest kept version; 0 without any.
+        oldest: The oldest retained version; 0 without any.
         wanted: Number of versions that the query asks to keep.
         held_by: Reason why the oldest version is kept; ``None`` without any version.
         rows: Keys of the confirmed version, without those of internal families.

@@ -38,7 +38,7 @@ class Maintained(Protocol):
     """A loaded store provider, as its maintenance sees it."""
 
     def do_maintenance(self) -> object:
-        """Adds a snapshot if one is due, and drops segments that no kept version needs."""
+        """Adds a snapshot if one is due, and drops segments that no retained version needs."""
 
 
 def _ignore(_id: Hashable, _error: Exception) -> None:

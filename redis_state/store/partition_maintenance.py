@@ -17,7 +17,7 @@ log = logging.getLogger("redis_state.store")
 
 
 class PartitionMaintenance:
-    """Adds snapshots of cached versions, and drops segments that no kept version needs."""
+    """Adds snapshots of cached versions, and drops segments that no retained version needs."""
 
     def __init__(self, link: CheckpointLink, cache: VersionCache, counters: Counters) -> None:
         self._link = link

@@ -218,7 +218,7 @@ class StateStoreProvider:
         self._partition.cache.forget_older()
 
     def do_maintenance(self, *, make_room: bool = False) -> None:
-        """Adds a snapshot if one is due, and drops segments that no kept version needs.
+        """Adds a snapshot if one is due, and drops segments that no retained version needs.
 
         Args:
             make_room: Drops the cached versions, and makes the next version open with few changes

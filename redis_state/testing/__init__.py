@@ -9,9 +9,9 @@ For pytest there is a fixture, which a ``conftest.py`` imports by name::
 
 from importlib.util import find_spec
 
-from redis_state.spark.replay.output import OutputDiff
-from redis_state.spark.replay.replay import Replay, Replayed, replay
-from redis_state.spark.replay.state import ReplayedKey, StateDiff, StoreChanges
+from redis_state.replay.output import OutputDiff
+from redis_state.replay.replay import Replay, Replayed, replay
+from redis_state.replay.state import ReplayedKey, StateDiff, StoreChanges
 from redis_state.testing.processor_test import ProcessorTest
 
 if find_spec("pytest") is not None:

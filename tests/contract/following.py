@@ -103,7 +103,7 @@ class Program:
         self.begin(list(range(PARTITIONS)))
 
     def maintain(self, *, deep: bool = False) -> None:
-        """Snapshots, and what no kept version needs."""
+        """Snapshots, and what no retained version needs."""
         if deep:
             gen = checkpoint_gen(self.client, self.name)
             assert gen is not None

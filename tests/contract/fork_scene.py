@@ -93,7 +93,7 @@ class Scene:
         self.batch = batch
 
     def maintain(self) -> None:
-        """Adds snapshots, and drops what no kept version needs."""
+        """Adds snapshots, and drops what no retained version needs."""
         with self.client() as client:
             for number in range(4):
                 partition = PartitionClient(client, self.planted.id(number), versions_to_retain=2)

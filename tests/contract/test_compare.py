@@ -50,7 +50,7 @@ def expected(before: dict[Any, Any], after: dict[Any, Any]) -> dict[Any, tuple[A
 
 @pytest.mark.parametrize("kind", [SINGLE, LISTS, FAMILIES])
 @pytest.mark.parametrize("seed", range(4))
-def test_kept_versions_differ_as_the_model_says(
+def test_kept_versions_differ_as_in_the_model(
     kind: str, seed: int, shared_redis_server: RedisServer, new_program: NewProgram
 ) -> None:
     url, chance, program = shared_redis_server.url, random.Random(seed), new_program(kind, seed)

@@ -476,7 +476,7 @@ def test_batch_that_spark_does_not_have_is_refused(
         scene.fork(tmp_path / "new", at_batch=batch)
 
 
-def test_target_that_is_taken_is_refused(scene: Scene, tmp_path: Path) -> None:
+def test_existing_target_is_refused(scene: Scene, tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full/file").write_text("mine")
     linked = tmp_path / "link"

@@ -189,7 +189,9 @@ def test_maintenance_forgets_forks_and_names_that_ended(parent: Parent, url: str
     assert pin not in parent.manifest()
 
 
-def test_pin_that_a_failover_brought_back_ends_after_two_looks(parent: Parent, url: str) -> None:
+def test_pin_restored_by_a_failover_ends_at_the_second_observation(
+    parent: Parent, url: str
+) -> None:
     parent.commit(3)
     gen = parent.id.store.gen
     fork(url, "orders", to=FORK, detach=True)
@@ -249,7 +251,7 @@ def test_purge_without_a_query_finds_pins_by_a_scan(parent: Parent, url: str) ->
     assert {name: parent.raw.dump(name) for name in parent.raw.keys("*")} == before
 
 
-def test_forced_purge_names_who_loses_the_state(
+def test_forced_purge_warns_of_each_fork_and_kept_version(
     parent: Parent, url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     parent.commit(3)

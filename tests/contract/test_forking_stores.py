@@ -184,7 +184,7 @@ CASES: dict[str, list[tuple[type[Store], dict[str, Any]]]] = {
 
 @pytest.mark.parametrize("at", [9, 6, 1])
 @pytest.mark.parametrize("which", CASES)
-def test_fork_of_a_query_with_python_stores_goes_on(
+def test_fork_of_a_query_with_python_stores_continues(
     query: Query, tmp_path: Path, which: str, at: int
 ) -> None:
     """Both go on with different input; each is as a query that had only that input."""

@@ -32,7 +32,7 @@ from redis_state.forks import keep as keeping
 from redis_state.forks.keep import drop_kept, keep, kept_versions
 from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.maintain.compaction import add_snapshot
-from redis_state.maintain.pinned import GONE_MS, look_after_pins
+from redis_state.maintain.pinned import GONE_MS, maintain_pins
 from redis_state.protocol.kept import KeptVersion
 from redis_state.protocol.partition import PartitionClient
 from redis_state.protocol.pins import FORK, KEEP, keep_owner, pin_all
@@ -194,11 +194,11 @@ def test_failing_partition_keeps_no_pin(flights: Flights) -> None:
     assert kept_versions(flights.url, "flights") == []
 
 
-def test_full_partition_lets_go_of_the_others(flights: Flights) -> None:
+def test_full_partition_ends_the_pins_of_the_others(flights: Flights) -> None:
     with closing(Client(config.parse({"url": flights.url}))) as client:
         for number in range(64):
             pin_all(client, [flights.planted.id(3)], f"{number:032x}", 3, kind=FORK)
-    with pytest.raises(RedisStateError, match="as many as may be"):
+    with pytest.raises(RedisStateError, match="which is the limit"):
         keep(flights.url, "flights", name=NAME)
     assert not [name for name in flights.meta(0) if name[:2] in ("x:", "y:")]
 
@@ -226,14 +226,14 @@ def test_dropped_name_lets_retention_remove_the_segments(flights: Flights) -> No
         drop_kept(flights.url, "flights", NAME)
 
 
-def test_name_whose_time_is_over_is_absent(flights: Flights) -> None:
+def test_expired_name_is_absent(flights: Flights) -> None:
     keep(flights.url, "flights", name=NAME, keep_ms=3_600_000)
     query = keys.query(GEN)
     entry = json.loads(flights.raw.hget(query, f"keep:{NAME}") or b"")
     assert entry["expires"] == entry["at"] + 3_600_000
     entry["expires"] = 1
     flights.raw.hset(query, f"keep:{NAME}", json.dumps(entry))
-    with pytest.raises(NotFoundError, match="its time is over"):
+    with pytest.raises(NotFoundError, match="it has expired"):
         flights.count(NAME)
     assert kept_versions(flights.url, "flights") == []
     assert flights.raw.hget(query, f"keep:{NAME}") is None
@@ -319,7 +319,7 @@ def test_query_is_set_back_to_a_kept_version(
     }
 
 
-def test_kept_version_that_spark_cannot_start_from_names_the_batches_that_can_be_reached(
+def test_unreachable_kept_version_lists_the_reachable_batches(
     flights: Flights, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     keep(flights.url, "flights", name=NAME)
@@ -340,7 +340,7 @@ def test_kept_version_that_spark_cannot_start_from_names_the_batches_that_can_be
     assert "no kept version" in capsys.readouterr().err
 
 
-def test_query_that_went_back_is_not_set_to_what_it_abandoned(
+def test_rewind_to_an_abandoned_kept_version_is_refused(
     flights: Flights, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     keep(flights.url, "flights", name=NAME)
@@ -423,7 +423,7 @@ def test_pins_of_an_interrupted_call_end_after_two_looks(flights: Flights) -> No
         named = keep(flights.url, "flights", name=NAME).owner
 
         def maintain() -> int:
-            return look_after_pins(client, id_, flights.raw.hgetall(keys.meta(id_)))
+            return maintain_pins(client, id_, flights.raw.hgetall(keys.meta(id_)))
 
         assert maintain() == 0
         (note,) = flights.raw.hkeys(keys.looks())

@@ -372,7 +372,7 @@ def test_a_name_with_half_a_character_is_shown_with_another_one(scene: Scene) ->
         assert all(not one.problems for one in reader.status())
 
 
-@settings(max_examples=15, deadline=None, phases=PHASES)
+@settings(max_examples=6, deadline=None, phases=PHASES)
 @given(entry=odd_entries())
 def test_no_odd_entry_takes_a_tool_away(scene: Scene, entry: Entry) -> None:
     look_at_all(scene, entry)

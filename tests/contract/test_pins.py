@@ -17,7 +17,7 @@ from redis_state.format.entry import parse_entry
 from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.maintain.compaction import add_snapshot
 from redis_state.maintain.orphans import sweep_orphans
-from redis_state.maintain.pinned import GONE_MS, GRACE_MS, look_after_pins
+from redis_state.maintain.pinned import GONE_MS, GRACE_MS, maintain_pins
 from redis_state.maintain.purge import purge
 from redis_state.maintain.recall import expire, recall
 from redis_state.protocol import register_run
@@ -89,7 +89,7 @@ def parent(redis_server: RedisServer) -> Iterator[Parent]:
 
 
 def maintain_partition(parent: Parent) -> None:
-    look_after_pins(parent.client, parent.id, parent.raw.hgetall(keys.meta(parent.id)))
+    maintain_pins(parent.client, parent.id, parent.raw.hgetall(keys.meta(parent.id)))
 
 
 def rows(parent: Parent, gen: str, version: int) -> dict[str, int]:
@@ -172,9 +172,7 @@ def test_refused_purge_changes_nothing(parent: Parent) -> None:
     assert not parent.raw.exists(meta)
 
 
-def test_pin_that_comes_amid_a_purge_stops_it(
-    parent: Parent, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pin_during_a_purge_stops_it(parent: Parent, monkeypatch: pytest.MonkeyPatch) -> None:
     parent.commit(2)
     gen = parent.id.store.gen
 
@@ -183,7 +181,7 @@ def test_pin_that_comes_amid_a_purge_stops_it(
         pin_all(parent.client, [parent.id], "keep.before", 2, kind="keep")
 
     monkeypatch.setattr("redis_state.maintain.recall.refuse_if_pinned", look)
-    with pytest.raises(ConflictError, match="The purge had begun when they came") as told:
+    with pytest.raises(ConflictError, match="The purge had already begun") as told:
         expire(parent.client, gen)
     assert "Nothing was changed" not in str(told.value)
     assert parent.raw.pttl(keys.meta(parent.id)) == -1
@@ -192,7 +190,7 @@ def test_pin_that_comes_amid_a_purge_stops_it(
     assert not parent.raw.hexists(keys.query(gen), "purged")
 
 
-def test_fork_that_is_removed_lets_its_parent_go(parent: Parent) -> None:
+def test_purged_fork_unpins_its_parent(parent: Parent) -> None:
     parent.commit(3)
     pinned = pin_all(parent.client, [parent.id], FORKED, 3, kind=FORK)
     fork_partitions(parent.client, FORKED, pinned, ttl_ms=DAY_MS)
@@ -209,17 +207,17 @@ def test_fork_that_is_removed_lets_its_parent_go(parent: Parent) -> None:
     assert not parent.raw.hexists(keys.query(store.gen), f"fork:{FORKED}")
 
 
-def test_maintenance_ends_pins_whose_time_is_over(parent: Parent) -> None:
+def test_maintenance_ends_expired_pins(parent: Parent) -> None:
     parent.commit(2)
     pin_all(parent.client, [parent.id], "keep.short", 2, kind="keep", ttl_ms=3_600_000)
     pin_all(parent.client, [parent.id], "keep.long", 2, kind="keep")
-    assert look_after_pins(parent.client, parent.id, parent.raw.hgetall(keys.meta(parent.id))) == 0
+    assert maintain_pins(parent.client, parent.id, parent.raw.hgetall(keys.meta(parent.id))) == 0
     words = parent.manifest()["x:keep.short"].split(" ")
     seen = {name.encode(): value.encode() for name, value in parent.manifest().items()}
     words[2] = "1"
     seen[b"x:keep.short"] = " ".join(words).encode()
     # It was renewed since the manifest was read.
-    assert look_after_pins(parent.client, parent.id, seen) == 0
+    assert maintain_pins(parent.client, parent.id, seen) == 0
     parent.raw.hset(keys.meta(parent.id), "x:keep.short", " ".join(words))
     maintain_partition(parent)
     assert {name for name in parent.manifest() if name.startswith("x:")} == {"x:keep.long"}
@@ -284,7 +282,7 @@ def test_purge_forgets_what_was_noted_of_forks(parent: Parent, remove: Callable[
     assert parent.raw.hkeys(keys.looks()) == [other.encode()]
 
 
-def test_fork_lets_its_parent_go_a_day_after_its_last_foreign_segment(parent: Parent) -> None:
+def test_parent_is_unpinned_a_day_after_the_last_foreign_segment(parent: Parent) -> None:
     parent.commit(3)
     pinned = pin_all(parent.client, [parent.id], FORKED, 3, kind=FORK)
     fork_partitions(parent.client, FORKED, pinned, ttl_ms=DAY_MS)
@@ -294,7 +292,7 @@ def test_fork_lets_its_parent_go_a_day_after_its_last_foreign_segment(parent: Pa
     parent.raw.hset(keys.meta(fork), "n", "0")
 
     def look() -> int:
-        return look_after_pins(parent.client, fork, parent.raw.hgetall(keys.meta(fork)))
+        return maintain_pins(parent.client, fork, parent.raw.hgetall(keys.meta(fork)))
 
     assert look() == 0
     client = PartitionClient(parent.client, fork, versions_to_retain=2)
@@ -310,7 +308,7 @@ def test_fork_lets_its_parent_go_a_day_after_its_last_foreign_segment(parent: Pa
     assert not parent.raw.hexists(keys.meta(fork), "g")
 
 
-def test_purge_names_who_pins(parent: Parent) -> None:
+def test_refused_purge_names_the_owners_of_pins(parent: Parent) -> None:
     parent.commit(2)
     pin_all(parent.client, [parent.id], "keep.a", 2, kind="keep")
     meta = keys.meta(parent.id)
@@ -321,14 +319,14 @@ def test_purge_names_who_pins(parent: Parent) -> None:
     assert parent.client.script("x", script("recall"), [meta], [])[0] == "OK"
 
 
-def test_late_pin_with_an_expiry_leaves_a_lasting_pin_of_a_fork(parent: Parent) -> None:
+def test_late_pin_with_an_expiry_leaves_a_permanent_pin(parent: Parent) -> None:
     parent.commit(2)
     pin_all(parent.client, [parent.id], FORKED, 2, kind=FORK)
     pin_all(parent.client, [parent.id], FORKED, 2, kind=FORK, ttl_ms=1000)
     assert parent.manifest()[f"x:{FORKED}"].split(" ")[2] == "0"
 
 
-def test_fork_takes_the_segments_of_the_newest_pin_until_it_is_complete(parent: Parent) -> None:
+def test_unfinished_fork_has_the_segments_of_the_newest_pin(parent: Parent) -> None:
     parent.commit(3)
     first = pin_all(parent.client, [parent.id], FORKED, 3, kind=FORK, ttl_ms=1000)
     fork_partitions(parent.client, FORKED, first, ttl_ms=DAY_MS)
@@ -382,7 +380,7 @@ def test_delta_that_was_set_aside_and_published_again_stays(parent: Parent) -> N
     assert f"z:d:3:{'a' * 32}" not in manifest
 
 
-def test_sweep_finds_what_was_set_aside_once_the_manifest_is_gone(parent: Parent) -> None:
+def test_sweep_removes_set_aside_segments_of_a_lost_manifest(parent: Parent) -> None:
     parent.commit(3)
     (pinned,) = pin_all(parent.client, [parent.id], "keep.a", 3, kind="keep")
     for _ in range(3):
@@ -397,7 +395,7 @@ def test_sweep_finds_what_was_set_aside_once_the_manifest_is_gone(parent: Parent
     assert parent.raw.pttl(key) <= DAY_MS
 
 
-def test_ephemeral_run_gives_no_expiry_to_what_is_pinned(parent: Parent) -> None:
+def test_ephemeral_run_sets_no_expiry_on_pinned_segments(parent: Parent) -> None:
     parent.commit(2)
     pin_all(parent.client, [parent.id], FORKED, 2, kind=FORK)
     ephemeral = PartitionClient(parent.client, parent.id, versions_to_retain=2, keep_ms=60_000)
@@ -409,7 +407,7 @@ def test_ephemeral_run_gives_no_expiry_to_what_is_pinned(parent: Parent) -> None
     assert 0 < parent.raw.pttl(keys.meta(parent.id)) <= 60_000
 
 
-def test_late_first_step_of_a_fork_leaves_a_complete_one_alone(parent: Parent) -> None:
+def test_late_first_step_leaves_a_complete_fork_unchanged(parent: Parent) -> None:
     query, words = keys.query(FORKED), [str(DAY_MS), "forkOf", "x 1", "name", "first"]
     assert parent.client.script("x", script("begin"), [query], words) == ["OK"]
     assert 0 < parent.raw.pttl(query) <= DAY_MS

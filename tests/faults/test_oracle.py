@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
+from tests.faults.oracle import known_seeds
 from tests.faults.oracle.campaign import ORACLE
 from tests.faults.oracle.mutants import MUTANTS
 
@@ -13,7 +17,7 @@ SCHEDULES_QUICK = 1000
 SCHEDULES = 20_000
 GROUP = 500  # as many as one test can run long before pytest takes it for hanging
 MUTANTS_MIN = 20
-MUTANTS_GROUPS = 4
+MUTANTS_GROUPS = 2
 
 
 @pytest.mark.parametrize(
@@ -45,9 +49,22 @@ def test_seed_repeats_the_same_schedule() -> None:
 @pytest.mark.parametrize("group", range(MUTANTS_GROUPS))
 def test_every_mutant_is_found(group: int) -> None:
     names = [mutant.name for mutant in MUTANTS][group::MUTANTS_GROUPS]
-    verdicts = list(ORACLE.verdicts(names, None))
+    verdicts = list(known_seeds.QUICK.verdicts(names, None))
     assert [one.name for one in verdicts] == names
     assert [one.name for one in verdicts if one.failure is None] == []
+
+
+def test_mutant_whose_known_seed_is_stale_is_searched(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    name, stale = "block-count-unchecked", 1
+    for seeds in ({}, {name: stale}):
+        path = tmp_path / "seeds.json"
+        path.write_text(json.dumps(seeds))
+        monkeypatch.setattr(known_seeds, "_PATH", path)
+        (verdict,) = known_seeds.QUICK.verdicts([name], 1)
+        assert verdict.failure is not None
+        assert verdict.failure.seed != stale
 
 
 def test_number_of_mutants_is_sufficient() -> None:

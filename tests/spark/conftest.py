@@ -68,3 +68,14 @@ def redis_conf(spark: SparkSession) -> Iterator[Callable[..., None]]:
             spark.conf.set(name, before[name])
         else:
             spark.conf.unset(name)
+
+
+@pytest.fixture
+def interpreted(spark: SparkSession) -> Iterator[None]:
+    """Runs queries without whole-stage code: no batch of a few rows is worth its compilation."""
+    name = "spark.sql.codegen.wholeStage"
+    before = spark.conf.get(name)
+    assert before is not None
+    spark.conf.set(name, "false")
+    yield
+    spark.conf.set(name, before)

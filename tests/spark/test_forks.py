@@ -23,8 +23,9 @@ from redis_state.errors import ConfigError
 from redis_state.files import folder_at
 from redis_state.forks import Forked, fork_with
 from redis_state.live import Reader
-from redis_state.maintain.checkpoint import maintain_checkpoint
-from redis_state.maintain.report import Policy
+from redis_state.maintain.compaction import add_snapshot
+from redis_state.protocol.partition import PartitionClient
+from redis_state.recovery.doctor import diagnose
 from redis_state.recovery.rewind import newest_commit
 from tests.spark import test_transform_with_state as transform
 from tests.spark.streams import PREFIX, PROVIDER, REDIS, Output, Streams
@@ -34,11 +35,17 @@ from tests.support.interruptions import Interrupted, interrupting
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.usefixtures("interpreted"),
+]
 
-AT = 7
+AT = 2
 COMMON = range(AT + 1)
-TEN = range(10)
+# Of a running query: batches before the first fork, between two forks, and still to come.
+FORKS, BEFORE, BETWEEN, AHEAD = 3, 3, 4, 5
 _FIRST = datetime(2024, 1, 1, 10, tzinfo=timezone.utc)
 _FIRST_MTIME_S = 1_000_000_000
 
@@ -245,13 +252,13 @@ def by_format(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[s
 @pytest.mark.parametrize(
     "which", [pytest.param(which, marks=REFUSED.get(which, ())) for which in CASES]
 )
-def test_parent_and_fork_go_on_as_if_each_were_alone(
+def test_parent_and_fork_continue_as_if_each_were_alone(
     streams: Streams, reader: Reader, by_format: str, which: str
 ) -> None:
-    """Ten batches, a fork at the seventh, and further input for each."""
+    """Four batches, a fork after the third, and further input for each."""
     case = CASES[which]
     feed(streams, "common", 1, COMMON, case.inputs)
-    feed(streams, "of-parent", 2, TEN[AT + 1 :], case.inputs)
+    feed(streams, "of-parent", 2, [AT + 1], case.inputs)
     parent = Story(streams, case, "parent", ("common", "of-parent"))
     parent.run()
     alone = Story(streams, case, "alone", parent.feeds)
@@ -260,8 +267,8 @@ def test_parent_and_fork_go_on_as_if_each_were_alone(
     assert (made.batch, made.version) == (AT, AT + 1)
     if by_format == "2" and not case.store:
         assert "stateUniqueIds" in (forked.folder / f"commits/{AT}").read_text()
-    feed(streams, "of-fork", 3, range(AT + 1, 11), case.inputs)
-    feed(streams, "of-parent", 2, range(10, 12), case.inputs)
+    feed(streams, "of-fork", 3, range(AT + 1, AT + 3), case.inputs)
+    feed(streams, "of-parent", 2, [AT + 2], case.inputs)
     forked.run()
     parent.run()
     alone.run()
@@ -271,7 +278,7 @@ def test_parent_and_fork_go_on_as_if_each_were_alone(
     as_fork = Story(streams, case, "as-fork", forked.feeds)
     as_fork.run()
     assert forked.output == as_fork.behind(AT)
-    assert any(forked.output.values()), "the query gave nothing out: the test would prove nothing"
+    assert any(forked.output.values()), "without output the test would prove nothing"
     assert forked.state(reader) == as_fork.state(reader)
     assert forked.output != parent.behind(AT)
 
@@ -292,11 +299,12 @@ def test_fork_of_a_fork_outlives_the_versions_of_both(
     first.run()
     second, made = first.fork("second", "common", "sixth", "of-second", at_batch=6)
     assert made.batch == 6
-    feed(streams, "of-parent", 2, range(8, 34), case.inputs)
-    feed(streams, "of-first", 4, range(9, 34), case.inputs)
-    for story in (parent, first):
+    feed(streams, "of-parent", 2, range(8, 10), case.inputs)
+    feed(streams, "of-first", 4, range(9, 10), case.inputs)
+    for story, batch in ((parent, 5), (first, 6)):
         story.run()
-        maintain_checkpoint(reader.client, gen_of(story.folder), policy=Policy("test"))
+        drop_older_versions(reader, gen_of(story.folder))
+        assert not diagnose(reader.client, gen_of(story.folder)).serves(batch)
     feed(streams, "of-second", 5, range(7, 10), case.inputs)
     second.run()
 
@@ -306,25 +314,44 @@ def test_fork_of_a_fork_outlives_the_versions_of_both(
     assert second.state(reader) == alone.state(reader)
 
 
+def drop_older_versions(reader: Reader, gen: str) -> None:
+    """Adds a snapshot of the newest confirmed version, and drops the versions below."""
+    query = reader.query(gen)
+    for one in query.operators():
+        for id_ in query.ids(one, range(one.partitions)):
+            partition = PartitionClient(reader.client, id_, versions_to_retain=1)
+            add_snapshot(partition, partition.open("", None))
+            partition.retain(retained=0)
+
+
 @pytest.mark.usefixtures("by_format")
 def test_running_query_is_forked(streams: Streams, spark: SparkSession, reader: Reader) -> None:
     """At the batch that is the newest at that moment, while others follow."""
     case = CASES["aggregation"]
-    names = [f"batch-{number}" for number in range(40)]
-    for number, name in enumerate(names):
-        feed(streams, name, 1, [number])
+    names = [f"batch-{number}" for number in range(BEFORE + FORKS * BETWEEN + AHEAD)]
+
+    def feed_up_to(end: int) -> None:
+        for number in range(end):
+            if not (streams.folder / "input-0" / names[number]).exists():
+                feed(streams, names[number], 1, [number])
+
+    feed_up_to(BEFORE)
     parent = Story(streams, case, "parent", tuple(names))
     spark.conf.set(PROVIDER, REDIS)
     writer = parent.frame().writeStream.outputMode("update").format("noop")
     query = writer.option("checkpointLocation", str(parent.folder)).start()
     made: list[tuple[Story, int]] = []
     try:
-        for number in range(4):
-            wait_for_batch(parent.folder, 3 + 4 * number)
+        for number in range(FORKS):
+            batch = BEFORE + number * BETWEEN
+            # However fast the query is, the last fork begins with a later batch than the first.
+            feed_up_to(batch + AHEAD)
+            wait_for_batch(parent.folder, batch)
             forked, one = parent.fork(f"fork-{number}")
             assert one.batch is not None
             made.append((forked, one.batch))
-        wait_for_batch(parent.folder, 39)
+        feed_up_to(len(names))
+        wait_for_batch(parent.folder, len(names) - 1)
     finally:
         query.stop()
     assert len({batch for _, batch in made}) > 1
@@ -359,7 +386,7 @@ def test_forks_run_beside_their_parent(streams: Streams) -> None:
     stories = [parent]
     stories += [parent.fork(f"fork-{at}", "common", f"own-{at}")[0] for at in (1, 2)]
     for number in range(3):
-        feed(streams, f"own-{number}", 10 + number, range(AT + 1, 14))
+        feed(streams, f"own-{number}", 10 + number, range(AT + 1, AT + 5))
     with ThreadPoolExecutor(3) as threads:
         for done in [threads.submit(story.run) for story in stories]:
             done.result()
@@ -369,34 +396,37 @@ def test_forks_run_beside_their_parent(streams: Streams) -> None:
         assert story.behind(AT) == alone.behind(AT)
 
 
-@pytest.mark.parametrize("at", [0, 1, 5, 9])
 def test_spark_does_not_start_from_an_unfinished_fork(
-    streams: Streams, reader: Reader, shared_redis_server: RedisServer, at: int
+    streams: Streams, reader: Reader, shared_redis_server: RedisServer
 ) -> None:
-    """A fork that was killed after a change of its folder is refused, and then finished."""
+    """Forks that were killed after a change of their folder are refused, and then finished."""
+    url = shared_redis_server.url
     feed(streams, "common", 1, COMMON)
     parent = Story(streams, CASES["aggregation"], "parent", ("common",))
     parent.run()
-    to = streams.checkpoint("fork")
+    killed = []
+    for at in (0, 1, 5, 9):
+        killed.append(Story(streams, parent.case, f"fork-{at}", ("common",)))
+        interrupt_fork(url, parent.folder, killed[-1].folder, at)
+    feed(streams, "common", 1, [AT + 1])
+    for forked in killed:
+        with pytest.raises(Exception, match="This_fork_is_not_complete"):
+            forked.run()
+    parent.run()
+    for forked in killed:
+        made = redis_state.fork(url, str(parent.folder), to=str(forked.folder))
+        assert made.batch == AT
+        forked.run()
+        assert forked.output == parent.behind(AT)
+        assert forked.state(reader) == parent.state(reader)
+
+
+def interrupt_fork(url: str, parent: Path, to: Path, at: int) -> None:
+    """Begins a fork that is killed after a number of changes of its folder."""
 
     def opened(address: str) -> Any:
         folder = folder_at(address)
         return interrupting(folder, at=at) if address == str(to) else folder
 
     with pytest.raises(Interrupted):
-        fork_with(
-            config.parse({"url": shared_redis_server.url}),
-            str(parent.folder),
-            to=str(to),
-            open_folder=opened,
-        )
-    feed(streams, "common", 1, [AT + 1])
-    forked = Story(streams, parent.case, "fork", ("common",))
-    with pytest.raises(Exception, match="This_fork_is_not_complete"):
-        forked.run()
-    parent.run()
-    made = redis_state.fork(shared_redis_server.url, str(parent.folder), to=str(to))
-    assert made.batch == AT
-    forked.run()
-    assert forked.output == parent.behind(AT)
-    assert forked.state(reader) == parent.state(reader)
+        fork_with(config.parse({"url": url}), str(parent), to=str(to), open_folder=opened)

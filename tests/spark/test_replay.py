@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,24 +18,24 @@ from redis_state.cli.main import main
 from redis_state.errors import NotFoundError, UsageError
 from redis_state.files import folder_at
 from redis_state.recovery.marker import gen_of
-from redis_state.spark.replay.code_file import function_in
+from redis_state.replay.code_file import function_in
 from redis_state.testing import Replay, replay
-from tests.spark.streams import FORMAT, PROVIDER, REDIS
+from tests.spark.streams import PROVIDER, REDIS
+from tests.spark.test_checkpoint_format_2 import format_of
 from tests.support.redis_server import RedisServer
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.usefixtures("interpreted")]
 BATCHES = 5
 
 
 class Production:
     """A query that sums orders by customer, with a file sink beside the state."""
 
-    def __init__(self, spark: SparkSession, folder: Path, *, form: str) -> None:
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
         self.spark, self.folder = spark, folder
         self.checkpoint = str(folder / "checkpoint")
         (folder / "in").mkdir()
         spark.conf.set(PROVIDER, REDIS)
-        spark.conf.set(FORMAT, form)
         for number in range(BATCHES):
             rows = [{"customer": f"c{n % 3}", "amount": n * 10 + number} for n in range(6)]
             path = folder / "in" / f"{number}.json"
@@ -75,9 +75,13 @@ def numbers(raw: Any, production: Production) -> set[bytes]:
     return {raw.hget(name, "f") for name in raw.keys(f"{{rs:{gen}:*:m")}
 
 
-@pytest.fixture(params=["1", "2"])
-def production(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> Production:
-    return Production(spark, tmp_path, form=request.param)
+@pytest.fixture(scope="module", params=["1", "2"])
+def production(
+    request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Production]:
+    """A query that no test changes."""
+    with format_of(spark, request.param):
+        yield Production(spark, tmp_path_factory.mktemp("production"))
 
 
 def test_same_code_makes_no_difference(
@@ -125,17 +129,24 @@ def test_changed_code_shows_exactly_the_keys_that_it_changes(
         assert {row.customer for row in run.produced.only_replayed.collect()} == {"c1", "c2"}
 
 
-def test_production_goes_on_as_it_was(
-    production: Production, shared_redis_server: RedisServer
+@pytest.mark.parametrize("form", ["1", "2"])
+def test_production_continues_as_before(
+    spark: SparkSession, shared_redis_server: RedisServer, tmp_path: Path, form: str
 ) -> None:
+    with format_of(spark, form):
+        check_next_batch(Production(spark, tmp_path), shared_redis_server.url)
+
+
+def check_next_batch(production: Production, url: str) -> None:
+    """Replays the last batch, and checks that production's next one adds to its own state."""
     logs = Path(production.checkpoint, "commits")
     before = sorted(path.name for path in logs.iterdir())
     with replay(
         production.spark,
         production.build(lambda amount: -amount),
-        batch=4,
+        batch=BATCHES - 1,
         checkpoint=production.checkpoint,
-        url=shared_redis_server.url,
+        url=url,
     ):
         assert sorted(path.name for path in logs.iterdir()) == before
     path = production.folder / "in" / "9.json"
@@ -158,9 +169,13 @@ def test_refusals_come_before_anything_is_made(
     same = production.build(lambda amount: amount)
     with pytest.raises(UsageError, match="Choose one of the batches 0 to 4"):
         replay(production.spark, same, batch=BATCHES, **settings)
-    (production.folder / "in" / "2.json").unlink()
-    with pytest.raises(NotFoundError, match=r"files that the batch read are gone: .*2\.json"):
-        replay(production.spark, same, batch=2, **settings)
+    file = production.folder / "in" / "2.json"
+    aside = file.rename(production.folder / "2.json")
+    try:
+        with pytest.raises(NotFoundError, match=r"files that the batch read are gone: .*2\.json"):
+            replay(production.spark, same, batch=2, **settings)
+    finally:
+        aside.rename(file)
     assert gens(raw) == before
 
 

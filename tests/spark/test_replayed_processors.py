@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +18,23 @@ from redis_state.errors import UsageError
 from redis_state.testing import Replay, replay
 from tests.spark import test_transform_with_state as transform
 from tests.spark.streams import PROVIDER, REDIS
+from tests.spark.test_checkpoint_format_2 import format_of
 from tests.spark.test_operators import EVENTS
 from tests.support.redis_server import RedisServer
 
 # A worker of Spark has no module of this name.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.usefixtures("interpreted")]
 STORE = "visits of a replay"
 Build = Callable[[DataFrame, str], DataFrame]
+
+
+@pytest.fixture(autouse=True)
+def format_2(spark: SparkSession) -> Iterator[None]:
+    """Unique ids of versions, whose order Spark alone knows."""
+    with format_of(spark, "2"):
+        yield
 
 
 class Doubled(transform.Everything):

@@ -26,8 +26,8 @@ from tests.support.tls import Certificates, make_certificates
 from tools import servers
 
 _HOST = "127.0.0.1"
-_READY_POLLS_MAX = 600
-_READY_POLL_S = 0.05
+_READY_POLLS_MAX = 6000
+_READY_POLL_S = 0.005  # most servers answer after ten milliseconds
 _STOP_S = 10
 _STARTS_MAX = 5
 # Options of several values, which Redis 6.2 wants as so many arguments.

@@ -7,26 +7,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _DAYS = "2"
-_PASSPHRASE = "changeit"
 
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """Paths of PEM files, and of a PKCS#12 trust store with `trust_password` for the JVM."""
+    """Paths of PEM files."""
 
     authority: Path
     certificate: Path
     key: Path
-    trust_store: Path
-    trust_password: str
 
 
 def make_certificates(folder: Path) -> Certificates:
-    """Makes the files with openssl and keytool, which come with the system and the JDK."""
+    """Makes the files with openssl."""
     authority, authority_key = folder / "ca.pem", folder / "ca.key"
     certificate, key = folder / "server.pem", folder / "server.key"
     request, extensions = folder / "server.csr", folder / "server.ext"
-    trust_store = folder / "trust.p12"
     new_key = ["-newkey", "rsa:2048", "-nodes"]
     _openssl(
         *("req", "-x509", *new_key, "-days", _DAYS, "-subj", "/CN=redis-state test authority"),
@@ -42,16 +38,8 @@ def make_certificates(folder: Path) -> Certificates:
         *("-CA", str(authority), "-CAkey", str(authority_key), "-CAcreateserial"),
         *("-extfile", str(extensions)),
     )
-    _run(
-        *("keytool", "-importcert", "-noprompt", "-alias", "authority", "-file", str(authority)),
-        *("-keystore", str(trust_store), "-storetype", "PKCS12", "-storepass", _PASSPHRASE),
-    )
-    return Certificates(authority, certificate, key, trust_store, _PASSPHRASE)
+    return Certificates(authority, certificate, key)
 
 
 def _openssl(*arguments: str) -> None:
-    _run("openssl", *arguments)
-
-
-def _run(*command: str) -> None:
-    subprocess.run(command, check=True, capture_output=True)
+    subprocess.run(("openssl", *arguments), check=True, capture_output=True)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 _POLLS_MAX = 1200
 _POLL_S = 0.05
+_FIRST_POLL_S = 0.005  # many a condition holds after a few milliseconds
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:
@@ -15,8 +16,8 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
     Raises:
         TimeoutError: It never came to be.
     """
-    for _ in range(_POLLS_MAX):
+    for polls in range(_POLLS_MAX):
         if condition():
             return
-        time.sleep(_POLL_S)
+        time.sleep(min(_POLL_S, _FIRST_POLL_S * 2 ** min(polls, 4)))
     raise TimeoutError(f"waited in vain for {what}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 
 import pytest
 
@@ -153,3 +154,10 @@ def test_other_spellings_are_refused(
     with pytest.raises(SystemExit, match=r"^2$"):
         parsed(*words)
     assert "error:" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_help_names_each_default_by_its_value(name: str) -> None:
+    """A text that lacks its `f` would print the name of a constant in braces."""
+    texts = [one.help or "" for one in COMMANDS[name]._actions]
+    assert [text for text in texts if re.search(r"\{[A-Za-z_.]+\}", text)] == []

@@ -64,7 +64,7 @@ SCENES = {
         f"{ADVICE}::test_purged_store_is_recalled_or_starts_empty"
     ),
     ("redis_state/maintain/pinned.py", "purge --gen 1 --force"): (
-        "tests/contract/test_forked_tools.py::test_forced_purge_names_who_loses_the_state"
+        "tests/contract/test_forked_tools.py::test_forced_purge_warns_of_each_fork_and_kept_version"
     ),
     ("redis_state/maintain/pinned.py", "keep 1 --drop 1"): (
         "tests/contract/test_keep.py::test_dropped_name_lets_retention_remove_the_segments"

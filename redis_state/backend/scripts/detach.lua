@@ -1,10 +1,10 @@
 --#include lineage
--- Finds out whether a fork still names segments of another checkpoint, and forgets its parent when that has let them go.
+-- Checks whether a fork still names segments of another checkpoint, and removes the name of its parent after the unpin.
 -- KEYS  1 P:m
--- ARGV  1 ms that have to pass between the last one and the unpin  2 '1' after the parent was unpinned
+-- ARGV  1 ms to pass between the last foreign segment and the unpin  2 '1' after the parent was unpinned
 -- Reply NONE (no fork) · FOREIGN segments · WAITS ms · DUE parent (unpin it, then send this again with ARGV 2) · OK
 --       FORMAT found
--- Keeps: the parent is let go a while after the last foreign segment: a fail-over may bring that back.
+-- Keeps: the parent is unpinned a while after the last foreign segment: a fail-over may restore that segment.
 local format = meta('f')
 if not format or not meta('g') then return {'NONE'} end
 if not FORMATS[format] then return {'FORMAT', format} end

@@ -1,8 +1,8 @@
 --#include lineage
--- Creates a partition at one version from segments of another checkpoint, which pins them for it.
+-- Creates a partition of a fork at one version, from segments that another checkpoint pins for it.
 -- KEYS  1 P:m
 -- ARGV  1 the other checkpoint  2 version  3 uid  4 floor  5 retained versions  6 checkpoint format version (1 or 2)
---       7 ttl in ms of the partition, until it gets none  8… triples (field, entry, place), newest first
+--       7 ttl of the partition in ms; `renew` removes it  8… triples (field, entry, place), newest first
 -- Reply OK · PRESENT version uid (the fork of that checkpoint is here, at this version when it began) · TAKEN (another one is)
 -- Keeps: a manifest that a run may have used is never touched; no run holds the partition afterwards, so any registered run may
 --        acquire it. Until the fork is complete, its partition names the segments that were pinned last.

@@ -6,9 +6,9 @@
 --       6… idents, newest first, of a pin that was lost with the partition: these segments and no others
 -- Reply OK version uid retained checkpoint-format [field entry place]…, newest first
 --       OTHER version uid (the owner pins another version) · LIMIT owners · EPHEMERAL · STATE_LOST latest floor · VERSION_EXPIRED floor latest · FORMAT found
--- Keeps: a pin names segments, not a version: another base may come for a version. Sent again it holds the same segments, and
---        gets the new expiry; if one of them is gone, nothing changes. A fork's pin for ever stays that, however late a call for
---        a pin with an expiry arrives.
+-- Keeps: a pin names segments, not a version: another base may come for a version. A second call keeps the segments and
+--        sets the expiry; if one of them is gone, nothing changes. A permanent pin of a fork stays permanent: a call
+--        with an expiry may arrive late.
 local OWNERS_MAX = 64
 local owner, version, uid = ARGV[1], tonumber(ARGV[3]), ARGV[4]
 local format = meta('f')

@@ -1,9 +1,9 @@
 --#include lineage
 --#include pins
--- Ends the pin of an owner. What nobody else pins stays until retention finds it set aside.
+-- Ends the pin of an owner. Retention later drops the set-aside segments that no other owner pins.
 -- KEYS  1 P:m
--- ARGV  1 owner  2 '' or when the pin expires, as its caller read it
--- Reply OK idents that nobody pins any more · NONE · RENEWED (it got another expiry meanwhile) · FORMAT found
+-- ARGV  1 owner  2 '' or the expiry that the caller has read
+-- Reply OK number of segments without a pin · NONE · RENEWED (it got another expiry meanwhile) · FORMAT found
 local format = meta('f')
 if not format then return {'NONE'} end
 if not FORMATS[format] then return {'FORMAT', format} end

@@ -24,7 +24,7 @@ from redis_state.ids import text_number
 from redis_state.live import Reader
 from redis_state.protocol.kept import is_keep_name
 from redis_state.reader import OperatorState
-from redis_state.reader.comparison import LIMIT, Comparison
+from redis_state.reader.comparison import LIMIT, Comparison, FamilyDifference
 from redis_state.reader.feed.family_location import NO_BATCH
 from redis_state.reader.version_request import CONFIRMED
 
@@ -76,7 +76,7 @@ def add_to(subparsers: Subparsers) -> None:
         type=int,
         default=LIMIT,
         metavar="KEYS",
-        help="of two queries: print at most so many different keys (default: {LIMIT})",
+        help=f"of two queries: print at most so many different keys (default: {LIMIT})",
     )
     printing.add_arguments(parser, files=True)
     add_arguments(parser)
@@ -199,18 +199,20 @@ def _compare(reader: Reader, arguments: argparse.Namespace) -> int:
 
 def _counts(found: Comparison) -> list[dict[str, Any]]:
     return [
-        {
-            "operator": store.operator,
-            "store": store.store,
-            "family": one.name,
-            "only_a": one.only_a,
-            "only_b": one.only_b,
-            "changed": one.changed,
-            "equal": one.equal,
-        }
+        {"operator": store.operator, "store": store.store, **_family(one)}
         for store in found.stores
         for one in store.families
     ]
+
+
+def _family(one: FamilyDifference) -> dict[str, Any]:
+    return {
+        "family": one.name,
+        "only_a": one.only_a,
+        "only_b": one.only_b,
+        "changed": one.changed,
+        "equal": one.equal,
+    }
 
 
 _COLUMNS = (
@@ -240,16 +242,7 @@ def _json(found: Comparison) -> dict[str, Any]:
                 "only_b": store.only_b,
                 "changed": store.changed,
                 "equal": store.equal,
-                "families": [
-                    {
-                        "family": one.name,
-                        "only_a": one.only_a,
-                        "only_b": one.only_b,
-                        "changed": one.changed,
-                        "equal": one.equal,
-                    }
-                    for one in store.families
-                ],
+                "families": [_family(one) for one in store.families],
             }
             for store in found.stores
         ],

@@ -36,7 +36,7 @@ def add_to(subparsers: Subparsers) -> None:
         description="Print the values of one key, the newest first, each with the batch that wrote "
         "it, as far back as versions are kept; null where a batch removed the key. The oldest "
         "value has 'earlier' set if an older batch may have written it. Exit status "
-        f"{ABSENT_STATUS}: no kept version has the key.",
+        f"{ABSENT_STATUS}: no retained version has the key.",
         epilog=example(
             "redis-state history flights carrier=UA --url redis://localhost:6379/0",
             "redis-state history flights carrier=UA --limit 3 --json",
@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
         key = key_of_family(state.family(), arguments.key)
         found = state.history(key, limit=arguments.limit)
         rows = [{"batch": one.batch, "value": one.value, "earlier": one.earlier} for one in found]
-        notes = [] if rows else ["No kept version has such a key."]
+        notes = [] if rows else ["No retained version has such a key."]
         printing.emit(arguments, Sheet(rows, types=lambda: _types(state), notes=notes))
         if not rows:
             tell_if_newer(

@@ -38,8 +38,8 @@ def add_to(subparsers: Subparsers) -> None:
         "size",
         help="show rows and bytes by operator, partition or family",
         description="Show how large a query's state is, from manifests alone. Rows are keys of the "
-        "confirmed version; bytes are those of all kept versions, compressed: 'snapshot' is the "
-        "newest snapshot, 'deltas' are all kept changes. Manifests count the keys of internal "
+        "confirmed version; bytes are those of all retained versions, compressed: 'snapshot' is "
+        "the newest snapshot, 'deltas' are all kept changes. Manifests count the keys of internal "
         "families apart; the other families of a store are counted together.",
         epilog=example("redis-state size flights --by partition --url redis://localhost:6379/0"),
     )

@@ -32,8 +32,8 @@ def add_to(subparsers: Subparsers) -> None:
         help="print why the state of a query grows",
         description=(
             "Name the causes that metadata shows: keys that are never removed, a watermark that "
-            "is missing or stuck, old keys, fat keys, uneven partitions, too many kept versions, "
-            "late maintenance. No row is read."
+            "is missing or stuck, old keys, fat keys, uneven partitions, too many retained "
+            "versions, late maintenance. No row is read."
         ),
         epilog=example(
             "redis-state why-growing flights --url redis://localhost:6379/0",

@@ -30,10 +30,10 @@ def add_to(subparsers: Subparsers) -> None:
         "fork",
         help="begin a second query with the state of a first one; no state is copied",
         description="Make a new checkpoint folder that begins with the state of a query after a "
-        "batch. The query may run, and goes on as before. Nothing of its state is copied: the fork "
+        "batch. The query may run, and continues as before. None of its state is copied: the fork "
         "reads the same segments, which the query keeps for it, and writes its own from then on. "
-        "Start a query with the new folder, and it goes on behind that batch. An interrupted "
-        "command is finished by the same command. QUERY may also be the checkpoint folder, or the "
+        "A query that starts with the new folder continues after that batch. Repeating an "
+        "interrupted command finishes it. QUERY may also be the checkpoint folder, or the "
         "name of a Python store, of which --to then names the fork.",
         epilog=example(
             "redis-state fork flights --checkpoint /data/flights --at-batch 41 --to "
@@ -104,7 +104,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     finally:
         line.end()
-    _tell(made)
+    _print(made)
     return 0
 
 
@@ -122,7 +122,7 @@ def _names(given: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _tell(made: Forked) -> None:
+def _print(made: Forked) -> None:
     of = "its newest versions" if made.batch is None else f"the state after batch {made.batch}"
     print(
         f"forked {of}: {made.rows:,} rows in {made.partitions} partitions, in {made.seconds:.2f} s"
@@ -130,8 +130,8 @@ def _tell(made: Forked) -> None:
     print(f"{made.name}: checkpoint {made.gen}")
     if made.detached:
         print(
-            f"{made.detached} partitions have a snapshot of their own now; maintenance lets the "
-            "query's segments go a day later"
+            f"{made.detached} partitions have a snapshot of their own now; maintenance "
+            "frees the query's segments a day later"
         )
     else:
         print("the query keeps the segments that the fork reads, until the fork has its own")

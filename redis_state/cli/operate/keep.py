@@ -31,7 +31,7 @@ def add_to(subparsers: Subparsers) -> None:
         help="keep a version readable under a name, or list and drop such versions",
         description="Give a version of a query a name, under which it stays readable however many "
         "batches follow: --at NAME reads it. No state is copied, and the query may run. Its "
-        "segments stay in Redis until the name is dropped, or its time is over.",
+        "segments stay in Redis until the name is dropped or expires.",
         epilog=example(
             "redis-state keep flights --name before-deploy --url redis://localhost:6379/0",
             "redis-state keep flights --name last-night --at-batch 41 --for 30d",
@@ -82,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
         notes = [] if found else ["The query has no kept version."]
     else:
         found = [drop_with(config, query, arguments.drop)]
-        notes = ["It is dropped; the next maintenance removes what only it needed."]
+        notes = ["The name is dropped. The next maintenance removes what only it needed."]
     printing.emit(arguments, Sheet([_row(one) for one in found], _COLUMNS, notes=notes))
     return 0
 

@@ -39,9 +39,10 @@ def add_to(subparsers: Subparsers) -> None:
         "maintain",
         help="add snapshots, drop old versions, verify and clean up",
         description="Maintain the state in a server from Redis alone: add snapshots where loading "
-        "takes long, drop what no kept version needs, verify that published segments are whole, "
-        "deactivate instances of runs that were replaced. No version that can be loaded changes. "
-        "Several workers at once share the work. The command runs until SIGTERM or SIGINT.",
+        "takes long, drop what no retained version needs, verify that published segments are "
+        "whole, deactivate instances of runs that were replaced. No version that can be loaded "
+        "changes. Several workers at once share the work. The command runs until SIGTERM or "
+        "SIGINT.",
         epilog=example(
             "redis-state maintain --url redis://localhost:6379/0 --interval 60s",
             "redis-state maintain flights --url redis://localhost:6379/0 --once --deep",

@@ -15,7 +15,7 @@ from redis_state.cli.arguments.connection import ProgressLine, add_arguments, co
 from redis_state.cli.help import example
 from redis_state.errors import ConfigError, NotFoundError
 from redis_state.maintain.activity import refuse_if_used, signs_of_life
-from redis_state.maintain.pinned import pinned_for
+from redis_state.maintain.pinned import described_owners
 from redis_state.maintain.purge import Purged, manifests_of, purge
 from redis_state.maintain.recall import KEPT_MS, Recalled, expire, recall
 from redis_state.progress import Progress
@@ -88,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
         force = arguments.force
         if force:
             metas = manifests_of(client, gen, tenant)
-            for one in pinned_for(client, metas, tenant=tenant):
+            for one in described_owners(client, metas, tenant=tenant):
                 print(f"warning: this purge takes the state from {one}", file=sys.stderr)
         found = _shown(lambda line: how(client, gen, tenant=tenant, force=force, progress=line))
     _check_found(gen, found)

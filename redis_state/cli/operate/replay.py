@@ -16,13 +16,13 @@ from redis_state.cli.arguments.connection import (
 )
 from redis_state.cli.arguments.session import add_session_arguments, session_of
 from redis_state.cli.help import example
-from redis_state.spark.replay.code_file import FUNCTION, function_in
+from redis_state.replay.code_file import FUNCTION, function_in
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from redis_state.cli.command import Subparsers
-    from redis_state.spark.replay.replay import Replayed
+    from redis_state.replay.replay import Replayed
 
 _SHOWN = 20
 
@@ -33,7 +33,7 @@ def add_to(subparsers: Subparsers) -> None:
         "replay",
         help="run a batch of production again with changed code, beside production",
         description=(
-            "Fork the state before a batch, run that batch alone, with the offsets that "
+            "Fork the state before a batch, run only that batch, with the offsets that "
             f"production read, and with the function `{FUNCTION}(spark, replay)` of a file, and "
             "print what differs from production in the state and in the output. Production's "
             "checkpoint and state do not change. The function returns a DataStreamWriter that is "
@@ -82,24 +82,27 @@ def add_to(subparsers: Subparsers) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the batch and prints the differences."""
-    from redis_state.spark.replay.replay import replay_with
+    from redis_state.replay.replay import ReplayRequest, replay_with
 
     build = function_in(arguments.code)
     config = config_of(arguments)
     folder_of(arguments)
     spark = session_of(arguments, options_of(arguments), name="redis-state replay")
     line = ProgressLine()
+    request = ReplayRequest(
+        arguments.batch,
+        arguments.checkpoint,
+        arguments.production,
+        arguments.format,
+        arguments.scratch,
+        arguments.keep,
+    )
     try:
         with replay_with(
             spark,
             config,
             build,
-            batch=arguments.batch,
-            checkpoint=arguments.checkpoint,
-            production=arguments.production,
-            production_format=arguments.format,
-            scratch=arguments.scratch,
-            keep=arguments.keep,
+            request,
             open_folder=partial(open_folder, arguments),
             progress=line,
         ) as replayed:

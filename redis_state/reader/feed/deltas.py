@@ -115,7 +115,7 @@ def read_timelines(
     """Reads the timelines of all partitions of a store, consistent at one moment.
 
     Takes one more command for each partition that is at most one version above `low`. The whole
-    manifest is read of the others; its size depends on the kept versions, not on the state.
+    manifest is read of the others; its size depends on the retained versions, not on the state.
 
     Args:
         low: The version from which deltas are read; ``None`` means the newest one that all

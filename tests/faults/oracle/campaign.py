@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from itertools import count, islice
@@ -117,13 +117,19 @@ def _some_schedules(seeds: list[int]) -> Group:
     return Group(seeds, Result(runner.counters, failures))
 
 
-def _one_mutant(name: str) -> Verdict:
+def one_mutant(name: str) -> Verdict:
+    """Plays schedules of the mutant's kind, from the first seed on, until one finds it."""
+    (of,) = (one.of for one in MUTANTS if one.name == name)
+    return played_on(name, islice((seed for seed in count(1) if played(seed) == of), _MUTANT_SEEDS))
+
+
+def played_on(name: str, seeds: Iterable[int]) -> Verdict:
+    """Plays schedules on a mutant, in a worker, until one finds it."""
     (mutant,) = (one for one in MUTANTS if one.name == name)
     runner = Runner(_server.url, _server.socket)
     try:
         with mutant.patch():
-            own = (seed for seed in count(1) if played(seed) == mutant.of)
-            for seed in islice(own, _MUTANT_SEEDS):
+            for seed in seeds:
                 failure = runner.run(seed)
                 if failure is not None:
                     return Verdict(name, failure)
@@ -143,5 +149,5 @@ ORACLE = Campaign(
     at_once=_AT_ONCE,
     workers=_workers,
     some_schedules=_some_schedules,
-    one_mutant=_one_mutant,
+    one_mutant=one_mutant,
 )

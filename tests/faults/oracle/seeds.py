@@ -11,7 +11,7 @@ PURGE_EVERY = 28
 """One schedule in so many is of purges and recalls."""
 
 PIN_EVERY = 14
-"""One schedule in so many is of kept versions and forks."""
+"""One schedule in so many is of pins and forks."""
 
 Played = Literal["driver", "stream", "purge", "pin"]
 """A query whose driver begins its batches, one whose tasks do, purges and recalls, or pins."""

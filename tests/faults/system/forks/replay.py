@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from redis_state import config as options
 from redis_state import keys
 from redis_state.files import folder_at
-from redis_state.spark.replay.planned_batch import planned_batch
-from redis_state.spark.replay.state import ReplayedState, compare_states
+from redis_state.replay.planned_batch import planned_batch
+from redis_state.replay.state import ReplayedState, compare_states
 from tests.faults.system.forks import rules
 from tests.faults.system.forks.forked import gen_in
 

@@ -72,9 +72,9 @@ final class RedisServerProcess(options: String*) extends AutoCloseable {
 }
 
 object RedisServerProcess {
-  private val PollsMax = 600
+  private val PollsMax = 6000
   private val PortsMax = 5
-  private val PollMs = 50L
+  private val PollMs = 5L
   private val BusOffset = 10000
 
   /** Path or name of the server program that the tests run on. */

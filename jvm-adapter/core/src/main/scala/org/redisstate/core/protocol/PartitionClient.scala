@@ -242,8 +242,8 @@ final class PartitionClient(
   }
 
   /**
-   * Drops segments that no kept version needs from the manifest, a few with each call. Then ends
-   * pins that are over: what only they held goes with the next retention.
+   * Drops segments that no retained version needs from the manifest, a few with each call. Then
+   * ends expired pins; the next retention drops the segments that only they held.
    */
   def retain(): RetainReport = {
     val what = s"retention of $id"

@@ -8,9 +8,9 @@ import org.redisstate.core.backend.{Command, RedisBackend, Script}
 import org.redisstate.core.errors.{FormatException, InternalException, RedisStateException}
 
 /**
- * Maintenance of the pins of one partition (docs/format.md, section 14): ends those whose time is
- * over, and lets the parent of a fork go that needs it no more. What fails is logged, and done by
- * the next maintenance.
+ * Maintenance of the pins of one partition (docs/format.md, section 14): ends expired pins, and the
+ * parent's pins for a fork without foreign segments. A failure is logged; the next maintenance
+ * repeats the step.
  */
 private[protocol] final class PinUpkeep(backend: RedisBackend, calls: PartitionCalls) {
   import PartitionCalls.words
@@ -18,7 +18,7 @@ private[protocol] final class PinUpkeep(backend: RedisBackend, calls: PartitionC
 
   private val id = calls.id
 
-  /** @param manifest all fields of the partition, as they were a moment ago */
+  /** @param manifest all fields of the partition, read just before */
   def run(manifest: Map[String, String]): Unit = {
     val pins = manifest.toSeq.sorted.collect {
       case (field, pin) if field.startsWith(PinPrefix) =>
@@ -26,7 +26,7 @@ private[protocol] final class PinUpkeep(backend: RedisBackend, calls: PartitionC
     }
     var clock = Option.empty[Long]
     pins.foreach { case (owner, pin) =>
-      attempt(s"end the pin of $owner in $id, if its time is over") { what =>
+      attempt(s"end the pin of $owner in $id, if it has expired") { what =>
         val expires = expiryOf(what, pin)
         if (expires > 0) {
           val now = clock.getOrElse(nowMs(what))
@@ -47,15 +47,15 @@ private[protocol] final class PinUpkeep(backend: RedisBackend, calls: PartitionC
         log.warn("{} was not possible this time; the next maintenance tries again", what, e)
     }
 
-  /** Sends the expiry that was read, so that a pin which was renewed meanwhile stays. */
+  /** Sends the expiry that was read: a pin that was renewed meanwhile stays. */
   private def end(what: String, owner: String, expires: Long): Unit =
     if (unpin(what, calls, owner, expires.toString))
-      log.info("the pin of {} in {} ended: its time was over", owner: Any, id: Any)
+      log.info("the pin of {} in {} ended: it has expired", owner: Any, id: Any)
 
   private def expiryOf(what: String, pin: String): Long =
     Stored.number(what, pin.split(" ", ExpiryWord + 2).lift(ExpiryWord).getOrElse(""))
 
-  /** Returns the clock of the node that has the partition, by which the expiries of its pins count. */
+  /** Returns the clock of the node that has the partition, which sets the expiries of its pins. */
   private def nowMs(what: String): Long =
     words(
       calls.commands(what, Seq(Command("EXISTS", calls.meta), Command("TIME"))).last) match {
@@ -73,10 +73,10 @@ private[protocol] final class PinUpkeep(backend: RedisBackend, calls: PartitionC
             s"$what: its parent '${parent.take(40)}' is not the id of a checkpoint. Restore the server's data from " +
               "before the damage.")
         val there = new PartitionCalls(backend, id.ofGen(parent))
-        unpin(s"let go of checkpoint $parent, the parent of $id", there, id.gen, expires = "")
+        unpin(s"unpin checkpoint $parent, the parent of $id", there, id.gen, expires = "")
         words(calls.script(what, Script.Detach, Seq(GraceMs, AfterUnpin))) match {
           case Seq("OK") =>
-            log.info("{} needs no segment of its parent {} any more, which let it go", id, parent)
+            log.info("{} has all its segments itself: the pins of its parent {} ended", id, parent)
           // Another maintenance was faster, or a fail-over brought a foreign segment back.
           case Seq("NONE") | Seq("FOREIGN", _) | Seq("WAITS", _) => ()
           case reply => throw Refusal.of(what, reply, 0, id)

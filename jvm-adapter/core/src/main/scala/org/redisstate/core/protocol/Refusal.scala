@@ -50,8 +50,8 @@ private[protocol] object Refusal {
             "checkpoint that stays can be kept.")
       case Seq("LIMIT", owners) =>
         new LimitException(
-          s"$what: $owners forks and kept versions hold the same segment, as many as may be. Drop " +
-            "some of them, or keep fewer versions (keepEvery, keepFor).")
+          s"$what: $owners forks and kept versions hold the same segment, which is the limit. " +
+            "Drop some of them, or keep fewer versions (keepEvery, keepFor).")
       case Seq("OTHER", found, _) =>
         new ConfigException(s"$what: that name holds version $found already.")
       case other =>

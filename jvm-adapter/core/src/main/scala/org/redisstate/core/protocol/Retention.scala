@@ -7,14 +7,13 @@ import org.redisstate.core.format.Segment
 import org.redisstate.core.ids.Pin
 
 /**
- * Plan of retention, made from the manifest alone: the segments that no kept version needs. A
+ * Plan of retention, made from the manifest alone: the segments that no retained version needs. A
  * script blocks the server while it runs, so the plan is made here, from one read of the manifest,
  * and carried out in parts of a bounded size (docs/format.md, section 8).
  *
  * @param epoch with `opened`, what the manifest said: the plan holds while the query goes on
  * @param floor that of before; `base` is that of afterwards
- * @param carrier manifest field of the segment on which all kept versions stand; empty if there is
- *   none
+ * @param carrier manifest field of the segment that all retained versions need; empty without one
  * @param gone manifest fields
  * @param kept how many segments stay
  */
@@ -114,7 +113,7 @@ private[core] object Retention {
     }.toSet
   }
 
-  /** Returns whether a kept version needs a segment of the lineage. */
+  /** Returns whether a retained version needs a segment of the lineage. */
   private def isNeeded(s: Segment, base: Option[Long], keptBases: Set[Long]): Boolean =
     (!s.isSnapshot || keptBases(s.version)) &&
       base.forall(at =>

@@ -33,7 +33,7 @@ final class VersionNames(backend: RedisBackend, prefix: String, gen: String) {
    *
    * @param nowMs time of the server's clock
    * @return whether the name is new; false if another version has it
-   * @throws RedisStateException if a partition refuses; its pins are gone then
+   * @throws RedisStateException if a partition refuses; then no pin stays
    */
   def keep(name: String, batch: Long, stores: Seq[KeptStore], nowMs: Long, forMs: Long): Boolean = {
     val what = s"keep the state after batch $batch of checkpoint $gen as $name"
@@ -43,10 +43,10 @@ final class VersionNames(backend: RedisBackend, prefix: String, gen: String) {
     else {
       val pinned =
         try pinAll(what, owner, batch + 1, stores, forMs + LongerMs)
-        catch { case NonFatal(e) => letGo(owner, stores); throw e }
+        catch { case NonFatal(e) => unpin(owner, stores); throw e }
       // Where this fails, the pins stay until their time is over: the name may arrive late.
       val isNew = enter(what, name, owner, batch, pinned, nowMs, nowMs + forMs)
-      if (!isNew) letGo(owner, stores)
+      if (!isNew) unpin(owner, stores)
       isNew
     }
   }
@@ -66,15 +66,15 @@ final class VersionNames(backend: RedisBackend, prefix: String, gen: String) {
     pinned
   }
 
-  /** Times at which versions with a prefix were kept; the names themselves are not needed. */
+  /** Returns when the versions whose names begin with a prefix were kept. */
   def timesOf(fields: Map[String, String], namePrefix: String): Iterable[Long] =
     fields.collect {
       case (field, At(at)) if field.startsWith(KeepPrefix + namePrefix) => at.toLong
     }
 
   /**
-   * Pins a store; a stage can have more tasks than the store has partitions, and those behind the
-   * last one were never written. A store of an earlier plan, which has no such version, is left out.
+   * Pins a store. A stage can have more tasks than the store has partitions; the partitions after
+   * the last one were never written. A store of an earlier plan lacks the version, and is skipped.
    *
    * @return how many partitions were pinned
    */
@@ -111,7 +111,7 @@ final class VersionNames(backend: RedisBackend, prefix: String, gen: String) {
       Script.Pin,
       Seq(owner, Keep, version.toString, uid, ttlMs.toString)))
 
-  /** The name comes last: who finds it finds all pins. */
+  /** Enters the name after all pins: a reader that finds it finds all of them. */
   private def enter(
       what: String,
       name: String,
@@ -134,14 +134,14 @@ final class VersionNames(backend: RedisBackend, prefix: String, gen: String) {
       case _ => None
     }
 
-  private def letGo(owner: String, stores: Seq[KeptStore]): Unit =
+  private def unpin(owner: String, stores: Seq[KeptStore]): Unit =
     for {
       store <- stores
       number <- 0 until store.attempts.fold(store.partitions)(_.size)
     } {
       try {
         val calls = new PartitionCalls(backend, at(store, number))
-        calls.script(s"let $owner of checkpoint $gen go", Script.Unpin, Seq(owner, ""))
+        calls.script(s"end the pin of $owner in checkpoint $gen", Script.Unpin, Seq(owner, ""))
         ()
       } catch {
         // The pin has an expiry, at which maintenance ends it.

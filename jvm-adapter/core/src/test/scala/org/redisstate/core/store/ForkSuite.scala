@@ -25,7 +25,7 @@ class ForkSuite extends AnyFunSuite {
       onServer { server => goOn(partition(server), partition(server), format, signed) }
     }
 
-  test("a fork and its parent go on for themselves, on two nodes of a cluster") {
+  test("a fork and its parent continue independently, on two nodes of a cluster") {
     Using.Manager { use =>
       val cluster = use(new RedisClusterProcesses(masters = 2))
       def on(node: Int): TestPartition = Iterator.continually {
@@ -45,7 +45,7 @@ class ForkSuite extends AnyFunSuite {
     }.get
   }
 
-  test("a fork of a fork reads what its grandparent has, until it has its own") {
+  test("a fork of a fork reads segments of its grandparent, until it has its own") {
     onServer { server =>
       val parent = begun(partition(server), CheckpointFormat.V1, None)
       val fork = parent.fork(partition(server), "fork", parent.at)
@@ -72,7 +72,7 @@ class ForkSuite extends AnyFunSuite {
     }
   }
 
-  test("a fork reads what was purged with force for a day, and then names its parent") {
+  test("a fork reads a parent purged by force for a day, and then names it") {
     onServer { server =>
       val parent = begun(partition(server), CheckpointFormat.V1, signer)
       val fork = parent.fork(partition(server), "fork", parent.at)
@@ -93,7 +93,7 @@ class ForkSuite extends AnyFunSuite {
     }
   }
 
-  test("changes of a version are those of its foreign delta, and are missing when its parent is") {
+  test("changes of a version come from its foreign delta, and are lost with its parent") {
     onServer { server =>
       val parent = begun(partition(server), CheckpointFormat.V1, None)
       val fork = parent.fork(partition(server), "fork", parent.at)

@@ -14,7 +14,7 @@ class PinUpkeepSuite extends AnyFunSuite {
   import ForkedPartitions._
   import PinUpkeepSuite._
 
-  test("pins end when their time is over, and retention then drops what only they held") {
+  test("expired pins end, and retention then drops what only they held") {
     onServer() { scene =>
       val p = scene.partition
       val query = begun(p)
@@ -60,7 +60,7 @@ class PinUpkeepSuite extends AnyFunSuite {
     }
   }
 
-  test("a pin that is renewed while it ends stays") {
+  test("a pin that is renewed during its end stays") {
     var renew = () => ()
     val renewing = before { commands =>
       if (commands.exists(Script.Unpin.isRunBy)) renew()
@@ -82,7 +82,7 @@ class PinUpkeepSuite extends AnyFunSuite {
     }
   }
 
-  test("what cannot be ended fails nothing else, and is ended once it can be") {
+  test("a pin that cannot be ended fails nothing else, and ends in a later pass") {
     onServer() { scene =>
       val p = scene.partition
       val query = begun(p)
@@ -113,7 +113,7 @@ class PinUpkeepSuite extends AnyFunSuite {
     }
   }
 
-  test("a fork lets a purged parent go once that is called back, or gone for good") {
+  test("a fork is detached from a purged parent once that is recalled, or removed") {
     onServer() { scene =>
       val p = scene.partition
       val query = begun(p)

@@ -228,7 +228,7 @@ class StoreSuite extends AnyFunSuite with BeforeAndAfterAll {
     session.abort()
   }
 
-  partition("what no kept version needs is dropped", versionsToRetain = 2) { p =>
+  partition("what no retained version needs is dropped", versionsToRetain = 2) { p =>
     val store = p.store("a")
     (0 to 9).foreach(v => commit(store, v.toLong)(put(_, key(0, s"k$v"), "v")))
     store.open(10)

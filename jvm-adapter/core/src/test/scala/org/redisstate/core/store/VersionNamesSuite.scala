@@ -14,7 +14,7 @@ import org.redisstate.core.protocol.KeptStore
 class VersionNamesSuite extends AnyFunSuite {
   import VersionNamesSuite._
 
-  test("a name comes with a pin in every partition") {
+  test("a kept version has a pin in every partition") {
     onStore { (all, query) =>
       assert(keep(all, "auto-1", batch = 1))
       all.foreach { one =>
@@ -36,7 +36,7 @@ class VersionNamesSuite extends AnyFunSuite {
     }
   }
 
-  test("a name that is taken stays what it is") {
+  test("an existing name is not changed") {
     onStore { (all, query) =>
       assert(keep(all, "auto-1", batch = 1))
       val before = all.head.raw.hgetAll(query).asScala.toMap
@@ -46,7 +46,7 @@ class VersionNamesSuite extends AnyFunSuite {
     }
   }
 
-  test("a slower call leaves the pins of a faster one alone") {
+  test("a slower call does not end the pins of a faster one") {
     onStore { (all, query) =>
       // Looked at once it is known that the name is free.
       val stores = LazyList.fill(1) {
@@ -59,7 +59,7 @@ class VersionNamesSuite extends AnyFunSuite {
     }
   }
 
-  test("where one partition refuses, the others let go") {
+  test("if one partition refuses, the pins of the others end") {
     onStore { (all, query) =>
       all(1).raw.hdel(Keys.meta(all(1).id), "d:1:u1")
       intercept[RedisStateException](keep(all, "auto-1", batch = 1))
@@ -71,7 +71,7 @@ class VersionNamesSuite extends AnyFunSuite {
     }
   }
 
-  test("partitions behind the last one, which were never written, are passed over") {
+  test("partitions that were never written are skipped") {
     onStore { (all, query) =>
       val store = Seq(KeptStore(0, "default", 5, None))
       assert(all.head.names.keep("auto-1", 1, store, NowMs, ForMs))

@@ -24,14 +24,14 @@ import org.apache.spark.sql.redisstate.move.Adoption
 import org.apache.spark.sql.redisstate.move.rescale.RescaleAtStart
 import org.apache.spark.sql.redisstate.query.{
   BatchConfirmation,
+  IntervalKeeper,
   KeyTypes,
   QueryGauges,
   QuerySession,
   RunPulse,
   StartCheck,
   StartRefused,
-  StatefulPlan,
-  VersionKeeper
+  StatefulPlan
 }
 import org.apache.spark.sql.streaming.{StreamingQueryListener, StreamingQueryProgress}
 import org.apache.spark.sql.streaming.StreamingQueryListener._
@@ -49,7 +49,7 @@ import org.redisstate.core.protocol.{GenClaims, RunRegistry}
 class RedisStateQueryListener extends StreamingQueryListener with Logging {
   SparkVersion.check(SPARK_VERSION)
   private val copiers = new ConcurrentHashMap[UUID, StateCopier]
-  private val keepers = new ConcurrentHashMap[UUID, VersionKeeper]
+  private val keepers = new ConcurrentHashMap[UUID, IntervalKeeper]
   private val confirmations = new ConcurrentHashMap[UUID, BatchConfirmation]
 
   /** Runs that began with a change of the number of partitions, until it is decided. */
@@ -281,7 +281,7 @@ class RedisStateQueryListener extends StreamingQueryListener with Logging {
     conf.keepEveryMs.foreach { everyMs =>
       keepers.put(
         event.runId,
-        new VersionKeeper(event.runId, gen, checkpoint, hadoopConf, conf, everyMs))
+        new IntervalKeeper(event.runId, gen, checkpoint, hadoopConf, conf, everyMs))
     }
 
   private def copy(

@@ -21,8 +21,8 @@ private[redisstate] trait VersionReplay extends StateStoreProvider {
   protected def codecsOf(opened: OpenVersion): CodecSet
 
   /**
-   * Any kept version may be the first: Redis makes a version of immutable segments, and a snapshot that maintenance added is one of
-   * them. So the first version is only looked for.
+   * Checks only that the first version exists. Any retained version may be the first: Redis makes a
+   * version of immutable segments, and a snapshot that maintenance added is one of them.
    */
   protected def checkStart(start: Long, end: Long, checkpointId: Option[String]): Unit = {
     if (start < 1) throw QueryExecutionErrors.unexpectedStateStoreVersion(start)

@@ -1,4 +1,4 @@
-"""The user's file with the changed query."""
+"""The user's Python file with the changed query."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MODULE = "redis_state_replayed_code"
 def function_in(path: str, *, name: str = FUNCTION) -> Callable[..., Any]:
     """Loads the file as a module, and returns its function of that name.
 
-    Modules beside the file can be imported by it.
+    The file can import modules of its own folder.
 
     Raises:
         ConfigError: There is no such file, it does not run, or it lacks the function.
@@ -33,11 +33,11 @@ def function_in(path: str, *, name: str = FUNCTION) -> Callable[..., Any]:
         )
     spec = importlib.util.spec_from_file_location(_MODULE, file)
     if spec is None or spec.loader is None:
-        raise ConfigError(what, found="it is no Python file", advice="Name it with .py at the end.")
+        raise ConfigError(what, found="it is not a Python file", advice="Its name must end in .py.")
     module = importlib.util.module_from_spec(spec)
-    # Stays: the function itself may import, too.
+    # The folder stays on the path: the function may import when it is called.
     sys.path.insert(0, str(file.resolve().parent))
-    # Dataclasses look for their module; cloudpickle must not find it later, since workers cannot.
+    # Dataclasses need their module here. Afterwards cloudpickle must not find it: workers lack it.
     sys.modules[_MODULE] = module
     try:
         spec.loader.exec_module(module)
@@ -45,7 +45,7 @@ def function_in(path: str, *, name: str = FUNCTION) -> Callable[..., Any]:
         raise ConfigError(
             what,
             found=f"it does not run: {type(error).__name__}: {error}",
-            advice="Run it with Python alone first.",
+            advice="Run the file with Python first.",
         ) from error
     finally:
         del sys.modules[_MODULE]

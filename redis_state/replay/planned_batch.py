@@ -1,4 +1,4 @@
-"""The plan of a batch in Spark's logs, and whether its sources still have what it read."""
+"""The plan of a batch in Spark's logs, and a check that its input still exists."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _SHOWN_MAX = 3
 
 @dataclass(frozen=True, slots=True)
 class PlannedBatch:
-    """One batch of a query's logs.
+    """A batch in the logs of a query.
 
     Attributes:
-        plan: Its entry in the offset log, which Spark carries out as it stands.
-        offsets: Where each source ends in the batch, by the name of its folder.
+        plan: Its entry in the offset log, which Spark runs unchanged.
+        offsets: The offset at which the batch ends, by the folder name of each source.
     """
 
     checkpoint: Folder
@@ -49,9 +49,9 @@ class PlannedBatch:
         target.write(name, without_gen(self.checkpoint, name, self.plan))
 
     def check_sources(self) -> None:
-        """Checks that files which the batch read are still there.
+        """Checks that the files which the batch read still exist.
 
-        Only Spark knows what other sources can still serve; it asks them when the batch begins.
+        Other sources are checked by Spark alone, when the batch begins.
 
         Raises:
             NotFoundError: A file is gone.
@@ -62,7 +62,7 @@ class PlannedBatch:
             raise NotFoundError(
                 f"replaying batch {self.number}",
                 found=f"files that the batch read are gone: {', '.join(gone[:_SHOWN_MAX])}{more}",
-                advice="Put them back, or replay a batch whose files are still there.",
+                advice="Restore them, or replay a batch whose files still exist.",
                 where=str(self.checkpoint),
             )
 
@@ -117,7 +117,7 @@ def _logged_files(log: Folder, begin: int, end: int) -> Iterator[str]:
                 entry = json.loads(line)
             except ValueError:
                 continue
-            # A compacted entry has those of all batches before it, too.
+            # A compacted entry also has the files of all batches before it.
             if isinstance(entry, Mapping) and entry.get("batchId", number) == number:
                 path = entry.get("path")
                 if isinstance(path, str):
@@ -129,5 +129,5 @@ def _is_there(path: str) -> bool:
     try:
         return folder_at(parent).has(name)
     except ConfigError:
-        # No library for this file system: Spark will find out.
+        # No library for this file system: Spark checks the file when it reads it.
         return True

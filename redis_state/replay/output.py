@@ -18,11 +18,11 @@ _COMPACT = ".compact"
 
 @dataclass(frozen=True, slots=True)
 class OutputDiff:
-    """Rows that a replay or production alone wrote in a batch.
+    """Rows of a batch that only one side wrote: the replay or production.
 
     Attributes:
-        only_replayed: Rows that production did not write, as often as they came more.
-        only_produced: Rows that the replay did not write.
+        only_replayed: Rows that the replay wrote more often, each as often as the difference.
+        only_produced: Rows that production wrote more often.
     """
 
     only_replayed: DataFrame
@@ -30,7 +30,7 @@ class OutputDiff:
 
 
 def produced(spark: SparkSession, path: str, batch: int, *, form: str = "parquet") -> DataFrame:
-    """Returns what a file sink wrote in a batch, or all of a folder that no file sink keeps.
+    """Returns the rows of a file sink in a batch, or all rows of a folder without a sink's log.
 
     Raises:
         NotFoundError: The sink's log does not have the batch.
@@ -52,7 +52,7 @@ def produced(spark: SparkSession, path: str, batch: int, *, form: str = "parquet
 
 
 def _added(log: Folder, batch: int) -> set[str] | None:
-    """Returns the files that a batch added; ``None`` if the sink's log cannot tell any more.
+    """Returns the files that a batch added; ``None`` if the sink's log no longer has the batch.
 
     An entry `<n>.compact` has the files of all batches up to n (`CompactibleFileStreamLog`).
     """
@@ -93,7 +93,7 @@ def compare(replayed: DataFrame, made: DataFrame) -> OutputDiff:
                 f"the replay has the columns {', '.join(replayed.columns)}, and production "
                 f"{', '.join(made.columns)}"
             ),
-            advice="Compare without --production: the change is in the columns themselves.",
+            advice="Compare without --production, because the columns themselves changed.",
         )
     same = made.select(*replayed.columns)
     return OutputDiff(replayed.exceptAll(same), same.exceptAll(replayed))

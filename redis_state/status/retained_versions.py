@@ -1,4 +1,4 @@
-"""Past of a store from its kept versions: the number of rows that each batch changed.
+"""Past of a store from its retained versions: the number of rows that each batch changed.
 
 Reads manifests and, of the largest partitions, the header of one segment, but no row.
 """
@@ -24,7 +24,7 @@ _WHAT = "looking for causes of growth"
 
 @dataclass(frozen=True, slots=True)
 class PartitionHistory:
-    """Kept versions of one partition.
+    """Retained versions of one partition.
 
     Attributes:
         deltas: By version, the newest first: gapless deltas on the confirmed version's timeline.
@@ -40,7 +40,7 @@ class PartitionHistory:
 
 @dataclass(frozen=True, slots=True)
 class StoreHistory:
-    """Kept versions of all partitions of a store.
+    """Retained versions of all partitions of a store.
 
     Attributes:
         now_ms: Time of the read, in ms since 1970 by the server's clock.

@@ -16,14 +16,13 @@ import org.apache.spark.sql.redisstate.executor.{ExecutorRegistry, RegisteredSto
 import org.redisstate.core.protocol.{KeptStore, RunRegistry, VersionNames}
 
 /**
- * Keeps the state after the first batch of each interval by a name (option `keepEvery`), on a
- * thread of the driver. No batch waits for it, and none fails with it: what fails is tried again
- * with the next batch.
+ * Keeps the state after the first batch of each interval under a name (option `keepEvery`), on a
+ * thread of the driver. No batch waits for it or fails with it: the next batch repeats what failed.
  *
  * @param gen id of the checkpoint
  * @param everyMs length of an interval
  */
-private[redisstate] final class VersionKeeper(
+private[redisstate] final class IntervalKeeper(
     runId: UUID,
     gen: String,
     checkpoint: Path,
@@ -31,9 +30,9 @@ private[redisstate] final class VersionKeeper(
     conf: RedisStateConf,
     everyMs: Long)
     extends Logging {
-  import VersionKeeper._
+  import IntervalKeeper._
 
-  /** Interval of which a version is kept; by the clock of this machine. */
+  /** Newest interval with a kept version, by the clock of this machine. */
   @volatile private var kept = -1L
   @volatile private var waiting = false
   private val thread: ExecutorService = Executors.newSingleThreadExecutor { work =>
@@ -42,7 +41,7 @@ private[redisstate] final class VersionKeeper(
     made
   }
 
-  /** Spark has logged this batch. */
+  /** Keeps a batch that Spark has logged, if it is the first of its interval. */
   def batchDone(batch: Long): Unit = {
     val interval = System.currentTimeMillis() / everyMs
     if (interval > kept && !waiting) {
@@ -52,7 +51,7 @@ private[redisstate] final class VersionKeeper(
     }
   }
 
-  /** The run is over: what is under way is finished; the caller does not wait. */
+  /** Ends the thread after the step that it runs; the caller does not wait. */
   def finish(): Unit = thread.shutdown()
 
   private def keepIfDue(batch: Long, interval: Long): Unit =
@@ -62,7 +61,7 @@ private[redisstate] final class VersionKeeper(
     } catch {
       case NonFatal(e) =>
         logWarning(
-          s"Batch $batch of $checkpoint was not kept by a name, the next batch tries again",
+          s"Batch $batch of $checkpoint was not kept under a name; the next batch tries again",
           e)
     } finally waiting = false
 
@@ -85,12 +84,12 @@ private[redisstate] final class VersionKeeper(
           logInfo(s"Kept the state after batch $batch of $checkpoint as $name")
         else
           throw new IllegalStateException(
-            s"another version of $checkpoint has the name $name already: the query went back since")
+            s"another version of $checkpoint has the name $name already: the query was set back")
       }
     } finally ExecutorRegistry.release(conf.connection)
   }
 }
 
-private[redisstate] object VersionKeeper {
+private[redisstate] object IntervalKeeper {
   private val NamePrefix = "auto-"
 }

@@ -12,7 +12,7 @@ from redis_state.config import Config
 from redis_state.live import Reader
 from redis_state.reader.comparison import Comparison, FamilyDifference
 
-Place = tuple[int, str, str]
+FamilyPath = tuple[int, str, str]
 """Operator, store and family."""
 
 
@@ -40,7 +40,7 @@ class ReplayedKey:
         name: Name of the Python store; empty for Spark's operators.
     """
 
-    store: Place
+    store: FamilyPath
     key: Any
     produced: Any
     replayed: Any
@@ -58,7 +58,7 @@ class StoreChanges:
         name: Name of the Python store; empty for Spark's operators.
     """
 
-    store: Place
+    store: FamilyPath
     produced: int
     replayed: int
     different: int
@@ -67,10 +67,10 @@ class StoreChanges:
 
 @dataclass(frozen=True, slots=True)
 class StateDiff:
-    """The state after a replayed batch, against that of production after the same batch.
+    """Differences between the states of a replay and of production, after the same batch.
 
     Attributes:
-        keys: The keys that differ, of all stores.
+        keys: The keys of all stores whose values differ.
     """
 
     stores: tuple[StoreChanges, ...]
@@ -117,14 +117,14 @@ def compare_states(config: Config, states: Sequence[ReplayedState], batch: int) 
 
 def _changed(
     reader: Reader, gen: str, batch: int, after: Comparison, *, first: bool
-) -> Counter[Place]:
+) -> Counter[FamilyPath]:
     """Returns how many keys of each family the batch changed in a checkpoint.
 
     Args:
         after: Both sides after the batch.
-        first: The checkpoint is the first side of `after`.
+        first: True if the checkpoint is the first side of `after`.
     """
-    counted: Counter[Place] = Counter()
+    counted: Counter[FamilyPath] = Counter()
     if any(batch - 1 + one.ahead < 1 for one in reader.query(gen).operators()):
         # The state began with this batch.
         for place, family in _families(after):
@@ -136,7 +136,7 @@ def _changed(
     return counted
 
 
-def _families(found: Comparison) -> Iterator[tuple[Place, FamilyDifference]]:
+def _families(found: Comparison) -> Iterator[tuple[FamilyPath, FamilyDifference]]:
     for store in found.stores:
         for family in store.families:
             yield (store.operator, store.store, family.name), family

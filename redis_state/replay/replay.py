@@ -23,9 +23,9 @@ from redis_state.progress import Progress, silent
 from redis_state.protocol.runs import checkpoint_gen
 from redis_state.recovery.marker import gen_of, has_marker
 from redis_state.recovery.query_state import state_of
-from redis_state.spark.replay.output import OutputDiff, compare, produced
-from redis_state.spark.replay.planned_batch import planned_batch
-from redis_state.spark.replay.state import ReplayedState, StateDiff, compare_states
+from redis_state.replay.output import OutputDiff, compare, produced
+from redis_state.replay.planned_batch import planned_batch
+from redis_state.replay.state import ReplayedState, StateDiff, compare_states
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -39,7 +39,7 @@ _LOG = logging.getLogger("redis_state.replay")
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """The batch for which a function builds the query.
+    """The batch for which a function builds the query: its argument `replay`.
 
     Attributes:
         batch: The number of the batch.
@@ -54,30 +54,31 @@ class Replay:
     def store(self, name: str) -> str:
         """Returns the name that a Python store of production has in the replay.
 
-        A processor of `transform_with_state` has to be given this name: production's own store
-        refuses a query that is not production.
+        A processor of `transform_with_state` needs this name: production's own store refuses other
+        queries.
         """
         self._used.add(name)
         return f"{name}{self._suffix}"
 
 
 QueryFunction = Callable[["SparkSession", Replay], Any]
-"""Builds the query from its sources on and returns a `DataStreamWriter` that is not started.
+"""Builds the query from its sources, and returns a `DataStreamWriter` without starting it.
 
-Sink, trigger, checkpoint location and name of the writer are replaced.
+The replay replaces its sink, trigger, checkpoint location and query name.
 """
 
 
 @dataclass
 class Replayed:
-    """A batch that ran again. Close it, or use it in a `with` block: then the fork goes.
+    """A batch that ran again. Closing it, or leaving its `with` block, removes the fork.
 
     Attributes:
         batch: The number of the batch.
         input_rows: Rows that Spark read.
         output: The rows that the batch wrote.
-        state: The state behind the batch, against that of production.
-        produced: The rows of `output` against production's, if its output was named.
+        state: Differences between the state after the batch and that of production.
+        produced: Differences between `output` and the rows of production; ``None`` if those were
+            not named.
     """
 
     batch: int
@@ -88,7 +89,7 @@ class Replayed:
     _cleanup: ExitStack = field(default_factory=ExitStack, repr=False)
 
     def close(self) -> None:
-        """Removes the fork and the rows of `output`, unless they were to be kept."""
+        """Removes the fork and the rows of `output`, except after `keep=True`."""
         self._cleanup.close()
 
     def __enter__(self) -> Self:
@@ -116,19 +117,19 @@ def replay(
     """Runs a batch of a production query again, with other code, beside production.
 
     A fork of the state before the batch gets Spark's plan of the batch, with the offsets that
-    production read, and runs it alone. Production's checkpoint and state do not change. Output goes
-    to Parquet files; what the function's own sink would do does not happen.
+    production read, and runs only that batch. Production's checkpoint and state do not change. The
+    output is written to Parquet files instead of the function's own sink.
 
     Args:
         spark: A session with `redis_state.configure`, for the server of the query.
         query: Builds the query; called with the session and a `Replay`.
-        batch: A batch that production has committed, and whose state before Redis still holds.
+        batch: A batch that production has committed. Redis must still hold the state before it.
         checkpoint: Production's checkpoint folder.
         url: Production's server; ``None`` uses the server of the environment.
-        production: Folder that production's file sink writes, or one with the rows of this batch
-            alone; then rows are compared, too.
+        production: Folder of production's file sink, or a folder with the rows of this batch alone,
+            to compare rows, too; ``None`` compares only the state.
         production_format: Format of these files.
-        scratch: A folder that does not exist, for fork and output; ``None`` takes a temporary one,
+        scratch: A folder that does not exist, for fork and output; ``None`` uses a temporary one,
             which needs a local session.
         keep: Leaves fork and output behind.
         storage_options: Options of fsspec for the file systems of both checkpoint folders.
@@ -142,94 +143,97 @@ def replay(
         StateError: Redis does not hold the state before the batch any more.
         RedisStateError: See `redis_state.fork`.
     """
-    config = options_table.resolve(None, url, options)
     return replay_with(
         spark,
-        config,
+        options_table.resolve(None, url, options),
         query,
-        batch=batch,
-        checkpoint=checkpoint,
-        production=production,
-        production_format=production_format,
-        scratch=scratch,
-        keep=keep,
+        ReplayRequest(batch, checkpoint, production, production_format, scratch, keep=keep),
         open_folder=partial(folder_at, storage_options=storage_options),
         progress=progress,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayRequest:
+    """The batch to run again and its folders; see `replay`."""
+
+    batch: int
+    checkpoint: str
+    production: str | None = None
+    production_format: str = "parquet"
+    scratch: str | None = None
+    keep: bool = False
 
 
 def replay_with(
     spark: SparkSession,
     config: Config,
     query: QueryFunction,
+    request: ReplayRequest,
     *,
-    batch: int,
-    checkpoint: str,
-    production: str | None = None,
-    production_format: str = "parquet",
-    scratch: str | None = None,
-    keep: bool = False,
     open_folder: Callable[[str], Folder] = folder_at,
     progress: Progress = silent,
 ) -> Replayed:
     """Runs `replay` with options that are already checked."""
-    folder = open_folder(checkpoint)
+    batch, folder = request.batch, open_folder(request.checkpoint)
     planned = planned_batch(folder, batch)
     planned.check_sources()
     tenant = keys.tenant_of(config.key_prefix)
-    root = _scratch(spark, scratch, open_folder)
+    root = _scratch(spark, request.scratch, open_folder)
     target = open_folder(f"{root}/checkpoint")
-    told = Replay(batch, str(target), f"-replay-{uuid.uuid4().hex[:8]}")
+    context = Replay(batch, str(target), f"-replay-{uuid.uuid4().hex[:8]}")
     with ExitStack() as cleanup:
-        if not keep:
-            cleanup.callback(_remove, config, tenant, target, told, open_folder(root))
+        if not request.keep:
+            cleanup.callback(_remove, config, tenant, target, context, open_folder(root))
         with closing(Client(config)) as client:
             stores = [one.name for one in state_of(client, folder, tenant=tenant).stores]
         if batch > 0:
             fork_with(
                 config,
-                checkpoint,
+                request.checkpoint,
                 to=str(target),
                 at_batch=batch - 1,
                 name=f"replay-of-{batch}",
-                stores={name: told.store(name) for name in stores},
+                stores={name: context.store(name) for name in stores},
                 open_folder=open_folder,
                 progress=progress,
             )
         planned.copy_to(target)
-        rows = run_batch(spark, query, told, target, f"{root}/output")
+        rows = run_batch(spark, query, context, target, f"{root}/output")
         output = spark.read.parquet(f"{root}/output")
         found = None
-        if production is not None:
-            found = compare(output, produced(spark, production, batch, form=production_format))
+        if request.production is not None:
+            form = request.production_format
+            made = produced(spark, request.production, batch, form=form)
+            found = compare(output, made)
         with closing(Client(config)) as client:
-            states = _states(client, folder, target, told, tenant)
+            states = _states(client, folder, target, context, tenant)
         state = compare_states(config, states, batch)
         return Replayed(batch, rows, output, state, found, cleanup.pop_all())
 
 
 def _states(
-    client: Client, production: Folder, target: Folder, told: Replay, tenant: str
+    client: Client, production: Folder, target: Folder, context: Replay, tenant: str
 ) -> list[ReplayedState]:
     """Returns the checkpoints of both sides: of Spark's operators, and of Python stores."""
     found = []
     if has_marker(target) and has_marker(production):
         found.append(ReplayedState("", gen_of(production), gen_of(target)))
     for one in state_of(client, production, tenant=tenant).stores:
-        gen = checkpoint_gen(client, told.store(one.name), tenant=tenant)
+        gen = checkpoint_gen(client, context.store(one.name), tenant=tenant)
         if gen is not None:
             found.append(ReplayedState(one.name, one.gen, gen))
     return found
 
 
-def _remove(config: Config, tenant: str, target: Folder, told: Replay, root: Folder) -> None:
-    """Removes the state and the files of a replay, and lets production's segments go."""
+def _remove(config: Config, tenant: str, target: Folder, context: Replay, root: Folder) -> None:
+    """Removes the state and the files of a replay, and its pins of production."""
     try:
         with closing(Client(config)) as client:
             gens = [gen_of(target)] if has_marker(target) else []
             named = (
-                checkpoint_gen(client, told.store(name), tenant=tenant)
-                for name in sorted(told._used)
+                checkpoint_gen(client, context.store(name), tenant=tenant)
+                for name in sorted(context._used)
             )
             for gen in [*gens, *filter(None, named)]:
                 purge(client, gen, tenant=tenant)
@@ -239,7 +243,7 @@ def _remove(config: Config, tenant: str, target: Folder, told: Replay, root: Fol
 
 
 def run_batch(
-    spark: SparkSession, build: QueryFunction, told: Replay, checkpoint: Folder, output: str
+    spark: SparkSession, build: QueryFunction, context: Replay, checkpoint: Folder, output: str
 ) -> int:
     """Runs exactly the batch that the logs of the fork have planned; returns its input rows.
 
@@ -250,18 +254,18 @@ def run_batch(
     Raises:
         UsageError: The function does not return a writer, or the batch failed.
     """
-    what = f"replaying batch {told.batch}"
-    writer = build(spark, told)
+    what = f"replaying batch {context.batch}"
+    writer = build(spark, context)
     if not hasattr(writer, "foreachBatch"):
         raise UsageError(
             what,
             found=f"the function returned a {type(writer).__name__}, not a DataStreamWriter",
-            advice="Return `frame.writeStream` with its options, and do not start it.",
+            advice="Return `frame.writeStream` with its options, without starting it.",
         )
     writer = (
         writer.foreachBatch(lambda rows, _: rows.write.mode("overwrite").parquet(output))
         .option("checkpointLocation", str(checkpoint))
-        .queryName(f"replay-of-{told.batch}{told._suffix}")
+        .queryName(f"replay-of-{context.batch}{context._suffix}")
         # Runs the planned batch and no other.
         .trigger(once=True)
     )
@@ -272,21 +276,21 @@ def run_batch(
         raise UsageError(
             what,
             found=f"the batch failed: {_cause(error)}",
-            advice="Production is as it was. Look at the cause above; run the command again.",
+            advice="Production is unchanged. Remove the cause, and run the command again.",
         ) from error
     finally:
         query.stop()
-    if not checkpoint.has(f"commits/{told.batch}"):
+    if not checkpoint.has(f"commits/{context.batch}"):
         raise UsageError(
             what,
             found="Spark ended without the batch",
-            advice="Look into its log; production is as it was.",
+            advice="Read its log. Production is unchanged.",
         )
     return sum(progress.numInputRows for progress in query.recentProgress)
 
 
 def _cause(error: Exception) -> str:
-    """Returns the line of a failed batch that says why: of ours, else of the innermost cause."""
+    """Returns the line with the cause of a failed batch: ours, else the innermost one."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     ours = [line for line in lines if "[REDIS_" in line]
     causes = [line.removeprefix("Caused by:").strip() for line in lines if "Caused by:" in line]
@@ -305,9 +309,8 @@ def _scratch(spark: SparkSession, given: str | None, open_folder: Callable[[str]
         if not (spark.conf.get("spark.master", "") or "").startswith("local"):
             raise ConfigError(
                 "replaying a batch",
-                found="executors on other machines cannot write into a temporary folder of this "
-                "one",
-                advice="Give a new folder that all of them reach, with scratch= or --scratch.",
+                found="executors on other machines cannot write to a temporary folder of this one",
+                advice="Give a new folder that all machines reach, with scratch= or --scratch.",
             )
         return tempfile.mkdtemp(prefix="redis-state-replay-")
     if open_folder(given).items():
