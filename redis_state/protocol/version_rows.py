@@ -23,6 +23,7 @@ from redis_state.format.rows import FAMILY_BYTES, Appended, Value, family_of, ra
 from redis_state.format.segment import (
     SegmentContent,
     check_time,
+    check_ttl_kept,
     checksum,
     field_names,
     part_fields,
@@ -91,6 +92,8 @@ class VersionRows:
         highest = highest_after(0, families, self._head.highest_id)
         for segment in reversed(segments[:-1]):
             content = read_whole(fetch, segment)
+            if content.families is not None:
+                check_ttl_kept(segment, families or (), content.families)
             self._changes.add(content)
             families = content.families if content.families is not None else families
             highest = highest_after(highest, content.families, content.highest_id)

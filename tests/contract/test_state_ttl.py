@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from redis_state.backend.client import Client
 from redis_state.codec import RAW
+from redis_state.config import parse
 from redis_state.errors import ConfigError, UsageError
+from redis_state.format.segment import read_segment
+from redis_state.maintain import compaction
+from redis_state.protocol import PartitionClient
+from tests.contract.planting import Planted
 from tests.contract.timed_scene import TimedScene
 from tests.support.redis_server import RedisServer
 
@@ -94,6 +102,20 @@ def test_batch_that_is_run_again_has_the_same_time_and_rows(scene: TimedScene) -
         store.commit()
         assert scene.segment(2).entry.time == first.time
         assert rows(again.get_read_store(2)) == {"a": 5, "b": 2}
+
+
+def test_batch_whose_second_run_fails_has_the_first_time_again(scene: TimedScene) -> None:
+    provider = scene.provider()
+    scene.write(provider, 0, {"a": 1})
+    began = scene.time(1)
+    scene.write(provider, 1, {"b": 1}, began + 60)
+    for _ in range(2):
+        failing = scene.provider(run="run-2").get_store(1)
+        failing.put("b", 1)
+        failing.abort()
+    assert [one.version for one in scene.segments()] == [1]
+    scene.write(scene.provider(run="run-2"), 1, {"b": 1})
+    assert scene.time(2) == began + 60
 
 
 def test_first_batch_that_is_run_again_has_its_first_time(scene: TimedScene) -> None:
@@ -288,3 +310,49 @@ def test_families_keep_their_own_expiries(scene: TimedScene) -> None:
     store.put(prefix + b"k", b"v")
     store.commit()
     assert scene.segment(1).entry.time == 0
+
+
+def test_snapshot_by_maintenance_leaves_expired_rows_out(scene: TimedScene) -> None:
+    provider = scene.provider()
+    scene.write(provider, 0, {f"a{n:03}": n for n in range(300)})
+    began = scene.time(1)
+    for version in range(1, 4):
+        scene.write(provider, version, {f"b{version}": 1, "c": version}, began + 20 * version)
+    scene.write(provider, 4, {}, began + 120)
+    with closing(Client(parse({"url": scene.server.url}))) as client:
+        partition = PartitionClient(client, scene.id, versions_to_retain=2)
+        added = compaction.add_snapshot(partition, partition.open("", 5))
+    assert added is not None
+    assert (added.rows, added.live, added.time) == (3, 3, began + 120)
+    for one in (provider, scene.provider(), scene.provider(state_ttl=None)):
+        assert rows(one.get_read_store(5)) == {"b2": 1, "b3": 1, "c": 3}
+    cold = scene.provider()
+    scene.write(cold, 5, {"d": 1}, began + 141)
+    assert scene.segment(6).entry.live == 4
+    assert rows(cold.get_read_store(6)) == {"b3": 1, "c": 3, "d": 1}
+
+
+def test_snapshot_of_hashed_families_leaves_expired_rows_out(planted: Planted) -> None:
+    timed = replace(planted.family, ttl=True)
+    store = replace(planted, family=timed, partitions=1, times={1: 100, 2: 160})
+    store.register()
+    keys = [{"carrier": f"c{n}"} for n in range(400)]
+    value = {"count": 1, "total": 2.0}
+    written = {store.key(k): store.value(value, expires=150 + n % 20) for n, k in enumerate(keys)}
+    store.delta(0, 1, written)
+    store.delta(0, 2, {store.key(keys[0]): store.value(value), store.key(keys[19]): None})
+    host = store.client.connection_pool.connection_kwargs
+    url = f"redis://{host['host']}:{host['port']}/0"
+    with closing(Client(parse({"url": url}))) as client:
+        partition = PartitionClient(client, store.id(0), versions_to_retain=2)
+        added = compaction.add_snapshot(partition, partition.open("", 2))
+        assert added is not None
+        kept = {
+            store.key(k): written[store.key(k)]
+            for n, k in enumerate(keys)
+            if n % 20 > 10 and n != 19
+        }
+        kept[store.key(keys[0])] = store.value(value)
+        assert (added.rows, added.live, added.time) == (len(kept), len(kept), 160)
+        (snapshot, *_) = partition.open("", 2).segments
+        assert read_segment(snapshot, partition.fetch_whole([snapshot])[0]).rows == kept

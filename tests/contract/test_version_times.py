@@ -53,6 +53,10 @@ class Opener:
         found = read_opened(self.id, answer, version=version, cached=cached, with_time=True)
         return found.time_s
 
+    def call(self, name: str, *args: str) -> list[str]:
+        found = self.client.execute_command(*script(name).by_text([keys.meta(self.id)], *args))
+        return [word.decode() for word in found]
+
     def server_s(self) -> int:
         return int(self.client.time()[0])
 
@@ -116,6 +120,27 @@ def test_last_contender_lends_its_time_where_the_holder_has_no_attempt(opener: O
     opener.version(2, time=PAST, attempt="theirs")
     opener.set(l="1", lu=uid(1), k="rival:theirs")
     assert opener.time(1, run="run") == PAST
+
+
+@pytest.mark.parametrize("has_log", [False, True])
+@pytest.mark.parametrize("format_", ["1", "2"])
+def test_time_outlives_the_acquire_of_another_run(
+    opener: Opener, has_log: bool, format_: str
+) -> None:
+    opener.version(1, time=7)
+    opener.confirm(1)
+    opener.version(2, time=PAST)
+    for epoch in (5, 6):
+        args = [f"run-{epoch}", str(epoch), "1", "1", uid(1), "2", "1000", format_, "0"]
+        found = opener.call("acquire", *args, "1 run" if has_log else "-")
+        if found[0] == "UNSURE":
+            found = opener.call("acquire", *args, f"{found[1]} {found[2]}")
+        assert found[0] == "OK"
+        for run in (f"run-{epoch}", ""):
+            assert opener.time(1, run=run) == PAST
+    opener.set(l="1", lu=uid(1), o="0", ou="-")
+    opener.time(1, run="run-6")
+    assert opener.client.hget(keys.meta(opener.id), "tv") is None
 
 
 def test_store_loaded_empty_gets_a_time_beside_the_refusal(opener: Opener) -> None:

@@ -7,7 +7,6 @@ wanted time: `open` returns it, as for a batch that is run again.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +20,7 @@ from redis_state.protocol import register_run
 from redis_state.store.provider import StateStoreProvider
 from tests.support.redis_server import RedisServer
 
-MakeProvider = Callable[..., StateStoreProvider]
+_PLANTED = "f" * 32
 
 
 @dataclass
@@ -57,10 +56,9 @@ class TimedScene:
     def set_time(self, version: int, time_s: int) -> None:
         """Makes the next version after this one get a time, unless that of this one is later."""
         meta = keys.meta(self.id)
-        planted = "f" * 32
         parent = self.segment(version).uid if version else "-"
         entry = Entry(parent, 0, 0, 0, 0, 1, 0, time=time_s)
-        fields = {f"d:{version + 1}:{planted}": entry.text, "l": version + 1, "lu": planted}
+        fields = {f"d:{version + 1}:{_PLANTED}": entry.text, "l": version + 1, "lu": _PLANTED}
         self.raw.hset(meta, mapping=fields)
 
     def segments(self) -> list[Segment]:
@@ -70,7 +68,9 @@ class TimedScene:
         """The delta or snapshot of a version, of the attempt that is found by version."""
         latest = self.raw.hget(keys.meta(self.id), "lu").decode()
         found = [
-            one for one in self.segments() if one.version == version and one.snapshot is snapshot
+            one
+            for one in self.segments()
+            if one.version == version and one.snapshot is snapshot and one.uid != _PLANTED
         ]
         return next((one for one in found if one.uid == latest), found[-1])
 

@@ -13,6 +13,7 @@
 -- Keeps: the epoch of a partition only rises. Only a driver's run that goes back drops a timeline that was opened, in
 --        format 2 only to version 0. At the opened version or right above it, the previous run becomes a contender, whose
 --        attempts stay. A run that no driver registered continues the living timeline or is refused.
+--        The time of an attempt at the next version outlives the attempt, for the batch that is run again.
 --        Rows of an ephemeral run lose their expiry once a run that is not ephemeral continues from them.
 local CONTENDERS_MAX = 4
 
@@ -125,6 +126,9 @@ for _, field in ipairs(gone) do
   end
 end
 here(entries, at)
+-- The attempts that are there are dropped now, or not found by version any more.
+local time = time_above(version, uid)
+if time then redis.call('HSET', META, 'tv', text(version + 1) .. ' ' .. uid .. ' ' .. time) end
 for _, i in ipairs(at) do drop(entries[i], entries[i + 1], ARGV[7]) end
 if version == 0 then redis.call('HSET', META, 'w', '0') end
 if tonumber(ARGV[9]) == 0 and redis.call('PTTL', META) > 0 then

@@ -57,6 +57,8 @@ local function now_ms()
   return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 end
 
+local function server_s() return redis.call('TIME')[1] end
+
 -- Notes the time of the last write, to the minute: most commits find it recent and write nothing.
 local function touch()
   local now = now_ms()
@@ -109,6 +111,17 @@ local function found_by_version(version)
     for _, one in ipairs(contenders()) do uid = one.uids[#one.uids] or uid end
   end
   return uid
+end
+
+-- Time of version + 1 for a batch that is run again (docs/format.md, section 15): of the attempt on top of (version, uid) that
+-- is there, or was there before a run acquired the version; nil without one.
+local function time_above(version, uid)
+  local above = found_by_version(version + 1)
+  local entry = above and meta(delta_field(version + 1, above))
+  if entry and ref(entry) == uid then return has_flag(entry, 't') and match(entry, '(%d+) %S+$') or nil end
+  local at, of, time = match(meta('tv') or '', '^(%d+) (%S+) (%d+)$')
+  if at == text(version + 1) and of == uid then return time end
+  return nil
 end
 
 -- Returns why a version is missing: below the floor it expired, above it was lost.

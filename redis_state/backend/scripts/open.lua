@@ -16,21 +16,12 @@
 -- Keeps: Spark's log has the batch of a contender that opens its own attempt: it then holds the partition, without contenders.
 --        opened never falls within a run. All attempts of a run at one version see one uid. A version without a uid is the
 --        one that the run continued from, not the one that a sibling committed last.
-
--- Time of version + 1: of the attempt on top of (version, uid) that a batch which is run again finds, else of the server's clock.
-local function time_above(version, uid)
-  local above = found_by_version(version + 1)
-  local entry = above and meta(delta_field(version + 1, above))
-  if entry and ref(entry) == uid and has_flag(entry, 't') then return match(entry, '(%d+) %S+$') end
-  return redis.call('TIME')[1]
-end
-
 local run, wanted = ARGV[1], ARGV[3]
 local with_time = #ARGV % 2 == 0
 local format = meta('f')
 if not format then
-  if ARGV[2] == '0' or ARGV[2] == 'opened' then return {'EMPTY', with_time and redis.call('TIME')[1] or nil} end
-  return {'STATE_LOST', '0', '0', with_time and redis.call('TIME')[1] or nil}
+  if ARGV[2] == '0' or ARGV[2] == 'opened' then return {'EMPTY', with_time and server_s() or nil} end
+  return {'STATE_LOST', '0', '0', with_time and server_s() or nil}
 end
 if not FORMATS[format] then return {'FORMAT', format} end
 
@@ -59,7 +50,7 @@ else
 end
 if version > 0 and (not uid or not is_there(version, uid)) then
   local reply = missing(version)
-  if with_time then reply[#reply + 1] = time_above(version, '-') end
+  if with_time then reply[#reply + 1] = time_above(version, '-') or server_s() end
   return reply
 end
 if held and version == opened and uid ~= opened_uid then return {'FENCED', 'pinned', opened_uid} end
@@ -67,7 +58,7 @@ if held and version == opened and uid ~= opened_uid then return {'FENCED', 'pinn
 local cached = {}
 for i = 4, with_time and #ARGV - 1 or #ARGV, 2 do cached[delta_field(ARGV[i], ARGV[i + 1])] = true end
 local reply = {'OK', text(version), uid, held and '1' or '0', text(opened), meta('w'), '0', '-'}
-if with_time then reply[9] = time_above(version, uid) end
+if with_time then reply[9] = time_above(version, uid) or server_s() end
 local has_places = format ~= FORMAT
 local length = #reply
 local function list(field, entry)
@@ -104,6 +95,6 @@ reply[7], reply[8] = text(at), at_uid
 
 if held and version > opened then
   redis.call('HSET', META, 'r', run, 'o', text(version), 'ou', uid, 'l', text(version), 'lu', uid)
-  redis.call('HDEL', META, 'b', 'k')
+  redis.call('HDEL', META, 'b', 'k', 'tv')
 end
 return reply

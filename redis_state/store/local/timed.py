@@ -7,10 +7,12 @@ values without it, and rows that are expired at the store's time are absent.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import repeat
 from typing import Final
 
-from redis_state.format.expiry import NEVER, split, stamped
+from redis_state.format.expiry import NEVER, stamped
 from redis_state.format.ordered import OrderedRows
+from redis_state.format.visible import visible
 from redis_state.store.local.version import KeyCounts, LocalVersion
 
 _NONE: Final[dict[bytes, bytes | None]] = {}
@@ -48,14 +50,15 @@ class TimedVersion(LocalVersion):
 
     def get(self, key: bytes) -> bytes | None:
         """Implements `LocalVersion.get`."""
-        return self._seen(super().get(key))
+        stored = super().get(key)
+        return visible(stored, self.now_s) if self.hides else stored
 
     def get_many(self, keys: Sequence[bytes], above: OrderedRows = _NONE) -> list[bytes | None]:
         """Implements `LocalVersion.get_many`."""
         if not self.hides:
             return super().get_many(keys, above)
         over = {key: _unending(above[key]) for key in keys if key in above} if above else _NONE
-        return list(map(self._seen, super().get_many(keys, over)))
+        return list(map(visible, super().get_many(keys, over), repeat(self.now_s)))
 
     def rows_between(
         self, start: bytes, end: bytes | None, above: OrderedRows = _NONE
@@ -69,15 +72,9 @@ class TimedVersion(LocalVersion):
     def _seen_rows(self, rows: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
         now_s = self.now_s
         for key, stored in rows:
-            value, expiry_s = split(stored)
-            if expiry_s > now_s:
+            value = visible(stored, now_s)
+            if value is not None:
                 yield key, value
-
-    def _seen(self, stored: bytes | None) -> bytes | None:
-        if stored is None or not self.hides:
-            return stored
-        value, expiry_s = split(stored)
-        return value if expiry_s > self.now_s else None
 
 
 def _unending(value: bytes | None) -> bytes | None:
