@@ -82,7 +82,7 @@ class Ending:
     def _read_back_one(self, version: int, asked: Pin | None) -> None:
         try:
             with asking(self._timeline.run.format, asked):
-                store = self._schedule.stranger().get_read_store(version)
+                store = self._schedule.providers.stranger().get_read_store(version)
         except RedisStateError as error:
             if not self._timeline.destroyed:
                 self._schedule.counters["false lost"] += 1
