@@ -37,6 +37,12 @@ class PartitionHistory:
     base: Segment | None
     header: Header | None = None
 
+    @property
+    def entries(self) -> list[Entry]:
+        """Entries of the deltas, the newest first; of the base without any delta."""
+        base = [] if self.base is None else [self.base.entry]
+        return list(self.deltas.values()) or base
+
 
 @dataclass(frozen=True, slots=True)
 class StoreHistory:
@@ -58,10 +64,7 @@ class StoreHistory:
     @property
     def expires(self) -> bool:
         """True if rows have a time to live; then keys are counted until they are left out."""
-        newest = [
-            next(iter(one.deltas.values()), one.base and one.base.entry) for one in self.partitions
-        ]
-        return any(entry is not None and entry.time for entry in newest)
+        return any(entry.time for one in self.partitions for entry in one.entries[:1])
 
 
 def histories(client: Client, query: QueryStatus, *, tenant: str) -> list[StoreHistory]:

@@ -25,7 +25,8 @@ class StateStoreMetrics:
 
     Attributes:
         num_keys: Live keys without those of internal families. Exact after commit; before commit,
-            the number of the opened version.
+            the number of the opened version. With a time to live an upper bound: an expired row
+            counts until a snapshot leaves it out.
         memory_bytes: Approximate size of the version and its changes in this process.
         custom: Figures by the names of `StateStoreProvider.supported_custom_metrics`.
     """

@@ -13,6 +13,8 @@ import redis_state
 from redis_state import config
 from redis_state.errors import FormatError
 from redis_state.forks.keep import keep
+from redis_state.format.header import Tombstone
+from redis_state.format.rows import Value
 from redis_state.live import Reader
 from redis_state.reader import OperatorState
 from redis_state.reader.feed.change_spans import span_rows
@@ -216,6 +218,69 @@ def test_time_to_live_begins_and_ends(begins: bool, redis_server: RedisServer) -
         assert [one.batch for one in state.history({"k": "b"})] == [0]
         assert [one.batch for one in state.history({"k": "c"})] == [1, 0]
         assert state.hot(batches=1).updates == 1
+
+
+@pytest.mark.parametrize("how", ["puts", "removed range", "new id"])
+def test_versions_of_one_time_are_compared_by_what_they_show(
+    how: str, redis_server: RedisServer
+) -> None:
+    """A batch within the same second; with a new id, the family was dropped and made again."""
+    whole = how != "puts"
+    times = {1: 1_000, 2: 1_200, 3: 1_200}
+    planted = Planted(redis_server.client(), replace(KINDS["none"], ttl=True), 1, times=times)
+    planted.register()
+
+    def put(version: int, **rows: tuple[int, int]) -> None:
+        stored: dict[bytes, Value] = {
+            planted.key({"k": k}): planted.value({"n": n}, expires=expires)
+            for k, (n, expires) in rows.items()
+        }
+        ranges = [Tombstone(0)] if how == "removed range" and version == 3 else []
+        complete = how == "new id" and version == 3
+        planted.delta(0, version, stored, complete=complete, tombstones=ranges)
+
+    put(1, a=(1, 1_100), b=(2, 1_150), c=(3, 2_000), d=(4, 2_000), e=(5, 1_150))
+    put(2, x=(6, 2_000))
+    if how == "new id":
+        planted.family = replace(planted.family, id=1)
+    if whole:
+        put(3, a=(9, 2_000), c=(3, 2_500), d=(8, 2_000), x=(6, 2_000))
+    else:
+        put(3, a=(9, 2_000), c=(3, 2_500), d=(8, 2_000))
+    expected = {"a": (None, 9), "d": (4, 8)}
+    for version in (2, 3):
+        keep(redis_server.url, "flights", name=f"v.{version}", at_batch=version - 1)
+    with redis_state.connect(redis_server.url) as reader:
+        state = reader.query("flights").operator()
+        for a, b in ((1, 2), ("v.2", "v.3"), ("v.3", "v.2")):
+            found = {
+                one.key["k"]: (one.before and one.before["n"], one.after and one.after["n"])
+                for one in state.diff(a, b)
+            }
+            backwards = {k: pair[::-1] for k, pair in expected.items()}
+            assert found == (backwards if a == "v.3" else expected)
+        counts = reader.diff("flights", "flights", at_a="v.2", at_b="v.3").stores[0]
+        assert (counts.only_a, counts.only_b, counts.changed, counts.equal) == (0, 1, 1, 2)
+        (batch,) = state.changes(since=1)
+        changed = {key["k"]: value and value["n"] for key, value in batch}
+        assert changed == ({"a": 9, "d": 8} if whole else {"a": 9, "c": 3, "d": 8})
+
+
+def test_expired_rows_of_a_dropped_family_are_no_changes(redis_server: RedisServer) -> None:
+    planted = Planted(redis_server.client(), replace(KINDS["none"], ttl=True), 1, times=TIMES)
+    planted.register()
+    rows: dict[bytes, Value] = {
+        planted.key({"k": k}): planted.value({"n": 1}, expires=expires)
+        for k, expires in {"a": 900, "b": 2_000}.items()
+    }
+    planted.delta(0, 1, rows)
+    planted.family = replace(planted.family, id=1, name="other")
+    planted.delta(0, 2, {}, complete=True)
+    with redis_state.connect(redis_server.url) as reader:
+        state = reader.query("flights").operator()
+        assert [one.key for one in state.diff(0, 1)] == [{"k": "b"}]
+        (batch,) = state.changes(since=0)
+        assert list(batch) == [({"k": "b"}, None)]
 
 
 def test_expired_row_of_a_complete_delta_is_no_change(redis_server: RedisServer) -> None:

@@ -151,6 +151,16 @@ def test_counts_leave_out_expired_rows(scene: Scene) -> None:
     assert status.problems == []
 
 
+def test_rows_of_another_family_stay_as_they_are(scene: Scene) -> None:
+    if not scene.planted.others:
+        return
+    other = scene.reader.query("flights").operator(family="other")
+    rows = {key["n"]: value["n"] for key, value in other.items()}
+    assert rows == dict.fromkeys(range(scene.planted.partitions), 3)
+    assert other.get({"n": 0}) == {"n": 3}
+    assert other.to_arrow().num_rows == len(rows)
+
+
 def test_live_view_follows_the_time_of_each_version(scene: Scene) -> None:
     planted = scene.planted
     live = scene.reader.query("flights").live_view(interval_s=0.000_001)

@@ -80,9 +80,9 @@ def test_variables_without_a_time_to_live_get_that_of_the_option(
 
 def test_own_time_to_live_has_precedence(new_families: NewProvider) -> None:
     provider = new_families()
-    own = {"mode": "processingtime", "own_ms": 10}
-    batch(provider, 0, 1000, TTL_MS, write(1), **own)
-    assert batch(provider, 1, 1010, TTL_MS, **own) == (None, [1], {1: 1}, 2)
+    batch(provider, 0, 1000, TTL_MS, write(1), mode="processingtime", own_ms=10)
+    found = batch(provider, 1, 1010, TTL_MS, mode="processingtime", own_ms=10)
+    assert found == (None, [1], {1: 1}, 2)
 
 
 def test_rows_from_before_the_option_live_as_long_from_then_on(new_families: NewProvider) -> None:

@@ -260,7 +260,7 @@ def test_the_example_of_the_page(
     shared_redis_server: RedisServer,
 ) -> None:
     redis_conf({"stateTtl": "1s"})  # restores the option after the test
-    (code,) = fenced(PAGE, "python")
+    code = fenced(PAGE, "python")[0]
     clicks = streams.input("clicks", "id string, at timestamp")
     code = code.replace("redis://localhost:6379/0", shared_redis_server.url)
     code = code.replace('"clicks"', f'"{clicks.folder}"')

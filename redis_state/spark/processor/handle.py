@@ -116,7 +116,8 @@ class Handle(pyspark_state.StatefulProcessorHandle):
         self.info = info
         self.group = CurrentGroup(times.processing_ms)
         self.keys = TypedKey(key_schema, what="the key of a group")
-        self.variables: dict[str, SingleRows | ListState] = {}
+        self.variables: dict[str, ValueState | ListState | MapState] = {}
+        self._columns: dict[str, SingleRows] = {}
         self._ttl_ms = ttl_ms
         self._beginning: list[str] = []
         self._running_out: dict[str, TimeToLive] = {}
@@ -138,7 +139,7 @@ class Handle(pyspark_state.StatefulProcessorHandle):
         """
         self._initialized = True
         for name in self._beginning:
-            self.variables[name].begin_expiries()
+            self._all()[name].begin_expiries()
 
     def getValueState(  # noqa: N802  # PySpark's name
         self,
@@ -207,7 +208,7 @@ class Handle(pyspark_state.StatefulProcessorHandle):
         """
         prefix, row = self._declare(name, "value", schema, zone=timezone.utc)
         ttl = self._ttl(name, None)
-        self.variables[name] = SingleRows(self.store, prefix, self.group, row, ttl)
+        self._columns[name] = SingleRows(self.store, prefix, self.group, row, ttl)
         return prefix, row, ttl
 
     def registerTimer(self, expiryTimestampMs: int) -> None:  # noqa: N802, N803  # PySpark's names
@@ -263,11 +264,15 @@ class Handle(pyspark_state.StatefulProcessorHandle):
 
     def expire(self) -> None:
         """Removes expired rows, and empty indexes of variables without a time to live."""
-        for variable in self.variables.values():
+        for variable in self._all().values():
             variable.expire()
         for name, ttl in self._running_out.items():
             if ttl.is_over():
                 self.store.drop(EXPIRY_OF + name)
+
+    def _all(self) -> Mapping[str, SingleRows | ListState]:
+        """Returns the variables and the state columns by their names."""
+        return {**self.variables, **self._columns}
 
     def _check_mode(self) -> None:
         """Refuses timers of another time mode, which would fire at a wrong time."""

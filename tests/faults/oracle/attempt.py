@@ -9,21 +9,22 @@ from typing import cast
 from redis_state.errors import RedisStateError
 from redis_state.store.bulk import KeyEncoder
 from redis_state.store.partition_state import PartitionState
-from redis_state.store.partition_store import PartitionListStore
+from redis_state.store.partition_store import PartitionListStore, PartitionStore
 from tests.faults.oracle.runs import Run
 from tests.faults.oracle.timeline import Task, Timeline
 
 
-def change(
-    store: PartitionListStore, rows: dict[str, list[int]], what: str, key: str, n: int
-) -> None:
+def change(store: PartitionStore, rows: dict[str, list[int]], what: str, key: str, n: int) -> None:
     """Do one change to the store, and to the rows that it has to have then."""
     if what == "p" or what == "u":
         store.put(key, [n])
         rows[key] = [n]
     elif what == "a":
-        store.append(key, n)
         rows[key] = [*rows.get(key, []), n]
+        if isinstance(store, PartitionListStore):
+            store.append(key, n)
+        else:
+            store.put(key, [*(store.get(key) or []), n])
     else:
         store.remove(key)
         rows.pop(key, None)
@@ -32,7 +33,7 @@ def change(
 def commit(
     timeline: Timeline,
     run: Run,
-    store: PartitionListStore,
+    store: PartitionStore,
     rows: dict[str, list[int]],
     *,
     aborts: bool,
@@ -58,7 +59,7 @@ def forked(
     timeline: Timeline,
     task: Task,
     run: Run,
-    store: PartitionListStore,
+    store: PartitionStore,
     rows: dict[str, list[int]],
     n: int,
 ) -> tuple[Task, Callable[[], None]]:

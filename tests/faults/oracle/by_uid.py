@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 from redis_state.errors import ConflictError
 from redis_state.ids import Pin
 from redis_state.protocol import PartitionClient
+from tests.faults.oracle.timed import SERVER_CLOCK
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,8 @@ class UidClient(PartitionClient):
         if name == "open" and pin is not None and args[1] == str(pin.version):
             args = [*args[:2], pin.uid, *args[3:]]
         newest = _asked.get().newest
+        if name == "open":
+            return SERVER_CLOCK.exchanged(super()._script(what, name, idents, args))
         if name != "acquire" or newest is None:
             return super()._script(what, name, idents, args)
         seen = ""

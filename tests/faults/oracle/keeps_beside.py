@@ -80,7 +80,7 @@ class KeepsBeside:
                 self._schedule.counters["false lost"] += 1
                 timeline.problem(f"{owner} cannot be read: {error}")
             return
-        provider = self._schedule.stranger()
+        provider = self._schedule.providers.stranger()
         codec = provider._codec.with_lists()
         rows = dict(PartitionReadStore(provider._partition, codec, local).iterator())
         self._schedule.counters["kept versions read"] += 1

@@ -44,6 +44,7 @@ from tests.faults.oracle.purge_mutants import (
 from tests.faults.oracle.script_mutants import SCRIPT_MUTANTS
 from tests.faults.oracle.seeds import Played
 from tests.faults.oracle.stream_mutants import JOIN_MUTANTS
+from tests.faults.oracle.timed_mutants import TIMED_METHODS, TIMED_SCRIPTS
 from tests.faults.oracle.wire import forget_scripts
 
 Patch = Callable[[], AbstractContextManager[Any]]
@@ -97,7 +98,8 @@ def _edit(*edits: tuple[str, str, str]) -> Patch:
 
 
 def _replace(owner: Any, name: str, new: Callable[..., Any]) -> Patch:
-    return lambda: mock.patch.object(owner, name, new)
+    # A module has no attribute for what is built in.
+    return lambda: mock.patch.object(owner, name, new, create=not hasattr(owner, name))
 
 
 def _assume_committed(self: Client, attempted: str, commands: Sequence[Any]) -> list[Any]:
@@ -115,9 +117,13 @@ _open = PartitionClient.open
 
 
 def _open_by_version(
-    self: PartitionClient, run_id: str, version: int | None, cached: Sequence[Any] = ()
+    self: PartitionClient,
+    run_id: str,
+    version: int | None,
+    cached: Sequence[Any] = (),
+    **more: bool,
 ) -> Opened:
-    opened = _open(self, run_id, version, ())
+    opened = _open(self, run_id, version, (), **more)
     for pin in cached:
         if 0 < pin.version < opened.pin.version:
             newer = tuple(one for one in opened.segments if one.version > pin.version)
@@ -410,6 +416,17 @@ PIN_MUTANTS: tuple[Mutant, ...] = (
     ),
 )
 
+TIMED_MUTANTS: tuple[Mutant, ...] = (
+    *(
+        Mutant(name, rule, _edit((file, old, new)), of="timed")
+        for name, rule, file, old, new in TIMED_SCRIPTS
+    ),
+    *(
+        Mutant(name, rule, _replace(owner, method, new), of="timed")
+        for name, rule, owner, method, new in TIMED_METHODS
+    ),
+)
+
 MUTANTS: tuple[Mutant, ...] = (
     *(Mutant(name, rule, _edit((file, old, new))) for name, rule, file, old, new in SCRIPT_MUTANTS),
     *COMBINED_MUTANTS,
@@ -417,5 +434,6 @@ MUTANTS: tuple[Mutant, ...] = (
     *STREAM_MUTANTS,
     *PURGE_MUTANTS,
     *PIN_MUTANTS,
+    *TIMED_MUTANTS,
 )
 """Each breaks one rule; the oracle has to find every one of them."""

@@ -91,7 +91,13 @@ class Runner:
             return StreamSchedule(seed, server, self._url, self.counters, destructive=destructive)
         formats = FORMATS[seed % len(FORMATS)]
         return Schedule(
-            seed, server, self._url, self.counters, destructive=destructive, formats=formats
+            seed,
+            server,
+            self._url,
+            self.counters,
+            destructive=destructive,
+            formats=formats,
+            timed=kind == "timed",
         )
 
     def close(self) -> None:

@@ -7,16 +7,14 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from redis_state import config as options
 from redis_state.backend.client import Client
 from redis_state.backend.transport import Transport
 from redis_state.errors import RedisStateError
-from redis_state.ids import Pin, StateStoreId, StateStoreProviderId
+from redis_state.ids import Pin, StateStoreId
 from redis_state.maintain.compaction import add_snapshot
 from redis_state.maintain.orphans import sweep_orphans
 from redis_state.protocol import PartitionClient, RegisteredRun, checkpoint_gen, register_run
-from redis_state.store.partition_store import PartitionListStore, PartitionReadStore
-from redis_state.store.provider import StateStoreProvider
+from redis_state.store.partition_store import PartitionReadStore, PartitionStore
 from tests.faults.oracle.accidents import Accidents
 from tests.faults.oracle.attempt import change, commit, forked
 from tests.faults.oracle.by_uid import UidClient, asking
@@ -25,14 +23,16 @@ from tests.faults.oracle.dice import Dice
 from tests.faults.oracle.keeps_beside import EVERY, KeepsBeside
 from tests.faults.oracle.keyspace import Keyspace
 from tests.faults.oracle.network import Actor, Network
+from tests.faults.oracle.providers import NAME, Providers, config_of
 from tests.faults.oracle.runs import Run
-from tests.faults.oracle.timeline import RETAINED, Task, Timeline
+from tests.faults.oracle.timed import FIRST_S, SERVER_CLOCK, TTLS_S, TimedModel
+from tests.faults.oracle.timed_task import Timed, look_at_each
+from tests.faults.oracle.timeline import Task, Timeline
 from tests.faults.oracle.watch import Watch
 
 _STEPS = 140
 _ACTORS_MAX = 4
 _KEYS = 6
-_NAME = "oracle"
 
 
 class Schedule:
@@ -42,6 +42,7 @@ class Schedule:
         seed: Decides everything but the names of attempts.
         destructive: Whether the server may lose data.
         formats: Checkpoint formats: that of the first run, and that to which the query goes over.
+        timed: Whether rows have a time to live.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class Schedule:
         *,
         destructive: bool,
         formats: Sequence[int],
+        timed: bool = False,
     ) -> None:
         self._dice = Dice(seed)
         self._server = server
@@ -60,9 +62,9 @@ class Schedule:
         self._destructive = destructive
         self._formats = formats
         self._format = formats[0]
-        self._config = options.parse(
-            {"url": url, "versionsToRetain": RETAINED, "deadline": "1s", "connectionsMax": 2}
-        )
+        self.timed = TimedModel() if timed else None
+        self._config = config_of(url)
+        SERVER_CLOCK.times = [FIRST_S]
         self.keyspace = Keyspace(server, self._dice)
         self._watch = Watch(self._dice, counters, self.keyspace)
         self.network = Network(self._dice, server, counters, self._watch)
@@ -70,12 +72,13 @@ class Schedule:
         self._runs = 0
         self._tasks: dict[Actor, Task] = {}
         self._forked: list[tuple[Task, Callable[[], None]]] = []
-        self._providers: dict[tuple[int, str], StateStoreProvider] = {}
         self._registered: dict[str, RegisteredRun] = {}
-        self.keeps = KeepsBeside(self, self._dice) if seed // 16 % EVERY == 1 else None
+        self.providers = Providers(self._dice, url, self.client, self._registered, lists=not timed)
+        keeps = seed // 16 % EVERY == 1 and not timed
+        self.keeps = KeepsBeside(self, self._dice) if keeps else None
         self._server.exchange([("FLUSHDB",)])
-        self._gen = checkpoint_gen(self._plain, _NAME, create=True) or ""
-        self.partition = StateStoreId(_NAME, 0, 0).partition(self._gen)
+        self._gen = checkpoint_gen(self._plain, NAME, create=True) or ""
+        self.partition = StateStoreId(NAME, 0, 0).partition(self._gen)
         self.timeline = Timeline(self._new_run(by_driver=True), counters)
         self._watch.begin(self.timeline, self.partition)
         self._accidents = Accidents(
@@ -93,6 +96,8 @@ class Schedule:
             self.step()
 
     def _disturb(self) -> None:
+        if self.timed is not None and self._dice.one_in(6):
+            SERVER_CLOCK.turn(self._dice.choice([-1, 1, 1, 2, 7]))
         if len(self.network.actors) < _ACTORS_MAX and self._dice.one_in(4):
             self._start_something()
         if self._watch.reader_is_slow:
@@ -160,6 +165,8 @@ class Schedule:
         """Attempts of the earlier runs go on as zombies."""
         self.counters["restarts"] += 1
         self.network.disturb()
+        if self.timed is not None and self._dice.one_in(4):
+            self.timed.ttl_s = self._dice.choice(TTLS_S)
         if back > 0:
             self._end_the_unopened_batch()
         if self._dice.one_in(3):
@@ -332,15 +339,22 @@ class Schedule:
         task = Task(name, version, run, run, counted_on=counted_on, asked=asked)
 
         forks = run.format == 2 and not self._destructive and self._dice.one_in(8)
+        ttl_s = None if self.timed is None else self.timed.ttl_s
+        timed = None if self.timed is None else Timed(self.timed, timeline, ttl_s)
+        forks = forks and timed is None
 
         def body() -> None:
-            provider = self._provider(executor, run)
-            store = provider.get_list_store(version)
-            assert isinstance(store, PartitionListStore)
-            rows = self._compare(task, store)
+            provider = self.providers.of_executor(executor, run, ttl_s)
+            if timed is not None:
+                timed.begin()
+            store = provider.get_store(version)
+            assert isinstance(store, PartitionStore)
+            rows = self._compare(task, store, timed)
             stamp = len(timeline.contents)
             for what, key, n in changes:
                 change(store, rows, what, key, stamp * 10 + n)
+            if timed is not None:
+                timed.writes(store, rows, [key for _, key, _ in changes])
             timeline.contents[store._uid], timeline.writers[store._uid] = rows, run
             if gives_up:
                 store.abort()
@@ -348,6 +362,8 @@ class Schedule:
             if forks:
                 self._forked.append(forked(timeline, task, run, store, rows, stamp * 10 + 9))
             commit(timeline, run, store, rows, aborts=aborts)
+            if timed is not None:
+                timed.committed(store)
             # A driver may crash before it logs what all tasks have committed.
             if logs:
                 timeline.logs(run, self._chosen(run, version + 1, store._local.pin))
@@ -394,7 +410,7 @@ class Schedule:
 
         def body() -> None:
             went_on_with = None if asked else self._went_on_with(version)
-            store = self.stranger().get_read_store(version)
+            store = self.providers.stranger().get_read_store(version)
             assert isinstance(store, PartitionReadStore)
             self._compare(task, store)
             if went_on_with is not None:
@@ -428,7 +444,8 @@ class Schedule:
 
         def body() -> None:
             if kind == 0:
-                self._provider(executor, run).do_maintenance()
+                ttl_s = None if self.timed is None else self.timed.ttl_s
+                self.providers.of_executor(executor, run, ttl_s).do_maintenance()
                 return
             self._maintain()
             if kind == 1:
@@ -462,35 +479,18 @@ class Schedule:
             self._maintain()
         self.keyspace.remove(self.keyspace.mortal())
 
-    def _compare(self, task: Task, store: PartitionReadStore) -> dict[str, list[int]]:
+    def _compare(
+        self, task: Task, store: PartitionReadStore, timed: Timed | None = None
+    ) -> dict[str, list[int]]:
         timeline = self.timeline
         rows = dict(store.iterator())
+        seen = None if timed is None else timed.seen(task, store)
+        if self.timed is not None:
+            look_at_each(timeline, task, store, rows)
         owner = timeline.log.owners.get(task.version) if timeline.current(task) else None
         pin = store._local.pin
-        timeline.loaded(task.name, pin, rows, asked=task.asked, logged_in=owner)
+        timeline.loaded(task.name, pin, rows, asked=task.asked, logged_in=owner, seen=seen)
         return rows
-
-    def _provider(self, executor: int, run: Run) -> StateStoreProvider:
-        """The executor's own, whose cache may have outlived earlier runs."""
-        known = self._providers.get((executor, run.run_id))
-        if known is None or self._dice.one_in(6):
-            earlier = [p for (at, _), p in self._providers.items() if at == executor]
-            after = earlier[-1] if earlier and self._dice.one_in(2) else None
-            known = StateStoreProvider(
-                StateStoreProviderId(StateStoreId(_NAME, 0, 0), run.run_id),
-                config=self._config,
-                lists=True,
-                run=self._registered.get(run.run_id),
-                client=self._plain,
-                after=after,
-            )
-            self._providers[executor, run.run_id] = known
-        return known
-
-    def stranger(self) -> StateStoreProvider:
-        """Of a run that nobody knows, with nothing cached."""
-        id_ = StateStoreProviderId(StateStoreId(_NAME, 0, 0), uuid.uuid4().hex)
-        return StateStoreProvider(id_, config=self._config, lists=True, client=self.client())
 
     def client(self) -> Client:
         """Makes the client of all actors."""

@@ -13,8 +13,12 @@ PURGE_EVERY = 28
 PIN_EVERY = 14
 """One schedule in so many is of pins and forks."""
 
-Played = Literal["driver", "stream", "purge", "pin"]
-"""A query whose driver begins its batches, one whose tasks do, purges and recalls, or pins."""
+TIMED_EVERY = 4
+"""One schedule in so many of the others has rows with a time to live."""
+
+Played = Literal["driver", "timed", "stream", "purge", "pin"]
+"""A query whose driver begins its batches, without or with a time to live, one whose tasks begin
+them, purges and recalls, or pins."""
 
 
 def played(seed: int) -> Played:
@@ -23,4 +27,6 @@ def played(seed: int) -> Played:
         return "purge"
     if seed % PIN_EVERY == 6:
         return "pin"
-    return "stream" if seed % STREAM_EVERY == 3 else "driver"
+    if seed % STREAM_EVERY == 3:
+        return "stream"
+    return "timed" if seed // 5 % TIMED_EVERY == 1 else "driver"

@@ -115,13 +115,21 @@ class Timeline:
         return self.log.newest
 
     def loaded(
-        self, who: str, pin: Pin, rows: Rows, *, asked: Pin | None, logged_in: Run | None
+        self,
+        who: str,
+        pin: Pin,
+        rows: Rows,
+        *,
+        asked: Pin | None,
+        logged_in: Run | None,
+        seen: Rows | None = None,
     ) -> None:
         """Judge what a load gave.
 
         Args:
             asked: The attempt that was asked for, in format 2.
             logged_in: The run whose attempt this has to be; ``None`` if any attempt may be read.
+            seen: What a writer has to see of the version, if some of its rows expire in the next.
         """
         self.counters["loads compared"] += 1
         if asked is not None:
@@ -130,6 +138,7 @@ class Timeline:
                 self._wrong(f"{who}: asked for {asked}, was given {pin}")
         self._got_through(pin.uid, rows)
         wanted = {} if pin.version == 0 else self.contents.get(pin.uid)
+        wanted = wanted if seen is None else seen
         if wanted is None:
             self._wrong(f"{who}: version {pin.version} is of an attempt that nobody made")
         elif rows != wanted:

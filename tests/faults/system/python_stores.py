@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 _KEYS = 4
 _PUTS_MAX = 3
+_TIMED_EVERY = 4
+_TTLS = (None, "1h", "2h")
 
 
 class PythonStores:
@@ -44,6 +46,7 @@ class PythonStores:
         self._version = 0
         self.history: dict[int, dict[str, int]] = {}
         self.idle_ms = 0
+        self._is_timed = self._play.dice.one_in(_TIMED_EVERY)
 
     @property
     def exists(self) -> bool:
@@ -88,7 +91,12 @@ class PythonStores:
     def _new_provider(self) -> StateStoreProvider:
         self._runs += 1
         id_ = StateStoreProviderId(StateStoreId(self.name, 0, 0), f"py-{self._runs}")
-        return StateStoreProvider(id_, config=self._play.lab.url)
+        ttl = None
+        if self._is_timed:
+            # Nothing expires so soon; each process may turn it on or off, or change it.
+            ttl = self._play.dice.choice(_TTLS)
+            self._play.lab.counters["processes of Python with a time to live"] += ttl is not None
+        return StateStoreProvider(id_, url=self._play.lab.url, state_ttl=ttl)
 
     def _open(self) -> None:
         if self._provider is None:
