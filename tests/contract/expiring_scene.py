@@ -48,7 +48,7 @@ CHANGES: dict[int, dict[str, tuple[int, int | None] | None]] = {
 }
 """By version: value and expiry of each changed key."""
 
-VISIBLE = {
+VISIBLE: dict[int, Rows] = {
     0: {},
     1: {"a": 1, "b": 2, "c": 3, "d": 4, "e": 5, "x": 6},
     2: {"a": 1, "c": 3, "d": 4, "e": 5, "f": 7},
@@ -145,9 +145,6 @@ def scene(request: pytest.FixtureRequest, shape: str, redis_server: RedisServer)
         made = Scene(redis_server, reader, planted, shape)
         made.plant()
         yield made
-
-
-Rows = dict[str, int]
 
 
 def flat(rows: Any) -> Rows:
