@@ -39,8 +39,9 @@ def detach_all(
         RedisStateError: See `add_snapshot`.
     """
     ids = [id_ for gen in gens for id_ in _partitions(client, gen, tenant)]
+    lowest = _lowest(client, ids)
     for number, id_ in enumerate(ids, 1):
-        _detach(client, id_)
+        _detach(client, id_, lowest[id_])
         progress("writing snapshots", number, len(ids))
     metas = [keys.meta(id_) for id_ in ids if _foreign(client, id_).aside]
     if metas:
@@ -64,16 +65,34 @@ def _partitions(client: Client, gen: str, tenant: str) -> list[PartitionId]:
     return [id_ for id_, is_there in zip(ids, there, strict=True) if is_there]
 
 
-def _detach(client: Client, id_: PartitionId) -> None:
+def _lowest(client: Client, ids: Sequence[PartitionId]) -> dict[PartitionId, int]:
+    """Returns the version of each partition that has to stay.
+
+    Amid a batch the partitions of a query have opened two neighbouring versions. The lower one is
+    confirmed in all of them, so readers ask for it.
+    """
+    found = client.call(_WHAT, [("HGET", keys.meta(id_), "o") for id_ in ids]) if ids else []
+    opened = {id_: int(raw or 0) for id_, raw in zip(ids, found, strict=True)}
+    return {
+        id_: min(other for of, other in opened.items() if of.store == id_.store and at - other <= 1)
+        for id_, at in opened.items()
+    }
+
+
+def _detach(client: Client, id_: PartitionId, lowest: int) -> None:
     partition = PartitionClient(client, id_, versions_to_retain=1)
-    for _ in range(_TRIES_MAX):
+    for tries in range(_TRIES_MAX):
         found = _foreign(client, id_)
-        if found.named:
-            add_snapshot(partition, partition.open("", None))
-        if found.named or found.aside:
-            partition.retain(retained=0)
         if not found.named:
+            if found.aside:
+                partition.retain()
             return
+        newest = partition.open("", None)
+        base = newest
+        if not tries and 0 < lowest < newest.pin.version and lowest >= newest.floor:
+            base = partition.open("", lowest)
+        add_snapshot(partition, base)
+        partition.retain(retained=newest.pin.version - base.pin.version)
     if _foreign(client, id_).named:
         raise UnavailableError(
             _WHAT,

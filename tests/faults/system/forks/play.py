@@ -295,6 +295,7 @@ class Forks:
         self.lab.counters["rewinds below the beginning of a fork"] += to_batch + 1 < one.begun
         if not status:
             one.world.go_back(to_batch)
+            one.begun = min(one.begun, to_batch + 1)
             one.alone()
         elif not below or not any(text in said for text in _REFUSED):
             self.wrong(f"{' '.join(words)}: {said}", "false errors")
@@ -356,7 +357,8 @@ class Forks:
         gens += [gen for one in self.stores if (gen := one.gen())] if of_stores else []
         main = gen_in(self.play.folder)
         for gen in [*gens, *([main] if main else [])]:
-            if self.lab.redis("EXISTS", keys.query(gen)):
+            if not of_stores:
+                # Of the other partitions; otherwise no pin is left.
                 self.keeps.drop_all(gen)
             self.keeps.forget(gen)
             if gen != main and self.lab.redis("EXISTS", keys.query(gen)):
