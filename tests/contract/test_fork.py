@@ -24,7 +24,6 @@ from redis_state.errors import (
 )
 from redis_state.files import folder_at
 from redis_state.forks import fork_with, state
-from redis_state.forks.fork import _ForkPlan
 from redis_state.forks.keep import keep
 from redis_state.maintain.purge import purge
 from redis_state.maintain.recall import expire
@@ -231,40 +230,6 @@ def test_interrupted_fork_keeps_its_batch(scene: Scene, tmp_path: Path) -> None:
     scene.check_complete(made.gen, batch=5)
     with pytest.raises(UsageError, match="complete already"):
         scene.fork(to, at_batch=5)
-
-
-def run_again(scene: Scene, batch: int) -> None:
-    """Writes what a batch leaves in the offset log that runs again after a rewind."""
-    name = f"offsets/{batch}"
-    scene.write(name, text_of(scene.folder, name).replace("batchTimestampMs", "other"))
-
-
-def test_fork_of_a_batch_that_ran_again_is_not_finished(scene: Scene, tmp_path: Path) -> None:
-    """The fork has pinned the first attempt, and would get the offsets of the second one."""
-    to = tmp_path / "new"
-    assert killed_at_file(scene, to, LOGS_BEGIN, at_batch=5)
-    run_again(scene, 5)
-    with pytest.raises(UsageError, match=r"planned the batch anew.*Delete the new folder"):
-        scene.fork(to, at_batch=5)
-    shutil.rmtree(to)
-    made = scene.fork(to, at_batch=5)
-    scene.check_complete(made.gen, batch=5)
-
-
-def test_batch_that_runs_again_meanwhile_is_not_forked(
-    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    secure = _ForkPlan.secure
-
-    def late(self: _ForkPlan, forks: Any) -> None:
-        secure(self, forks)
-        run_again(scene, 5)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(_ForkPlan, "secure", late)
-        with pytest.raises(UsageError, match="planned the batch anew"):
-            scene.fork(tmp_path / "new", at_batch=5)
-    assert text_of(tmp_path / "new", "metadata").startswith("This_fork_is_not_complete")
 
 
 def test_expired_fork_begins_again(scene: Scene, tmp_path: Path) -> None:

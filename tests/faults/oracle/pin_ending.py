@@ -52,8 +52,8 @@ class PinEnding:
         ]
         for number in range(_ROUNDS_MAX):
             if number == 1:
-                for at in self._living():
-                    self._schedule.keeps.end_names(at)
+                for node in self._living():
+                    self._schedule.keeps.end_names(node)
                 for gen, owner in sorted(self._world.keeps):
                     at = self._world.of(gen)
                     if at is not None and at.life == "live" and not name_of(owner):

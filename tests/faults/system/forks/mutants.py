@@ -71,10 +71,6 @@ def snapshot_of_an_older_version(partition: PartitionClient, opened: Opened) -> 
     return compaction.add_snapshot(partition, opened)
 
 
-def drop_nothing(_self: _Keeping) -> None:
-    """Pins that a killed call has left are taken for one's own."""
-
-
 def newest_published(self: _Keeping) -> dict[tuple[int, str], list[Opened]]:
     """Opens what each partition has published last."""
     return {
@@ -206,8 +202,8 @@ FORK_MUTANTS: tuple[tuple[str, str, Edits, Patches], ...] = (
         (
             (
                 f"{_CORE}/protocol/VersionNames.scala",
-                "val count = pinStore(what, owner, batch + 1, store, forMs + LongerMs)",
-                "val count = pinStore(what, owner, math.max(1, batch), store, forMs + LongerMs)",
+                "try pinAll(what, owner, batch + 1, stores, forMs + LongerMs)",
+                "try pinAll(what, owner, math.max(1, batch), stores, forMs + LongerMs)",
             ),
         ),
         (),
@@ -217,12 +213,6 @@ FORK_MUTANTS: tuple[tuple[str, str, Edits, Patches], ...] = (
         "a name holds what the query has confirmed, the same version in all partitions",
         (),
         (("redis_state.forks.keep._Keeping._newest", newest_published),),
-    ),
-    (
-        "keep-over-a-leftover",
-        "a call that is repeated keeps one version in all partitions",
-        (),
-        (("redis_state.forks.keep._Keeping._drop_leftover", drop_nothing),),
     ),
     (
         "detach-of-another-version",
