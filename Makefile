@@ -193,6 +193,7 @@ bench: build jvm-test-build redis ## Compare with Spark's own providers; all tab
 	@$(PY) -m tests.bench.time_to_live $(BENCH_ARGS)
 	@$(PY) -m tests.bench.fork $(BENCH_ARGS)
 	@$(PY) -m tests.bench.moving $(BENCH_ARGS)
+	@$(PY) -m tests.bench.real_time $(BENCH_ARGS)
 	@$(PY) -m tests.bench.dashboard $(BENCH_ARGS)
 
 .PHONY: bench-quick

@@ -6,7 +6,8 @@
                                                tests/upgrades; the other cells stay
 
 pytest runs the tests; this tool makes the table. A minor runs in the environment `.venv-MINOR`, and
-the newest in `.venv`. How a test becomes a row: tests/support/compatibility.py.
+the newest in `.venv`. How a test becomes a row: tests/support/compatibility.py. The last column is
+of tests in real-time mode, on the newest minor.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "compatibility.md"
 MINORS = tuple(json.loads((ROOT / "redis_state" / "options.json").read_text())["sparkMinors"])
+REAL_TIME = "real-time"
+COLUMNS = (*MINORS, REAL_TIME)
 FOLDERS = ("tests/spark", "tests/upgrades")
 _BEGIN = "<!-- table: made by `make compatibility` -->"
 _END = "<!-- end of table -->"
@@ -35,38 +38,47 @@ _EMPTY = "–"
 _TIMEOUT = "--timeout=2700"
 
 Key = tuple[str, str]
+Place = tuple[Key, str]
+"""Row and column of a cell."""
 
 
 @dataclass(slots=True)
 class Table:
-    """Cells by row and minor; `ran_with` has date and versions of each minor's run."""
+    """Cells by row and column; `ran_with` has date and versions of each column's run."""
 
     rows: dict[Key, dict[str, str]] = field(default_factory=dict)
     tests: dict[Key, str] = field(default_factory=dict)
     ran_with: dict[str, str] = field(default_factory=dict)
 
     def replace(self, minor: str, run: dict[str, Any], ran_with: str) -> None:
-        """Replaces the column of one minor by a run."""
+        """Replaces the columns of one minor by a run."""
         for cells in self.rows.values():
-            cells.pop(minor, None)
-        self.merge(minor, run, ran_with)
+            for column in columns_of(minor):
+                cells.pop(column, None)
+        self.merge(run, ran_with)
 
-    def merge(self, minor: str, run: dict[str, Any], ran_with: str) -> None:
-        """Updates the cells of one minor that a run of some tests has."""
-        for row in run["rows"]:
-            self.tests[key_of(row)] = row["test"].split("::")[0].removeprefix("tests/")
-        for key, cell in cells_of(run).items():
-            self.rows.setdefault(key, {})[minor] = cell
+    def merge(self, run: dict[str, Any], ran_with: str) -> None:
+        """Updates the cells that a run of some tests has."""
+        # A row of an ordinary query and of one in real-time mode names the test of the former.
+        for row in sorted(run["rows"], key=lambda row: not row["real_time"]):
+            test = row["test"].split("::")[0].removeprefix("tests/")
+            if not row["real_time"] or key_of(row) not in self.tests:
+                self.tests[key_of(row)] = test
+        found = cells_of(run)
+        for (key, column), cell in found.items():
+            self.rows.setdefault(key, {})[column] = cell
         self.rows = {key: cells for key, cells in self.rows.items() if cells}
-        self.ran_with[minor] = ran_with
+        for column in {column for _, column in found}:
+            self.ran_with[column] = ran_with
 
     def text(self) -> str:
         """Formats the table for the page."""
-        head = ["operator", "option", *(f"Spark {minor}" for minor in MINORS), "test"]
-        ran_with = [_RUN_WITH, "", *(self.ran_with.get(minor, _EMPTY) for minor in MINORS), _EMPTY]
+        titles = [*(f"Spark {minor}" for minor in MINORS), f"real-time mode of {MINORS[-1]}"]
+        head = ["operator", "option", *titles, "test"]
+        ran_with = [_RUN_WITH, "", *(self.ran_with.get(one, _EMPTY) for one in COLUMNS), _EMPTY]
         lines = [_line(head), "|---" * len(head) + "|", _line(ran_with)]
         for key, cells in self.rows.items():
-            found = [cells.get(minor, _EMPTY) for minor in MINORS]
+            found = [cells.get(column, _EMPTY) for column in COLUMNS]
             lines.append(_line([*key, *found, f"`{self.tests[key]}`"]))
         return "\n".join(lines)
 
@@ -75,11 +87,18 @@ def key_of(row: dict[str, str]) -> Key:
     return row["operator"], row["option"]
 
 
-def cells_of(run: dict[str, Any]) -> dict[Key, str]:
-    """Returns the cells of a run; of several tests of one row the worst result counts."""
-    cells: dict[Key, str] = {}
+def columns_of(minor: str) -> tuple[str, ...]:
+    """Returns the columns that a run on this minor fills."""
+    return (minor, REAL_TIME) if minor == MINORS[-1] else (minor,)
+
+
+def cells_of(run: dict[str, Any]) -> dict[Place, str]:
+    """Returns the cells of a run; of several tests of one cell the worst result counts."""
+    cells: dict[Place, str] = {}
+    minor = minor_of(run["spark"])
     for row in run["rows"]:
-        known = cells.get(key_of(row), "green")
+        place = key_of(row), REAL_TIME if row["real_time"] else minor
+        known = cells.get(place, "green")
         refused = f"Spark refuses: {row['reason']}"
         cells_by_status = {
             "green": known,
@@ -88,7 +107,7 @@ def cells_of(run: dict[str, Any]) -> dict[Key, str]:
             "red": "**red**",
         }
         cell = cells_by_status[row["status"]]
-        cells[key_of(row)] = known if known == "**red**" else cell
+        cells[place] = known if known == "**red**" else cell
     return cells
 
 
@@ -101,7 +120,7 @@ def read_page(text: str) -> Table:
     body = _parts(text)[1].strip().splitlines()
     for line in body[2:]:
         operator, option, *cells, test = (cell.strip() for cell in line.strip("| ").split(" | "))
-        found = {m: c for m, c in zip(MINORS, cells, strict=True) if c != _EMPTY}
+        found = {m: c for m, c in zip(COLUMNS, cells, strict=True) if c != _EMPTY}
         if operator == _RUN_WITH:
             table.ran_with = found
         else:
@@ -123,14 +142,17 @@ def _parts(text: str) -> tuple[str, str, str]:
 
 
 def differences(run: dict[str, Any], text: str) -> list[str]:
-    """Returns the differences between a run and the page, for the minor of the run."""
-    minor = minor_of(run["spark"])
+    """Returns the differences between a run and the page, for the columns of the run."""
     rows = read_page(text).rows
     return [
-        f"{operator}, {option}: this run says {cell}, the page {said}"
-        for (operator, option), cell in cells_of(run).items()
-        if (said := rows.get((operator, option), {}).get(minor, "nothing")) != cell
+        f"{operator}, {option}{_mode_of(column)}: this run says {cell}, the page {said}"
+        for ((operator, option), column), cell in cells_of(run).items()
+        if (said := rows.get((operator, option), {}).get(column, "nothing")) != cell
     ]
+
+
+def _mode_of(column: str) -> str:
+    return " in real-time mode" if column == REAL_TIME else ""
 
 
 def minor_of(version: str) -> str:
@@ -177,7 +199,10 @@ def main(arguments: list[str]) -> int:
         run, ran_with = run_minor(minor, tests or list(FOLDERS))
         red += sum(row["status"] == "red" for row in run["rows"])
         table = read_page(PAGE.read_text("utf-8"))
-        (table.merge if tests else table.replace)(minor, run, ran_with)
+        if tests:
+            table.merge(run, ran_with)
+        else:
+            table.replace(minor, run, ran_with)
         PAGE.write_text(write_page(PAGE.read_text("utf-8"), table), "utf-8")
     return 1 if red else 0
 

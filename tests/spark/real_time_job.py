@@ -1,51 +1,21 @@
 """Counts words in real-time mode, killed and started once, and prints what came out.
 
-    python real_time_job.py FOLDER REDIS_URL
-
-Real-time mode runs all stages of a batch at once, so it needs more cores than the tests' session.
+python real_time_job.py FOLDER REDIS_URL
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-import redis_state
+from tests.spark.real_time import MemoryStream, appending, session
 from tests.support.waiting import wait_until
 
-FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
-SHORTEST_BATCH = "spark.sql.streaming.realTimeMode.minBatchDuration"
 ROUNDS = ((["a", "b", "a"], {"a": 2, "b": 1}), (["b", "c"], {"a": 2, "b": 2, "c": 1}))
-
-
-def session(folder: Path, url: str) -> SparkSession:
-    builder = (
-        SparkSession.builder.master("local[4]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
-        .config(FORMAT, "2")
-        .config(SHORTEST_BATCH, "2s")
-    )
-    return redis_state.configure(builder, url=url, real_time=True).getOrCreate()
-
-
-def appending(path: Path) -> Callable[[Row], None]:
-    """Keeps rows in a file, each in one write."""
-
-    def keep(row: Row) -> None:
-        with path.open("a") as out:
-            out.write(json.dumps(row.asDict()) + "\n")
-
-    return keep
 
 
 def highest(path: Path) -> dict[str, int]:
@@ -67,14 +37,10 @@ def committed(query: StreamingQuery, words: int) -> bool:
 
 def main(folder: Path, url: str) -> None:
     spark = session(folder, url)
-    jvm: Any = spark._jvm
-    package = jvm.org.apache.spark.sql.execution.streaming.sources
-    strings = jvm.org.apache.spark.sql.Encoders.STRING()
-    stream = package.LowLatencyMemoryStream.singlePartition(spark._jsparkSession, strings)
+    stream = MemoryStream(spark)
     out = folder / "rows.txt"
     writer: Any = (  # its stub lacks real time
-        DataFrame(stream.toDF(), spark)
-        .groupBy("value")
+        stream.frame.groupBy("value")
         .count()
         .writeStream.outputMode("update")
         .foreach(appending(out))
@@ -83,7 +49,7 @@ def main(folder: Path, url: str) -> None:
     metrics: set[str] = set()
     for words, expected in ROUNDS:
         query = writer.trigger(realTime="2 seconds").start()
-        stream.addData(jvm.PythonUtils.toSeq(words))
+        stream.add(words)
         wait_until(
             lambda query=query, expected=expected: (  # type: ignore[misc]  # bound at once
                 committed(query, len(expected)) and highest(out) == expected

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
+from tests.spark.real_time import MemoryStream
 from tests.spark.real_time_job import ROUNDS
 from tests.spark.streams import PREFIX, PROVIDER, REDIS
 from tests.support.redis_server import RedisServer
@@ -76,11 +77,7 @@ def test_new_query_with_a_named_provider_is_refused(spark: SparkSession, tmp_pat
     # Older ones lack the trigger; the stream below would hide that.
     rate: Any = spark.readStream.format("rate").load().writeStream  # its stub lacks real time
     rate.trigger(realTime="5 seconds")
-    jvm: Any = spark._jvm
-    package = jvm.org.apache.spark.sql.execution.streaming.sources
-    strings = jvm.org.apache.spark.sql.Encoders.STRING()
-    stream = package.LowLatencyMemoryStream.singlePartition(spark._jsparkSession, strings)
-    writer: Any = DataFrame(stream.toDF(), spark).groupBy("value").count().writeStream
+    writer: Any = MemoryStream(spark).frame.groupBy("value").count().writeStream
     query = (
         writer.outputMode("update")
         .format("console")

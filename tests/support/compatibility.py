@@ -23,6 +23,10 @@ Where there is nothing to run, the test is skipped with the reason, and the cell
 
     @pytest.mark.compatibility("state of the minor before", absent={"4.0": "the oldest minor"})
 
+A query in real-time mode fills the last column. It runs on the newest minor only:
+
+    @pytest.mark.compatibility("dropDuplicates", real_time=True)
+
 A marker without an operator only adds refusals; `pytest.param(..., marks=...)` takes one for one
 parameter. Such a test should ask Spark's own provider first (`Streams.same_on_both` does): then it
 is Spark that refuses, whatever keeps the state. `make compatibility` runs the marked tests of
@@ -60,6 +64,7 @@ class Row:
     status: Status
     reason: str
     test: str
+    real_time: bool = False
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -93,6 +98,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         if reason is not None:
             item.stash[_ABSENT] = reason
             pytest.skip(reason)
+        if marker.kwargs.get("real_time") and not _is_newest():
+            pytest.skip(f"the column of real-time mode is of Spark {compatibility.MINORS[-1]}")
+
+
+def _is_newest() -> bool:
+    return _minor() == compatibility.MINORS[-1]
 
 
 def _refusals(item: pytest.Item) -> dict[str, tuple[str, str]]:
@@ -126,7 +137,9 @@ def pytest_runtest_makereport(
     report = yield
     if call.when == "call" or report.outcome != "passed":
         item.config.stash[_ROWS] += [
-            _row(item, marker, report) for marker in item.iter_markers(_MARKER) if marker.args
+            _row(item, marker, report)
+            for marker in item.iter_markers(_MARKER)
+            if marker.args and (_is_newest() or not marker.kwargs.get("real_time"))
         ]
     return report
 
@@ -142,7 +155,14 @@ def _row(item: pytest.Item, marker: pytest.Mark, report: pytest.TestReport) -> R
     elif report.outcome != "passed":
         status, reason = "red", ""
     option = ", ".join(options).format(**parameters)
-    return Row(operator.format(**parameters), option, status, reason, item.nodeid.split("[")[0])
+    return Row(
+        operator.format(**parameters),
+        option,
+        status,
+        reason,
+        item.nodeid.split("[")[0],
+        real_time=marker.kwargs.get("real_time", False),
+    )
 
 
 @pytest.hookimpl(trylast=True)

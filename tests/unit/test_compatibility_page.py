@@ -11,18 +11,26 @@ from tools import compatibility
 PAGE = "before\n<!-- table: made by `make compatibility` -->\n<!-- end of table -->\nafter\n"
 
 
-def row(operator: str, option: str, status: str = "green", reason: str = "") -> dict[str, str]:
-    test = "tests/spark/test_operators.py::test_it"
+def row(
+    operator: str,
+    option: str,
+    status: str = "green",
+    reason: str = "",
+    *,
+    real_time: bool = False,
+) -> dict[str, Any]:
+    test = f"tests/spark/test_{'real_time' if real_time else 'operators'}.py::test_it"
     return {
         "operator": operator,
         "option": option,
         "status": status,
         "reason": reason,
         "test": test,
+        "real_time": real_time,
     }
 
 
-def run(*rows: dict[str, str], spark: str = "4.2.1") -> dict[str, Any]:
+def run(*rows: dict[str, Any], spark: str = "4.2.1") -> dict[str, Any]:
     return {"spark": spark, "python": "3.11.7", "server": "Redis 7.0.15", "rows": list(rows)}
 
 
@@ -40,9 +48,30 @@ def test_new_column_is_inserted_and_others_are_kept() -> None:
     newer = run(row("join", "inner", "refused", "not there"), spark="4.3.0")
     lines = page(("4.3", newer), text=first).splitlines()
     test = "`spark/test_operators.py`"
-    assert f"| join | inner | – | – | green | Spark refuses: not there | {test} |" in lines
-    assert f"| limit |  | – | – | green | – | {test} |" in lines
-    assert "| *ran with* |  | – | – | pyspark 4.2.1 | pyspark 4.3.0 | – |" in lines
+    assert f"| join | inner | – | – | green | Spark refuses: not there | – | {test} |" in lines
+    assert f"| limit |  | – | – | green | – | – | {test} |" in lines
+    assert "| *ran with* |  | – | – | pyspark 4.2.1 | pyspark 4.3.0 | – | – |" in lines
+
+
+def test_real_time_mode_has_a_column_of_its_own() -> None:
+    both = run(row("limit", "", real_time=True), row("limit", ""), spark="4.3.0")
+    alone = row("windows", "", "refused", "not there", real_time=True)
+    both["rows"].append(alone)
+    text = page(("4.3", both))
+    lines = text.splitlines()
+    assert "| limit |  | – | – | – | green | green | `spark/test_operators.py` |" in lines
+    cells = "– | – | – | – | Spark refuses: not there"
+    assert f"| windows |  | {cells} | `spark/test_real_time.py` |" in lines
+    assert "| *ran with* |  | – | – | – | pyspark 4.3.0 | pyspark 4.3.0 | – |" in lines
+    assert compatibility.differences(both, text) == []
+    other = run(row("limit", "", "red", real_time=True), spark="4.3.0")
+    assert compatibility.differences(other, text) == [
+        "limit,  in real-time mode: this run says **red**, the page green",
+    ]
+    older = page(("4.2", run(row("limit", ""))), text=text).splitlines()
+    assert "| limit |  | – | – | green | green | green | `spark/test_operators.py` |" in older
+    newer = page(("4.3", run(row("limit", ""), spark="4.3.1")), text=text).splitlines()
+    assert "| limit |  | – | – | – | green | – | `spark/test_operators.py` |" in newer
 
 
 def test_row_without_a_test_is_removed() -> None:
@@ -53,7 +82,7 @@ def test_row_without_a_test_is_removed() -> None:
 def test_partial_run_keeps_the_other_cells() -> None:
     table = compatibility.read_page(page(("4.2", run(row("join", "inner"), row("limit", "")))))
     some = run(row("limit", "", "red"), row("upgrade", "", "absent", "there is none before"))
-    table.merge("4.2", some, "pyspark 4.2.2")
+    table.merge(some, "pyspark 4.2.2")
     assert {key: cells["4.2"] for key, cells in table.rows.items()} == {
         ("join", "inner"): "green",
         ("limit", ""): "**red**",
@@ -65,7 +94,7 @@ def test_partial_run_keeps_the_other_cells() -> None:
 @pytest.mark.parametrize("order", [1, -1])
 def test_the_worst_of_several_tests_counts(order: int) -> None:
     rows = [row("join", "inner", status) for status in ("green", "red", "refused")][::order]
-    assert compatibility.cells_of(run(*rows)) == {("join", "inner"): "**red**"}
+    assert compatibility.cells_of(run(*rows)) == {(("join", "inner"), "4.2"): "**red**"}
 
 
 def test_contradicting_run_is_named() -> None:

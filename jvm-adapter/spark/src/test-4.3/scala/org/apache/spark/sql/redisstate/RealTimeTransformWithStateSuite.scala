@@ -12,7 +12,7 @@ import org.scalatest.time.{Millis, Seconds, Span}
 import org.apache.spark.sql.{Encoders, ForeachWriter, SparkSession}
 import org.apache.spark.sql.execution.streaming.sources.LowLatencyMemoryStream
 import org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider
-import org.apache.spark.sql.internal.SQLConf
+import org.apache.spark.sql.internal.{SQLConf, StaticSQLConf}
 import org.apache.spark.sql.redisstate.conf.RedisStateConf
 import org.apache.spark.sql.streaming.{OutputMode, StreamingQuery, TimeMode, Trigger}
 
@@ -34,6 +34,9 @@ class RealTimeTransformWithStateSuite extends AnyFunSuite with BeforeAndAfterAll
     .config("spark.sql.session.timeZone", "UTC")
     .config("spark.sql.codegen.wholeStage", "false") // compiling would be most of the time
     .config("spark.sql.extensions", classOf[RedisStateSparkExtension].getName)
+    .config(
+      StaticSQLConf.STREAMING_QUERY_LISTENERS.key,
+      classOf[RedisStateQueryListener].getName)
     .config(RedisStateConf.Prefix + "url", server.url)
     .config(SQLConf.STATE_STORE_CHECKPOINT_FORMAT_VERSION.key, "2")
     .config("spark.sql.streaming.realTimeMode.minBatchDuration", "1s")
@@ -71,13 +74,48 @@ class RealTimeTransformWithStateSuite extends AnyFunSuite with BeforeAndAfterAll
     first +: runs.tail.map { group =>
       val query = start(Trigger.RealTime("1 second"))
       stream.addData(group)
-      eventually(timeout(Span(120, Seconds)), interval(Span(50, Millis))) {
-        query.exception.foreach(throw _)
-        assert(query.recentProgress.map(_.numInputRows).sum == group.size)
-      }
+      awaitRead(query, group.size.toLong)
       query.stop()
       taken(checkpoint)
     }
+  }
+
+  private def awaitRead(query: StreamingQuery, rows: Long): Unit =
+    eventually(timeout(Span(120, Seconds)), interval(Span(50, Millis))) {
+      query.exception.foreach(throw _)
+      assert(query.recentProgress.map(_.numInputRows).sum == rows)
+    }
+
+  /** A new query in real-time mode, with a restart half way; what came out of both runs. */
+  private def newQuery(isRedis: Boolean, runs: Seq[Seq[In]]): Seq[Set[String]] = {
+    val checkpoint = Files.createTempDirectory("checkpoint").toString
+    val stream = LowLatencyMemoryStream.singlePartition[In](spark)(in)
+    val rows = stream.toDS().groupByKey(_._1)(Encoders.STRING)
+    val states = rows.transformWithState(new Plain, TimeMode.None(), OutputMode.Update())(out)
+    runs.map { group =>
+      spark.conf.set(RedisStateConf.Prefix + "realTime", isRedis.toString)
+      val query = states.writeStream
+        .outputMode(OutputMode.Update())
+        .foreach(new Keep(checkpoint))
+        .option("checkpointLocation", checkpoint)
+        .trigger(Trigger.RealTime("1 second"))
+        .start()
+      stream.addData(group)
+      awaitRead(query, group.size.toLong)
+      val metrics = query.lastProgress.stateOperators.head.customMetrics
+      assert(metrics.containsKey("redisStateRowsWritten") == isRedis)
+      query.stop()
+      taken(checkpoint)
+    }
+  }
+
+  test("a new query begins in real-time mode, and goes on after a restart") {
+    val runs =
+      Seq(Seq(event("a", 1), event("b", -2), event("a", 3)), Seq(event("b", 4), event("a", -5)))
+    val ours = newQuery(isRedis = true, runs)
+    assert(ours == newQuery(isRedis = false, runs))
+    assert(ours.map(_.size) == Seq(3, 2))
+    assert(ours.last.exists(_.contains("before Some(4)")), "the state of the first run is there")
   }
 
   test("a query that an ordinary batch began goes on in real-time mode, restarts included") {
