@@ -17,6 +17,8 @@ from redis_state.batches.driver import begin_batch
 from redis_state.codec import MSGPACK
 from redis_state.config import Config
 from redis_state.coordinator import StateStoreCoordinator
+from redis_state.format.entry import parse_entry
+from redis_state.ids import StateStoreId
 from redis_state.spark import partition_task
 from redis_state.spark.partition_task import BatchStore, PartitionTask
 from redis_state.spark.rows import RowFormat
@@ -82,6 +84,31 @@ def fill(store: BatchStore, rows: Dicts) -> Dicts:
 def check(store: BatchStore, rows: Dicts) -> Dicts:
     assert store.get(KEYS - 1) == KEYS - 1
     return rows
+
+
+def test_rows_expire_by_the_option_of_the_call(
+    new: Callable[..., Batches], shared_redis_server: RedisServer
+) -> None:
+    found: list[Any] = []
+
+    def count(store: BatchStore, rows: Dicts) -> Dicts:
+        found.append((len(list(store.iterator())), store.get(1), store.metrics.num_keys))
+        return rows
+
+    batches = new(stateTtl="1h")
+    batches.run(0, fill)
+    with shared_redis_server.client() as raw:
+        gen = raw.hget(keys.names(), keys.name_field(batches.name)).decode()
+        meta = keys.meta(StateStoreId(batches.name, 0, 0).partition(gen))
+        uid = raw.hget(meta, "lu").decode()
+        written = parse_entry(raw.hget(meta, f"d:1:{uid}").decode())
+        for later_s in (3599, 3600):
+            raw.hdel(meta, f"d:2:{raw.hget(meta, 'lu').decode()}")
+            time = f"2 {uid} {written.time + later_s}"
+            raw.hset(meta, mapping={"tv": time, "l": "1", "lu": uid})
+            batches.run(1, count)
+    assert written.time > 0
+    assert found == [(KEYS, 1, KEYS), (0, None, KEYS)]
 
 
 def broken(store: BatchStore, rows: Dicts) -> Dicts:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from redis_state import keys
 from redis_state.errors import RedisStateError
 from redis_state.ids import Pin
 from redis_state.maintain.orphans import sweep_orphans
 from redis_state.store.partition_store import PartitionReadStore
 from tests.faults.oracle.by_uid import asking
 from tests.faults.oracle.schedule import Schedule
+from tests.faults.oracle.timed_task import judge_snapshots
 from tests.faults.oracle.timeline import RETAINED
 
 _BATCHES = 3
@@ -39,6 +41,9 @@ class Ending:
             self._maintain_alone()
         if self._timeline.problems:
             return
+        timed, partition = self._schedule.timed, self._schedule.partition
+        if timed is not None and not self._timeline.destroyed:
+            judge_snapshots(self._timeline, timed, self._keyspace.fields(keys.meta(partition)))
         if self._timeline.destroyed:
             sweep_orphans(self._schedule.client())
         self._keyspace.remove(self._keyspace.mortal())

@@ -95,5 +95,5 @@ class TimedModel:
     acknowledged: list[str] = field(default_factory=list)
 
     def content(self, uid: str) -> TimedRows | None:
-        """What an attempt wrote; nothing for version 0."""
+        """Content of an attempt; no rows for version 0, `None` for an unknown attempt."""
         return TimedRows() if uid == "-" else self.contents.get(uid)

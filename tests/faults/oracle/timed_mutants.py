@@ -49,6 +49,11 @@ def _one_less(*args: Any) -> Any:
     return segment, max(0, live - 1), highest_id
 
 
+def _one_more(*args: Any) -> Any:
+    segment, live, highest_id = _write(*args)
+    return segment, live + 1, highest_id
+
+
 def _raw(self: TimedVersion, key: bytes) -> bytes | None:
     stored = LocalVersion.get(self, key)
     return stored[:-4] if stored and self.hides else stored
@@ -102,6 +107,13 @@ TIMED_METHODS: tuple[tuple[str, str, Any, str, Callable[..., Any]], ...] = (
         compaction,
         "_write",
         _one_less,
+    ),
+    (
+        "snapshot-counts-too-many",
+        "the number of live keys of a snapshot is exact",
+        compaction,
+        "_write",
+        _one_more,
     ),
     (
         "expired-row-forgotten-over-an-older-one",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from redis_state.format.entry import parse_segment
 from redis_state.store.local.timed import TimedVersion
 from redis_state.store.partition_store import PartitionReadStore, PartitionStore
 from tests.faults.oracle.timed import SERVER_CLOCK, TimedModel
@@ -83,7 +84,7 @@ class Timed:
 def look_at_each(
     timeline: Timeline, task: Task, store: PartitionReadStore, rows: Mapping[str, list[int]]
 ) -> None:
-    """Look-ups show what a scan shows, and the count of keys is no smaller."""
+    """Compares look-ups and the count of keys with a scan."""
     keys = [*rows, *(f"k{n}" for n in range(6))]
     if [store.get(key) for key in keys] != [rows.get(key) for key in keys]:
         timeline.problem(f"{task.name}: get and iterator differ")
@@ -98,3 +99,18 @@ def look_at_each(
 def _now_s(store: PartitionReadStore) -> int:
     local = store._local
     return local.now_s if isinstance(local, TimedVersion) else 0
+
+
+def judge_snapshots(timeline: Timeline, model: TimedModel, manifest: Mapping[str, str]) -> None:
+    """Compares the count of keys of each snapshot with the rows that its attempt wrote."""
+    for name, text in manifest.items():
+        if not name.startswith("s:"):
+            continue
+        snapshot = parse_segment(name, text)
+        written = model.content(snapshot.uid)
+        if written is None:
+            continue
+        live, entry = len(written.at(written.time_s)), snapshot.entry
+        timeline.counters["timed snapshots counted"] += 1
+        if (entry.live, entry.time) != (live, written.time_s):
+            timeline.problem(f"{name} counts {entry.live} keys at {entry.time}, not {live}")
