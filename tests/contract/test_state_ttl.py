@@ -290,7 +290,7 @@ def test_snapshot_takes_expired_rows_out_of_memory(scene: TimedScene) -> None:
         version = store.commit()
         began = began or scene.time(1)
         provider.do_maintenance()
-    assert provider.cached_bytes() < 6 * 500 * 200
+    assert provider.cached_bytes() < 7 * 500 * 200
     found = provider.get_read_store(version)
     assert len(list(found.iterator())) == 1500
     assert 1500 <= found.metrics.num_keys <= 3500

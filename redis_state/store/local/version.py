@@ -25,6 +25,9 @@ from redis_state.store.local.memory_budget import ROW_BYTES
 _MISSING: Final = object()
 _SPAN_ROWS = 1024
 _RELOADS_MAX = 3
+_WORTH_DROPPING = 4
+"""Expired rows are dropped from memory if they are more than one row in so many."""
+
 _NONE: Final[dict[bytes, bytes | None]] = {}
 
 
@@ -258,17 +261,21 @@ class LocalVersion:
         )
 
     def forget_expired(self) -> None:
-        """Drops the rows that are expired in this version, so that the count of keys is exact.
+        """Counts the rows that are not expired in this version, and drops the others if many.
 
         Does nothing if a part of the base is not in memory.
         """
-        base = self.parts[1]
-        if self.families.expire and (base is None or base.whole):
-            rows = unexpired_rows(self)
+        layers, base = self.parts
+        if not self.families.expire or not (base is None or base.whole):
+            return
+        rows = unexpired_rows(self)
+        self.live = len(rows)
+        held = sum(len(layer.rows) for layer in layers) + (len(base.rows) if base else 0)
+        # Rows of a base can be evicted one day, those of a layer cannot.
+        if len(rows) * _WORTH_DROPPING < held * (_WORTH_DROPPING - 1):
             size = sum(map(len, rows)) + sum(map(len, rows.values()))
             kept: dict[bytes, bytes | None] = dict(rows)
             self.parts = (Layer(kept, size, list(rows), in_order=True),), None
-            self.live = len(rows)
 
     @property
     def memory_bytes(self) -> int:

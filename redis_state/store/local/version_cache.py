@@ -88,9 +88,14 @@ class VersionCache:
             self._versions = {pin: one for pin, one in self._versions.items() if pin == last}
 
     def forget_expired(self) -> None:
-        """Drops the rows that are expired in a cached version; older versions share their parts."""
-        for local in self.versions():
-            local.forget_expired()
+        """Drops the rows that are expired in the newest version, and the older versions.
+
+        An older version would hold the same rows once more.
+        """
+        if any(local.families.expire for local in self.versions()):
+            self.forget_older()
+            for local in self.versions():
+                local.forget_expired()
 
     def clear(self) -> None:
         """Drops all versions."""

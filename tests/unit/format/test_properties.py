@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from redis_state.errors import FormatError, LimitError
-from redis_state.format import block, header, packing, rows, segment
+from redis_state.format import block, expiry, header, packing, rows, segment
 from redis_state.format.entry import Entry, Segment, parse_segment
 from redis_state.format.header import Family, Tombstone
 from redis_state.format.rows import Appended, Value, stored_key
@@ -263,8 +263,13 @@ def test_limits_are_checked_before_anything_is_written() -> None:
     assert rows.decode(rows.encode([(key, b"")])) == [(key, b"")]
     with pytest.raises(LimitError):
         rows.encode([(key + b"x", b"")])
+    # The expiry of a row with a time to live does not count.
+    largest = bytes(rows.VALUE_BYTES_MAX + expiry.EXPIRY_BYTES)
+    assert rows.encode([(stored_key(0, b""), largest)])
     with pytest.raises(LimitError):
-        rows.encode([(stored_key(0, b""), bytes(rows.VALUE_BYTES_MAX + 1))])
+        rows.encode([(stored_key(0, b""), largest + b"x")])
+    with pytest.raises(LimitError):
+        rows.check_limits(stored_key(0, b""), bytes(rows.VALUE_BYTES_MAX + 1))
 
 
 def test_large_buckets_are_split_and_large_values_get_their_own_block() -> None:
