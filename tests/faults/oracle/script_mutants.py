@@ -84,9 +84,9 @@ SCRIPT_MUTANTS: tuple[tuple[str, str, str, str, str], ...] = (
         "cached-child-of-anything",
         "what a process has cached counts only if the version descends from it",
         "open",
-        "for i = 4, #ARGV, 2 do cached[delta_field(ARGV[i], ARGV[i + 1])] = true end",
-        "for i = 4, #ARGV, 2 do cached[delta_field(ARGV[i], walk(version, uid or '-', "
-        "tonumber(ARGV[i])) or '-')] = true end",
+        "cached[delta_field(ARGV[i], ARGV[i + 1])] = true end",
+        "cached[delta_field(ARGV[i], walk(version, uid or '-', tonumber(ARGV[i])) or '-')] = true "
+        "end",
     ),
     (
         "acquire-with-any-epoch",

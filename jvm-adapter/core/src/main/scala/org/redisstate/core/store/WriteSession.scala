@@ -134,7 +134,7 @@ final class WriteSession private[store] (
     familiesChanged = true
   }
 
-  /** Puts the visible rows of a version into a complete delta. */
+  /** Copies all rows of a version that have not expired. */
   private[store] def refill(from: OpenVersion): Unit = {
     val key, value = new Slice
     from.families.foreach { family =>

@@ -89,11 +89,13 @@ private[store] final class WriteSet(
     found
   }
 
-  def put(key: Array[Byte], keyLength: Int, value: Array[Byte], valueLength: Int): Unit =
+  def put(key: Array[Byte], keyLength: Int, value: Array[Byte], valueLength: Int): Unit = {
+    SegmentWriter.checkLimits(keyLength, valueLength, s"put in $id")
     if (expiry.ofKey(key, 0)) {
       stamp(value, valueLength)
       putRow(key, keyLength, stamped, valueLength + Expiry.Bytes)
     } else putRow(key, keyLength, value, valueLength)
+  }
 
   private def stamp(value: Array[Byte], length: Int): Unit = {
     if (stamped.length < length + Expiry.Bytes) stamped = new Array[Byte](2 * length + Expiry.Bytes)
@@ -107,7 +109,6 @@ private[store] final class WriteSet(
       value: Array[Byte],
       valueLength: Int): Unit = {
     thaw()
-    SegmentWriter.checkLimits(keyLength, valueLength, s"put in $id")
     val hash = families.hashOf(key, 0, keyLength)
     if (!exists(hash, key, keyLength)) count(key, 1)
     layer.put(hash, key, 0, keyLength, value, 0, valueLength)
