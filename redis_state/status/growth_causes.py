@@ -38,8 +38,8 @@ _VALUE_FAT_TIMES = 4
 _STALE_TIMES = 5
 _BLOCKS_MIN = 10
 _HOUR_MS = 3_600_000
-_OWN_TTL = "transformWithState"
-"""Operators whose variables have a time to live in Spark's own API."""
+_NO_TTL = ("transformWithState", "symmetricHashJoin")
+"""Beginnings of the names of Spark's operators that refuse the option stateTtl."""
 
 _SPARK_WATERMARK = (
     "Redis does not have Spark's watermark: see eventTime.watermark in query.lastProgress, or in "
@@ -187,9 +187,10 @@ def _expiry_advice(of: StoreHistory) -> str:
 
 
 def _ttl(of: StoreHistory) -> str:
-    """Returns the advice to set a time to live, for operators without one of their own."""
-    is_own = of.status.watermark_ms is not None or _OWN_TTL in of.status.name
-    return "" if is_own else " The option stateTtl removes keys that no batch writes again."
+    """Returns the advice to set a time to live, for operators that take one."""
+    if of.status.name.startswith(_NO_TTL):
+        return ""
+    return " The option stateTtl removes keys that no batch writes again."
 
 
 def _watermark_advice(of: StoreHistory) -> str:
