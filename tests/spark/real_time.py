@@ -45,8 +45,9 @@ class MemoryStream:
 
     def __init__(self, spark: SparkSession) -> None:
         self._jvm: Any = spark._jvm
-        sources = self._jvm.org.apache.spark.sql.execution.streaming.sources
-        strings = self._jvm.org.apache.spark.sql.Encoders.STRING()
+        jvm: Any = self._jvm
+        sources = jvm.org.apache.spark.sql.execution.streaming.sources
+        strings = jvm.org.apache.spark.sql.Encoders.STRING()
         one = sources.LowLatencyMemoryStream.singlePartition
         self._stream = one(spark._jsparkSession, strings)
         self.frame = DataFrame(self._stream.toDF(), spark)

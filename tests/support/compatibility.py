@@ -103,7 +103,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def _is_newest() -> bool:
-    return _minor() == compatibility.MINORS[-1]
+    return bool(_minor() == compatibility.MINORS[-1])
 
 
 def _refusals(item: pytest.Item) -> dict[str, tuple[str, str]]:
