@@ -38,6 +38,10 @@ private[store] final case class FamilyTable(families: Seq[Family], highestId: In
   def after(header: Header): FamilyTable = header.families.fold(this) { now =>
     FamilyTable(now, header.highestId.getOrElse(now.map(_.id).max))
   }
+
+  /** Returns whether rows of this table and of the next one have, or lack, an expiry alike. */
+  def expiresLike(next: FamilyTable): Boolean =
+    next.families.forall(now => families.find(_.id == now.id).forall(_.ttl == now.ttl))
 }
 
 private[store] object FamilyTable {

@@ -4,7 +4,8 @@ import scala.collection.mutable
 
 import org.slf4j.LoggerFactory
 
-import org.redisstate.core.errors.InternalException
+import org.redisstate.core.errors.{FormatException, InternalException}
+import org.redisstate.core.format.Block
 import org.redisstate.core.ids.Pin
 import org.redisstate.core.local.{Base, Content, LayerSizes, Room, RowValidator}
 import org.redisstate.core.protocol.{Opened, PartitionClient, SegmentGone}
@@ -73,7 +74,13 @@ private[store] final class VersionLoader(
     loader.heads(opened.segments.reverse, all = isLazy).foreach { head =>
       val entry = head.segment.entry
       val alone = head.segment.isSnapshot || entry.complete
-      table = table.after(head.header)
+      val next = table.after(head.header)
+      if (!alone && !table.expiresLike(next)) {
+        throw new FormatException(
+          s"${head.segment.ident} of ${client.id}: a family gets or loses a time to live, but the delta is not " +
+            s"complete.${Block.Advice}")
+      }
+      table = next
       if (alone) above.clear()
       if (alone) bottom = None
       val whole = WholeSegment(head, table.families)

@@ -150,6 +150,18 @@ class ExpirySuite extends AnyFunSuite with BeforeAndAfterAll {
     assert(texts(p.store("reader", strict).open(2).iterator(0)) == Map("x" -> "1", "y" -> "abc"))
   }
 
+  partition("a delta in which a family begins to expire has to be complete") { p =>
+    write(p.store("a"), 0)("x" -> "1")
+    val pin = write(p.store("a", ttlMs = Some(1000000)), 1)("y" -> "2")
+    val entry = entryOf(p, pin)
+    p.raw.hset(
+      Keys.meta(p.id),
+      s"d:${pin.version}:${pin.uid}",
+      entry.copy(complete = false).text): Unit
+    val thrown = intercept[FormatException](p.store("reader").open(2))
+    assert(thrown.getMessage.contains("a family gets or loses a time to live"))
+  }
+
   (1 to Seeds).foreach { seed =>
     partition(s"random changes, reruns, folds and snapshots, seed $seed") { p =>
       new Play(p, new Random(seed)).run()
