@@ -35,6 +35,7 @@ LIFE: Sequence[tuple[int, str]] = (
     (100, "bcd"),
     (910, "aab"),
     (1100, "abcde"),
+    (300, "a"),
 )
 
 
@@ -117,6 +118,20 @@ def sessions(frame: DataFrame) -> DataFrame:
     return windows.count().select("k", "count")
 
 
+def limited(frame: DataFrame) -> DataFrame:
+    return frame.select("k").limit(3)
+
+
+def limits(life: Sequence[tuple[int, str]]) -> Iterator[list[str]]:
+    """Yields the rows of each batch that a limit of three lets through."""
+    now, seen, count = 0, 0, 0
+    for seconds, keys in life:
+        now += seconds
+        count = count if seen + TTL_S > now else 0
+        yield sorted(f"Row(k='{key}')" for key in keys[: max(0, 3 - count)])
+        count, seen = count + len(keys), now
+
+
 def counts(life: Sequence[tuple[int, str]], *, changed: bool = True) -> Iterator[list[str]]:
     """Yields the counts of each batch; a key that was not seen for long begins anew."""
     now, known = 0, dict[str, tuple[int, int]]()
@@ -144,6 +159,7 @@ OPERATORS: Mapping[str, tuple[Callable[[DataFrame], DataFrame], Any, str]] = {
     "deduplication": (distinct, first_seen, "append"),
     "aggregation": (counted, counts, "update"),
     "applyInPandasWithState": (counted_in_python, counts, "update"),
+    "limit": (limited, limits, "append"),
     "session window": (sessions, partial(counts, changed=False), "complete"),
 }
 
@@ -157,6 +173,7 @@ def server(shared_redis_server: RedisServer) -> Iterator[Redis]:
 
 @pytest.mark.parametrize("name", OPERATORS)
 @pytest.mark.parametrize("version", ["1", "2"])
+@pytest.mark.compatibility("time to live", "{name}, checkpoint format {version}")
 def test_state_expires(
     streams: Streams,
     server: Redis,
@@ -236,6 +253,19 @@ def test_option_of_one_operator(
     entries = [v for meta in metas for k, v in meta.items() if k[:2] == b"d:"]
     assert entries
     assert not any(parse_entry(v.decode()).time for v in entries)
+
+
+def test_moved_rows_live_from_the_next_batch_on(
+    streams: Streams, server: Redis, redis_conf: Callable[..., None]
+) -> None:
+    redis_conf({"stateTtl": f"{TTL_S}s"})
+    lives = Lives(streams, server, counted)
+    lives.batch(0, "ab")
+    lives.batch(600, "b")
+    redis_conf({"rescaleTo": "3"})
+    assert lives.batch(600, "c") == ["Row(k='c', count=1)"]
+    # The row of `a` had expired before; that of `b` counts as written in the batch of `c`.
+    assert lives.batch(TTL_S - 200, "ab") == ["Row(k='a', count=1)", "Row(k='b', count=3)"]
 
 
 def test_joins_are_refused(
