@@ -378,14 +378,12 @@ class _ForkPlan:
 
     def _decided(self, begun: list[str | None]) -> int | None:
         """Returns the batch that an interrupted fork has chosen; ``None`` without one."""
-        if self._record.batch is not None:
-            return self._record.batch
         for state, mark in zip(self._parent.states, begun, strict=True):
             version = int(mark.partition(" ")[2]) if mark is not None else None
             of_batches = [one for one in state.operators if not one.alone]
             if version is not None and of_batches:
                 return version - of_batches[0].ahead
-        return None
+        return self._record.batch
 
     def _batch(self, wanted: int | None) -> int | None:
         """Returns the batch to fork; with a folder, also reads its logs.

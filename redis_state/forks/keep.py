@@ -38,6 +38,8 @@ from redis_state.protocol.pins import (
     KEEP_OWNER,
     held_commands,
     keep_owner,
+    kept_name,
+    owners_in,
     pin_all,
     read_held,
     unpin_all,
@@ -166,12 +168,25 @@ def drop_with(config: Config, query: str, name: str) -> KeptVersion:
         except FormatError:
             return _drop_damaged(client, gen, name, tenant=tenant)
         there = next((one for one in every if one.name == name), None)
-        if there is None:
-            raise no_such_version(name, every)
         # The name is removed first: a reader that finds it finds all pins.
-        forget_kept(client, gen, there, tenant=tenant)
-        unpin_all(client, _written(client, found), there.owner)
-        return there
+        if there is not None:
+            forget_kept(client, gen, there, tenant=tenant)
+        ids = _written(client, found)
+        # Calls that were killed may have left pins without a name.
+        owners = _owners_of(client, ids, name)
+        if there is None and not owners:
+            raise no_such_version(name, every)
+        for owner in sorted(owners):
+            unpin_all(client, ids, owner)
+        return there or KeptVersion(name, 0, 0, 0, 0, {}, KEEP_OWNER)
+
+
+def _owners_of(client: Client, ids: Sequence[PartitionId], name: str) -> set[str]:
+    """Returns the owners of pins that calls with a name have made."""
+    wanted: list[Command] = [("HGETALL", keys.meta(id_)) for id_ in ids]
+    manifests = client.call(_WHAT, wanted) if wanted else []
+    owners = (one.owner for manifest in manifests for one in owners_in(manifest))
+    return {one for one in owners if one.startswith(KEEP_OWNER) and kept_name(one) == name}
 
 
 def _drop_damaged(client: Client, gen: str, name: str, *, tenant: str) -> KeptVersion:
@@ -366,6 +381,7 @@ class _Keeping:
                         kind=KEEP,
                         uids={one.id: one.pin.uid for one in some if version},
                         ttl_ms=keep_ms and keep_ms + _LONGER_MS,
+                        lasting=True,
                     )
         except RedisStateError:
             self._unpin(chosen)
@@ -399,13 +415,17 @@ class _Keeping:
             self._check_name()
             raise self._disturbed()
         ids = [one.id for one in chosen.opened]
-        replies = self._client.call(_WHAT, held_commands(ids, self._owner))
-        for one, reply in zip(chosen.opened, replies, strict=True):
-            held = read_held(one.id, reply)
-            if held is None or held.pin != one.pin:
-                forget_kept(self._client, self._query.info.gen, made, tenant=self._tenant)
-                self._unpin(chosen)
+        try:
+            replies = self._client.call(_WHAT, held_commands(ids, self._owner))
+            held = [read_held(id_, reply) for id_, reply in zip(ids, replies, strict=True)]
+            if [one and one.pin for one in held] != [one.pin for one in chosen.opened]:
                 raise self._disturbed()
+        except RedisStateError:
+            # While the name may be there, so are its pins.
+            with suppress(RedisStateError):
+                if forget_kept(self._client, self._query.info.gen, made, tenant=self._tenant):
+                    self._unpin(chosen)
+            raise
         return made
 
     def _disturbed(self) -> UnavailableError:

@@ -12,6 +12,7 @@ from redis_state.maintain.partition import maintain_partition
 from redis_state.maintain.pinned import forget_unpinned_forks
 from redis_state.maintain.report import MaintenanceReport, PassControl, Policy
 from redis_state.protocol.instances import Instance, decode_instance
+from redis_state.protocol.kept import forget_expired
 from redis_state.protocol.registry import counted_partitions, parse_operators
 
 PARTITIONS_AT_ONCE = 256
@@ -60,6 +61,7 @@ def maintain_checkpoint(
             control.progress(f"maintaining {called}", start + index + 1, len(ids))
     with report.noting(called):
         forget_unpinned_forks(client, gen, ids, raw, tenant=tenant)
+        forget_expired(client, gen, raw, tenant=tenant)
     return report
 
 

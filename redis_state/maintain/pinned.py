@@ -1,7 +1,7 @@
 """Pins in purges and in maintenance (docs/format.md, section 14).
 
-A purge rejects a checkpoint that others pin. Maintenance ends expired pins, pins of lost forks, and
-the pins of a parent once its fork has all segments itself.
+A purge rejects a checkpoint that others pin. Maintenance ends expired pins, pins of lost forks and
+of interrupted calls, and the pins of a parent once its fork has all segments itself.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ GRACE_MS = 24 * 3_600_000
 """Time between the last foreign segment of a fork and the end of its parent's pins."""
 
 GONE_MS = 25 * 3_600_000
-"""Time between two observations that the fork of a pin is gone."""
+"""Time between two observations that the owner of a pin is gone."""
 
 _FORKS = FORKS.encode()
 _PARTITIONS_AT_ONCE = 64
@@ -140,7 +140,7 @@ def unpin_parents(client: Client, ids: Sequence[PartitionId], manifests: Sequenc
 
 
 def maintain_pins(client: Client, id_: PartitionId, manifest: Mapping[bytes, bytes]) -> int:
-    """Ends expired pins, pins of lost forks, and the parent's pins for a detached fork.
+    """Ends expired pins, those whose owner is gone, and the parent's pins for a detached fork.
 
     Args:
         manifest: All fields of `P:m`.
@@ -164,10 +164,11 @@ def maintain_pins(client: Client, id_: PartitionId, manifest: Mapping[bytes, byt
         elif one.kind == FORK and _is_gone(client, id_, one, now_ms):
             why = "the fork is gone"
         if why:
-            ended += unpin_all(client, [id_], one.owner, expires=str(one.expires_ms))
-            _LOG.info("%s: the pin of %s was ended: %s", id_, one.owner, why)
+            # While the pin is there, the next pass finds an unfinished fork again.
             if one.kind == FORK and not one.is_expired(now_ms):
                 _expire_unfinished(client, id_.of_gen(one.owner))
+            ended += unpin_all(client, [id_], one.owner, expires=str(one.expires_ms))
+            _LOG.info("%s: the pin of %s was ended: %s", id_, one.owner, why)
     if b"g" in manifest:
         if pin_again(client, id_, manifest):
             _LOG.info("%s: its parent, which was restored, pins its segments again", id_)
@@ -178,7 +179,7 @@ def maintain_pins(client: Client, id_: PartitionId, manifest: Mapping[bytes, byt
 def _unnamed(client: Client, id_: PartitionId, owners: Sequence[PinOwner], now_ms: int) -> set[str]:
     """Returns the owners that no name had at two observations, a day apart.
 
-    Removes names whose time is over, before their pins end.
+    Removes expired names before their pins end.
     """
     if not owners:
         return set()
@@ -234,7 +235,7 @@ def purged_parents(client: Client, id_: PartitionId, manifest: Mapping[bytes, by
 
 
 def forget_looks(client: Client, gen: str, *, tenant: str) -> None:
-    """Removes what maintenance noted about a checkpoint and about forks of it."""
+    """Removes what maintenance noted about a checkpoint and about the owners of pins on it."""
     looks, prefix = keys.looks(tenant=tenant), f"{gen}:".encode()
     (names,) = client.call(_WHAT, [("HKEYS", looks)])
     noted = [name for name in names if name.startswith(prefix)]
@@ -255,7 +256,7 @@ def forget_unpinned_forks(
     (names,) = client.call(_WHAT, [("HKEYS", looks)])
     noted = {name[len(prefix) :] for name in names if name.startswith(prefix)}
     for owner in sorted(listed | noted):
-        wanted = [("HEXISTS", keys.meta(id_), b"x:" + owner) for id_ in ids]
+        wanted = [("HEXISTS", keys.meta(id_), b"x:" + owner.split(b":")[0]) for id_ in ids]
         if not any(client.call(_WHAT, wanted) if wanted else ()):
             if owner in listed:
                 query = keys.query(gen, tenant=tenant)
@@ -266,22 +267,27 @@ def forget_unpinned_forks(
 
 def _is_gone(client: Client, id_: PartitionId, one: PinOwner, now_ms: int) -> bool:
     """Returns whether the fork's query was gone at two observations, a day apart."""
-    tenant, note = id_.store.tenant, f"{id_.store.gen}:{one.owner}"
+    store, tenant = id_.store, id_.store.tenant
+    of_query = f"{store.gen}:{one.owner}"
+    of_partition = f"{of_query}:{store.operator}:{id_.partition}:{store.store}"
     looks = keys.looks(tenant=tenant)
     of_fork = keys.meta(id_.of_gen(one.owner))
-    there, raw, (format_, began) = client.call(
+    there, (raw, raw_of_partition), (format_, began) = client.call(
         _WHAT,
         [
             ("EXISTS", keys.query(one.owner, tenant=tenant)),
-            ("HGET", looks, note),
+            ("HMGET", looks, of_query, of_partition),
             ("HMGET", of_fork, "f", "g"),
         ],
     )
-    # A detached fork has no `g`: a fail-over has brought its pin back.
-    if there and (format_ is None or began is not None):
-        _forget_note(client, looks, note, raw)
-        return False
-    return _is_second_look(client, looks, note, raw, now_ms)
+    if not there:
+        return _is_second_look(client, looks, of_query, raw, now_ms)
+    _forget_note(client, looks, of_query, raw)
+    # A detached partition has no `g`: a fail-over has brought its pin back.
+    if format_ is not None and began is None:
+        return _is_second_look(client, looks, of_partition, raw_of_partition, now_ms)
+    _forget_note(client, looks, of_partition, raw_of_partition)
+    return False
 
 
 def _expire_unfinished(client: Client, id_: PartitionId) -> None:

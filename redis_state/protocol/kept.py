@@ -122,14 +122,36 @@ def parse_kept(raw: Mapping[bytes, bytes]) -> list[KeptVersion]:
     return sorted(found, key=lambda one: (one.at_ms, one.name))
 
 
-def forget_kept(client: Client, gen: str, kept: KeptVersion, *, tenant: str) -> None:
+def forget_kept(client: Client, gen: str, kept: KeptVersion, *, tenant: str) -> bool:
     """Removes the name of a version, unless another version has the name meanwhile.
+
+    Returns:
+        True if the version has no name any more; false for a purged checkpoint, which keeps it.
 
     Raises:
         UnavailableError: Redis gave no answer before the deadline.
     """
     query = keys.query(gen, tenant=tenant)
-    client.script("removing a name", script("forget"), [query], [kept.field, kept.owner])
+    reply = client.script("removing a name", script("forget"), [query], [kept.field, kept.owner])
+    return reply != ["PURGED"]
+
+
+def forget_expired(client: Client, gen: str, raw: Mapping[bytes, bytes], *, tenant: str) -> None:
+    """Removes the names of expired versions; their pins may have ended before.
+
+    Args:
+        raw: All registry fields of the query.
+
+    Raises:
+        FormatError: An entry is damaged.
+        UnavailableError: Redis gave no answer before the deadline.
+    """
+    every = parse_kept(raw)
+    if every:
+        (time,) = client.call("removing expired names", [("TIME",)])
+        for kept in every:
+            if kept.is_expired(time_ms(time)):
+                forget_kept(client, gen, kept, tenant=tenant)
 
 
 def _parsed(field: bytes, raw: bytes) -> KeptVersion:

@@ -158,7 +158,7 @@ def _pinned(id_: PartitionId, reply: list[str], owner: str, version: int) -> Pin
             raise UsageError(
                 _WHAT,
                 found=f"{owner} pins version {at} already, not {version}",
-                advice="Drop that version first, or choose another name.",
+                advice="Fork to another path or name.",
                 where=str(id_),
             )
         case ["EPHEMERAL"]:

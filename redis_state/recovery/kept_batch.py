@@ -88,7 +88,7 @@ def _unreachable(name: str, why: str, batches: list[int], folder: Folder | None)
     return UsageError(
         f"rewinding to the kept version '{name}'",
         found=why,
-        advice=f"Nothing was moved. Batches that can be reached: {more}{shown or 'none'}. A fork "
-        "(redis-state fork) begins with the kept version in a new checkpoint.",
+        advice=f"Nothing was moved. Batches that can be reached: {more}{shown or 'none'}. The "
+        "kept version can still be read and exported, with --at and its name.",
         where="" if folder is None else str(folder),
     )

@@ -94,7 +94,8 @@ def _batch(
     if ttl is not None and version and again is None:
         time = max(scene_time(versions) + dice.choice([-2, 0, 1, 2, 9]), 1)
         scene.set_time(version, time)
-    elif again is not None:
+    elif again is not None and version >= scene.newest_opened:
+        # Below that version a batch begins anew, with a new time.
         time = again.time
     store = provider.get_store(version)
     changes = {

@@ -53,6 +53,11 @@ class TimedScene:
         gen = self.raw.hget(keys.names(), keys.name_field(self.name))
         return StateStoreId(self.name, 0, 0).partition(gen.decode())
 
+    @property
+    def newest_opened(self) -> int:
+        """The newest version that a task of the holding run opened."""
+        return int(self.raw.hget(keys.meta(self.id), "o"))
+
     def set_time(self, version: int, time_s: int) -> None:
         """Makes the next version after this one get a time, unless that of this one is later."""
         meta = keys.meta(self.id)

@@ -128,8 +128,10 @@ def limits(life: Sequence[tuple[int, str]]) -> Iterator[list[str]]:
     for seconds, keys in life:
         now += seconds
         count = count if seen + TTL_S > now else 0
-        yield sorted(f"Row(k='{key}')" for key in keys[: max(0, 3 - count)])
-        count, seen = count + len(keys), now
+        passed = keys[: 3 - count]
+        yield sorted(f"Row(k='{key}')" for key in passed)
+        if passed:
+            count, seen = count + len(passed), now
 
 
 def counts(life: Sequence[tuple[int, str]], *, changed: bool = True) -> Iterator[list[str]]:

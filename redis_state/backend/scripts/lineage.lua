@@ -116,6 +116,7 @@ end
 -- Time of version + 1 for a batch that is run again (docs/format.md, section 15): of the attempt on top of (version, uid) that
 -- is there, or was there before a run acquired the version; nil without one.
 local function time_above(version, uid)
+  if version < number('o') then return nil end
   local above = found_by_version(version + 1)
   local entry = above and meta(delta_field(version + 1, above))
   if entry and ref(entry) == uid then return has_flag(entry, 't') and match(entry, '(%d+) %S+$') or nil end

@@ -48,11 +48,13 @@ elseif rival and version == opened + 1 then
 else
   uid = found_by_version(version)
 end
-if version > 0 and (not uid or not is_there(version, uid)) then
-  local reply = missing(version)
+-- A store that is loaded empty needs the time although the version, or one below it, is missing.
+local function refused(at)
+  local reply = missing(at)
   if with_time then reply[#reply + 1] = time_above(version, '-') or server_s() end
   return reply
 end
+if version > 0 and (not uid or not is_there(version, uid)) then return refused(version) end
 if held and version == opened and uid ~= opened_uid then return {'FENCED', 'pinned', opened_uid} end
 
 local cached = {}
@@ -88,7 +90,7 @@ while at > 0 and not cached[delta_name] do
       at, at_uid, delta_name = at - 1, parent, parent_name
     end
   else
-    return missing(at)
+    return refused(at)
   end
 end
 reply[7], reply[8] = text(at), at_uid

@@ -56,6 +56,7 @@ object Script {
   val Describe: Script = load("describe")
   val Stay: Script = load("stay")
   val Unpin: Script = load("unpin")
+  val Forget: Script = load("forget")
   val Detach: Script = load("detach")
   val Pin: Script = load("pin")
 

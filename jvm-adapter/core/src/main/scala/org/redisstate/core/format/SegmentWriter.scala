@@ -5,7 +5,7 @@ import java.util.zip.CRC32
 
 import scala.collection.mutable
 
-import org.redisstate.core.errors.LimitException
+import org.redisstate.core.errors.{InternalException, LimitException}
 
 /** A field of a segment's hash and its block. */
 final case class EncodedField(name: String, block: Array[Byte])
@@ -159,6 +159,7 @@ final class SegmentWriter(
       internal: Long = 0,
       highestId: Int = 0,
       time: Long = 0): Entry = {
+    if (live < 0) throw new InternalException(s"write $ident: it would have $live rows.")
     val gone = families.filter(_.forall(_.id < highestId)).map(_ => highestId)
     val header =
       Header(families, ordered.toSeq, parts.filter(_._2 > 1).toMap, tombstones, gone)

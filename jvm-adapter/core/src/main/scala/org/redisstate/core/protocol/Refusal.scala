@@ -52,8 +52,6 @@ private[protocol] object Refusal {
         new LimitException(
           s"$what: $owners forks and kept versions hold the same segment, which is the limit. " +
             "Drop some of them, or keep fewer versions (keepEvery, keepFor).")
-      case Seq("OTHER", found, _) =>
-        new ConfigException(s"$what: that name holds version $found already.")
       case other =>
         new InternalException(s"$what: the script answered '${other.mkString(" ").take(200)}'.")
     }

@@ -44,7 +44,7 @@ final class VersionNames(backend: RedisBackend, prefix: String, gen: String) {
       val pinned =
         try pinAll(what, owner, batch + 1, stores, forMs + LongerMs)
         catch { case NonFatal(e) => unpin(owner, stores); throw e }
-      // Where this fails, the pins stay until their time is over: the name may arrive late.
+      // Where this fails, the pins stay until they expire: the name may arrive late.
       val isNew = enter(what, name, owner, batch, pinned, nowMs, nowMs + forMs)
       if (!isNew) unpin(owner, stores)
       isNew
@@ -65,6 +65,23 @@ final class VersionNames(backend: RedisBackend, prefix: String, gen: String) {
       throw new UnavailableException(s"$what: no partition holds that version. Nothing is kept.")
     pinned
   }
+
+  /**
+   * Removes the names of expired versions; maintenance ends their pins.
+   *
+   * @param fields of the query
+   * @param nowMs time of the server's clock
+   */
+  def removeExpired(fields: Map[String, String], nowMs: Long): Unit =
+    fields.foreach {
+      case (field, entry @ Expires(at))
+          if field.startsWith(KeepPrefix) && at.toLong > 0 && at.toLong <= nowMs =>
+        OwnerOf.findFirstMatchIn(entry).foreach { owner =>
+          val args = Seq(field, owner.group(1)).map(Command.bytes)
+          backend.script(s"remove the name $field of $gen", Script.Forget, Seq(query), args)
+        }
+      case _ => ()
+    }
 
   /** Returns when the versions whose names begin with a prefix were kept. */
   def timesOf(fields: Map[String, String], namePrefix: String): Iterable[Long] =
@@ -170,6 +187,8 @@ object VersionNames {
   private val Unwritten = Seq("STATE_LOST", "0", "0")
   private val Missing = Set("STATE_LOST", "VERSION_EXPIRED")
   private val CallDigits = 8
+  private val Expires = """(?s).*"expires":\s*([0-9]{1,18}).*""".r
+  private val OwnerOf = """"owner":\s*"([^"]+)"""".r
   private val At = """(?s).*"at":\s*([0-9]{1,18}).*""".r
 
   /** Time that pins outlive their name. */

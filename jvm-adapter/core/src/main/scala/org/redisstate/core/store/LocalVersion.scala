@@ -68,6 +68,7 @@ private[store] object LiveRows {
  *
  * @param initialLive number of rows by the entry of the version; an upper bound where rows expire
  * @param timeS time of the version, 0 where no family has a time to live
+ * @param countedFrom version whose number of rows is part of `initialLive`; none for a loaded version
  */
 private[store] final class LocalVersion(
     val pin: Pin,
@@ -76,7 +77,8 @@ private[store] final class LocalVersion(
     initial: Content,
     initialHistory: History,
     reload: Pin => Content,
-    val timeS: Long = 0) {
+    val timeS: Long = 0,
+    private[store] val countedFrom: Option[Pin] = None) {
   @GuardedBy("this") @volatile private var current: Content = initial
   @GuardedBy("VersionCache") @volatile private[store] var history: History = initialHistory
   @GuardedBy("VersionCache") @volatile private var rowsLive = initialLive

@@ -64,7 +64,12 @@ final class OpenVersion private[store] (
       session(local, times, isComplete = isAlone)
     else {
       val begun = session(local.emptied(times), times, isComplete = true)
-      begun.refill(this)
+      try begun.refill(this)
+      catch {
+        case e: Throwable =>
+          begun.abort()
+          throw e
+      }
       begun
     }
   }

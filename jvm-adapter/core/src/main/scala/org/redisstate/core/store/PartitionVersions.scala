@@ -6,7 +6,13 @@ import org.redisstate.core.errors._
 import org.redisstate.core.format._
 import org.redisstate.core.ids.{Pin, RegisteredRun}
 import org.redisstate.core.local._
-import org.redisstate.core.protocol.{CheckpointFormat, PartitionClient, RetainReport, SegmentGone}
+import org.redisstate.core.protocol.{
+  CheckpointFormat,
+  Opened,
+  PartitionClient,
+  RetainReport,
+  SegmentGone
+}
 import org.redisstate.core.store.loading.{LayerLoader, Purpose}
 import org.redisstate.core.store.resources.{MemoryBudget, StoreCounters, StoreRoom}
 
@@ -44,6 +50,9 @@ final class PartitionVersions(
 
   /** Rows and bytes that the last commit changed: the next write set starts with room for as many. */
   @volatile private var lastChange = (SmallRows, SmallBytes)
+
+  /** The version opened last, and the time of the version on top of it: attempts of a batch share it. */
+  @volatile private var lastTime: (Pin, Long) = (Pin.Empty, 0L)
   private[store] val cache = new VersionCache(budget)
   private val room = new StoreRoom(budget, counters, () => cache.recount())
   private val loader =
@@ -87,8 +96,18 @@ final class PartitionVersions(
       local,
       opened.held,
       byUid = uid.isDefined,
-      nextS = math.max(opened.timeS, local.timeS),
+      nextS = timeAbove(opened, local),
       forBatch = forBatch || opened.held)
+  }
+
+  private def timeAbove(opened: Opened, local: LocalVersion): Long = {
+    val (pin, timeS) = lastTime
+    if (opened.timeS == 0) local.timeS
+    else if (pin == opened.pin && timeS > 0) timeS
+    else {
+      lastTime = (opened.pin, math.max(opened.timeS, local.timeS))
+      lastTime._2
+    }
   }
 
   /**
@@ -206,7 +225,15 @@ final class PartitionVersions(
       val history =
         if (entry.complete) History(entry.bytes, Nil)
         else before.plus(DeltaSize(pin.version, entry.bytes))
-      new LocalVersion(pin, LiveRows.of(entry), table, content, history, loader.reload, entry.time)
+      new LocalVersion(
+        pin,
+        LiveRows.of(entry),
+        table,
+        content,
+        history,
+        loader.reload,
+        entry.time,
+        Some(base.pin))
     }
     lastChange = (
       math.min(layers.iterator.map(_.rows).sum, RoomRowsMax),

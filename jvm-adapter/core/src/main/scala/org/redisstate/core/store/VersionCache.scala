@@ -66,7 +66,7 @@ private[store] final class VersionCache(budget: MemoryBudget) extends Evictable 
     version.replace(old, now)
     for (newer <- cached; content <- newer.here) {
       val above = content.layers.length - old.layers.length
-      if ((newer ne version) && (content.base eq old.base) && above >= 0 && (content.layers.drop(
+      if (newer.pin.version > version.pin.version && (content.base eq old.base) && above >= 0 && (content.layers.drop(
           above) eq old.layers)) {
         newer.replace(content, now.over(content.layers.take(above)))
       }
@@ -80,13 +80,14 @@ private[store] final class VersionCache(budget: MemoryBudget) extends Evictable 
   }
 
   /**
-   * Stops counting expired rows, in newer versions too.
+   * Stops counting expired rows, also in a version that was written on top of this one.
    *
    * @param rows of the version that are not expired
    */
   def recountRows(version: LocalVersion, rows: Long): Unit = synchronized {
     val expired = version.live.all - rows
-    from(version).foreach(_.uncount(expired))
+    val above = cached.filter(_.countedFrom.contains(version.pin))
+    (version :: above).distinct.foreach(_.uncount(expired))
   }
 
   /** A version and the cached ones above it. */

@@ -98,7 +98,10 @@ private object VersionChanges {
   private final class Difference(before: LocalVersion, now: LocalVersion, family: Int)
       extends ChangeIterator {
     private val rows: RowIterator = now.visibleRows(family)
-    private lazy val older: RowIterator = before.visibleRows(family)
+
+    /** Rows that have expired since are no change. */
+    private val past = Expiry(math.max(before.timeS, now.timeS), before.families)
+    private lazy val older: RowIterator = past.shown(family, before.rows(family))
     private val known = new Slice
     private var inRows = true
 
@@ -114,13 +117,16 @@ private object VersionChanges {
     }
 
     private def unchanged(key: Slice, value: Slice): Boolean =
-      before.visible(bytes(key), key.length, known) && java.util.Arrays.equals(
+      found(bytes(key), key.length) && java.util.Arrays.equals(
         known.array,
         known.offset,
         known.offset + known.length,
         value.array,
         value.offset,
         value.offset + value.length)
+
+    private def found(key: Array[Byte], length: Int): Boolean =
+      before.get(key, length, known) && (!past.of(family) || past.show(known))
 
     private def bytes(key: Slice): Array[Byte] =
       java.util.Arrays.copyOfRange(key.array, key.offset, key.offset + key.length)

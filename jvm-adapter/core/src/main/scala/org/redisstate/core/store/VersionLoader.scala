@@ -80,6 +80,11 @@ private[store] final class VersionLoader(
           s"${head.segment.ident} of ${client.id}: a family gets or loses a time to live, but the delta is not " +
             s"complete.${Block.Advice}")
       }
+      if (next.families.exists(_.ttl) != entry.time > 0) {
+        throw new FormatException(
+          s"${head.segment.ident} of ${client.id}: its entry has a time without a family that expires, or has none " +
+            s"though a family expires.${Block.Advice}")
+      }
       table = next
       if (alone) above.clear()
       if (alone) bottom = None

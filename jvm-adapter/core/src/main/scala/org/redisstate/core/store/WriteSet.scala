@@ -187,7 +187,7 @@ private[store] final class WriteSet(
     thaw()
     val isInternal = families.isInternal(range.family)
     val key, value = new Slice
-    val rows = local.rangeScan(range, own, families.hashOf)
+    val rows = expiry.shown(range.family, local.rangeScan(range, own, families.hashOf))
     while (rows.next(key, value)) {
       count(-1, isInternal)
       removed += 1

@@ -51,6 +51,7 @@ class RedisStateStoreProvider
 
   @volatile private var id: StateStoreId = _
   @volatile private var hasFamilies = false
+  @volatile private var knownAsRun = false
   @volatile private var plan: StorePlan = _
   @GuardedBy("this") @volatile private var link: Option[StoreLink] = None
 
@@ -199,7 +200,14 @@ class RedisStateStoreProvider
     try ExpiringOperators.check(id, hasFamilies, plan.conf.stateTtlMs(id.operatorId))
     catch { case e: RedisStateException => throw StoreErrors.cannotLoad(id, e) }
     checkQuota(linked, opened.pin.version)
-    newStore(opened.write(), codecs, new Host(linked, forceSnapshot, asked))
+    val session =
+      try opened.write()
+      catch {
+        case e: RedisStateException =>
+          failed(e)
+          throw StoreErrors.cannotLoad(id, e, WaysOn.after(e, id, plan.conf, plan.hadoopConf))
+      }
+    newStore(session, codecs, new Host(linked, forceSnapshot, asked))
   }
 
   /**
@@ -262,10 +270,18 @@ class RedisStateStoreProvider
 
   /**
    * Returns whether a batch of the query uses this provider. Spark's state reader makes up a run id
-   * of its own.
+   * of its own, which nobody registers. A batch may have another job group, as in Spark Connect.
    */
-  private def isOfBatch: Boolean = Option(TaskContext.get()).exists { task =>
+  private def isOfBatch: Boolean =
+    plan.conf.stateTtlMs(id.operatorId).nonEmpty && (isInJobOfRun || isRegistered)
+
+  private def isInJobOfRun: Boolean = Option(TaskContext.get()).exists { task =>
     task.getLocalProperty(SparkContext.SPARK_JOB_GROUP_ID) == plan.runId
+  }
+
+  private def isRegistered: Boolean = knownAsRun || link.exists { linked =>
+    knownAsRun = linked.instance.registry.lookup(plan.runId).nonEmpty
+    knownAsRun
   }
 
   /**

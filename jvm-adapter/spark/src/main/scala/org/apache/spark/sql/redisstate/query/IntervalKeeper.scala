@@ -74,6 +74,7 @@ private[redisstate] final class IntervalKeeper(
       val (fields, nowMs) = (registry.fields(), registry.nowMs)
       val isDue = names.timesOf(fields, NamePrefix).forall(_ / everyMs < nowMs / everyMs)
       if (isDue) {
+        names.removeExpired(fields, nowMs)
         val uids = QueryLogs.uniqueIds(checkpoint, batch, hadoopConf)
         val stores = RegisteredStores.of(gen, fields).map { store =>
           val attempts = uids.map(_.getOrElse(store.operator, Nil))
@@ -84,7 +85,7 @@ private[redisstate] final class IntervalKeeper(
           logInfo(s"Kept the state after batch $batch of $checkpoint as $name")
         else
           throw new IllegalStateException(
-            s"another version of $checkpoint has the name $name already: the query was set back")
+            s"another version of $checkpoint has the name $name already: the query was set back, or another run of it was faster")
       }
     } finally ExecutorRegistry.release(conf.connection)
   }
