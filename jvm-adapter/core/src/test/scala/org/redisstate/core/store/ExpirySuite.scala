@@ -162,6 +162,24 @@ class ExpirySuite extends AnyFunSuite with BeforeAndAfterAll {
     assert(thrown.getMessage.contains("a family gets or loses a time to live"))
   }
 
+  partition("expired rows are not counted down in a sibling that never counted them") { p =>
+    def store = p.store("a", ttlMs = Some(1000000))
+    pass(p, write(store, 0)((1 to 40).map(i => s"old $i" -> "1"): _*), 900)
+    pass(p, write(store, 1)((1 to 60).map(i => s"new $i" -> "1"): _*), 200)
+    val executor = store
+    val first = executor.open(2).write()
+    executor.requestSnapshot()
+    assert(executor.snapshotIfDue())
+    put(first, key(0, "x"), "1")
+    val a = executor.cache.find(first.commit()).get
+    val second = executor.open(2).write()
+    put(second, key(0, "y"), "1")
+    val b = executor.cache.find(second.commit()).get
+    assert((a.live.all, b.live.all) == ((101, 61)))
+    executor.cache.recountRows(a, 61)
+    assert((a.live.all, b.live.all) == ((61, 61)))
+  }
+
   (1 to Seeds).foreach { seed =>
     partition(s"random changes, reruns, folds and snapshots, seed $seed") { p =>
       new Play(p, new Random(seed)).run()
