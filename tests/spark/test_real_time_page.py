@@ -27,6 +27,7 @@ stream = MemoryStream(spark)
 rows = stream.frame.select(sf.col("value").alias("page"))
 """
 BETWEEN = """
+from redis_state.errors import NotFoundError
 from tests.support.waiting import wait_until
 
 def has_confirmed():
@@ -35,7 +36,7 @@ def has_confirmed():
     with redis_state.connect("redis://localhost:6379/0") as reader:
         try:
             return reader.query("visits").operator(0).get({"page": "/"}) is not None
-        except redis_state.NotFoundError:
+        except NotFoundError:
             return False
 
 assert rows.columns == COLUMNS
