@@ -252,7 +252,6 @@ def by_format(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[s
 @pytest.mark.parametrize(
     "which", [pytest.param(which, marks=REFUSED.get(which, ())) for which in CASES]
 )
-@pytest.mark.compatibility("fork", "{which}, checkpoint format {by_format}")
 def test_parent_and_fork_continue_as_if_each_were_alone(
     streams: Streams, reader: Reader, by_format: str, which: str
 ) -> None:

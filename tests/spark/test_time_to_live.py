@@ -175,7 +175,6 @@ def server(shared_redis_server: RedisServer) -> Iterator[Redis]:
 
 @pytest.mark.parametrize("name", OPERATORS)
 @pytest.mark.parametrize("version", ["1", "2"])
-@pytest.mark.compatibility("time to live", "{name}, checkpoint format {version}")
 def test_state_expires(
     streams: Streams,
     server: Redis,

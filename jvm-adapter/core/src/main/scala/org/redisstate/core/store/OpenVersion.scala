@@ -64,7 +64,7 @@ final class OpenVersion private[store] (
       session(local, times, isComplete = isAlone)
     else {
       val begun = session(local.emptied(times), times, isComplete = true)
-      try begun.refill(this)
+      try begun.refill(families, iterator)
       catch {
         case e: Throwable =>
           begun.abort()

@@ -134,11 +134,11 @@ final class WriteSession private[store] (
     familiesChanged = true
   }
 
-  /** Copies all rows of a version that have not expired. */
-  private[store] def refill(from: OpenVersion): Unit = {
+  /** Copies all rows of another version that have not expired, by family. */
+  private[store] def refill(families: Seq[Family], rowsOf: Int => RowIterator): Unit = {
     val key, value = new Slice
-    from.families.foreach { family =>
-      val rows = from.iterator(family.id)
+    families.foreach { family =>
+      val rows = rowsOf(family.id)
       while (rows.next(key, value)) {
         startWrite("put")
         changes.put(bytes(key), key.length, bytes(value), value.length)

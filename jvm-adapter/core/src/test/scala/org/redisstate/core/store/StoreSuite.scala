@@ -454,7 +454,11 @@ class StoreSuite extends AnyFunSuite with BeforeAndAfterAll {
             val parts = Vectors.items(row).map(_.getAsString)
             parts.head -> parts(1)
           }
-          assert(found.sorted == wanted.sorted && opened.numKeys == wanted.size)
+          assert(found.sorted == wanted.sorted)
+          // Expired rows are counted until a snapshot leaves them out.
+          val counted = opened.numKeys
+          assert(if (opened.families.exists(_.ttl)) counted >= wanted.size
+          else counted == wanted.size)
         } finally p.close()
       }
     }
