@@ -341,7 +341,7 @@ class Schedule(Query):
         self.people.close_readers()
         self._close_python()
         if self.forks is not None:
-            self.forks.let_go()
+            self.forks.end_pins()
         self.administrators.purge_all()
         left = self._connections()
         if left["default"] > 1:
