@@ -118,6 +118,7 @@ _REQUIRED = (
     "replays",
     "kept versions",
     "versions kept by a driver",
+    "keeps behind all tasks of a batch",
     "keeps killed",
     "keeps cut off from the server",
     "keeps given up",

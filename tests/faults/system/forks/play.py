@@ -305,7 +305,9 @@ class Forks:
         subjects = self.subjects()
         if subjects:
             one = subjects[0] if self.dice.one_in(2) else self.dice.choice(subjects)
-            if one is self.play:
+            if one is self.play and self.dice.one_in(2):
+                self.lab.counters["keeps behind all tasks of a batch"] += self.play.work_up_to_log()
+            elif one is self.play:
                 # So that it is amid a batch.
                 self.play.work_some(self.dice.below(_AMID_MAX))
             self.keeps.keep(one, self.beside(one))
