@@ -118,16 +118,16 @@ class Keeps:
         self._schedule.start(Task(node, "keep", disturbed=node.disturbed), body)
 
     def renew_expired(self, node: Node) -> None:
-        """Keeps versions once more whose time is over, before maintenance ends their pins."""
+        """Keeps expired versions once more before maintenance ends their pins."""
         now_ms = time_ms(self._world.ask(("TIME",))[0])
         for owner, pin in node.seen.pins.items():
-            is_over = (
+            is_expired = (
                 pin.kind == KEEP
                 and not name_of(owner)
                 and 0 < pin.expires <= now_ms
                 and node.life == "live"
             )
-            if is_over and self._dice.one_in(4):
+            if is_expired and self._dice.one_in(4):
                 args = (owner, KEEP, str(pin.version), "", "0")
                 self._schedule.network.exchange([script("pin").by_text([node.meta], *args)])
 

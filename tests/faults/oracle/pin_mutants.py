@@ -70,7 +70,7 @@ PINNED_MUTANTS: tuple[tuple[str, str, tuple[Edit, ...]], ...] = (
     ),
     (
         "renewed-pin-ended",
-        "a pin whose time is over is ended only if it was not renewed",
+        "an expired pin is ended only if it was not renewed",
         (
             (
                 "unpin",
@@ -167,7 +167,7 @@ def detach_at_once(self: PinMaintenance, is_unpinned: str) -> list[str]:
     return _detach(PinMaintenance(self.client, self.id, self.notes, grace_ms=0), is_unpinned)
 
 
-def let_go_with_a_snapshot(self: PinMaintenance, fields: Mapping[bytes, bytes]) -> None:
+def unpin_with_a_snapshot(self: PinMaintenance, fields: Mapping[bytes, bytes]) -> None:
     """Unpins at the parent as soon as the fork has a snapshot of its own."""
     parent = fields.get(b"g", b"").decode().partition(" ")[0]
     entries = {name: value.split(b" ")[0] for name, value in fields.items() if name[:2] == b"s:"}
@@ -218,7 +218,7 @@ PATCHED_MUTANTS: tuple[tuple[str, str, Any, str, Any], ...] = (
     ),
     (
         "unpinned-without-grace",
-        "a fork lets its parent go a day after the last foreign segment",
+        "the parent's pin for a fork ends a day after the last foreign segment",
         PinMaintenance,
         "_detach",
         detach_at_once,
@@ -227,8 +227,8 @@ PATCHED_MUTANTS: tuple[tuple[str, str, Any, str, Any], ...] = (
         "unpinned-before-retention",
         "a fork needs its parent while its manifest names a foreign segment",
         PinMaintenance,
-        "let_parent_go",
-        let_go_with_a_snapshot,
+        "unpin_parent",
+        unpin_with_a_snapshot,
     ),
     (
         "unpinned-at-purge",

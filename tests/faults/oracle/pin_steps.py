@@ -134,21 +134,21 @@ class Naming:
         try:
             pin_all(self.client, [self.id], self.owner, self.version, kind=KEEP)
         except RedisStateError:
-            self.let_go()
+            self.unpin()
             raise
         entry = json.dumps({"owner": self.owner, "call": self.call})
         enter: list[Command] = [("HSETNX", query, field, entry), ("HGET", query, field)]
         if self.client.call(_NAMING, enter)[1] != entry.encode():
-            self.let_go()
+            self.unpin()
             return False
         (reply,) = self.client.call(_NAMING, held_commands([self.id], self.owner))
         if read_held(self.id, reply) is None:
             self.client.script(_NAMING, script("forget"), [query], [field, self.owner])
-            self.let_go()
+            self.unpin()
             return False
         return True
 
-    def let_go(self) -> None:
+    def unpin(self) -> None:
         """Ends the pin of the call, as far as the server answers."""
         with suppress(RedisStateError):
             unpin_all(self.client, [self.id], self.owner)
@@ -185,11 +185,11 @@ class PinMaintenance:
     grace_ms: int = DAY_MS
 
     def run(self) -> None:
-        """Ends pins whose time is over or whose owner is gone, and lets the parent go."""
+        """Ends expired pins, those whose owner is gone, and the parent's pin for a fork."""
         fields, now = self.client.call(_MAINTAINING, [("HGETALL", keys.meta(self.id)), ("TIME",)])
         if fields.get(b"f") not in (b"1", b"2"):
             return
-        self.let_parent_go(fields)
+        self.unpin_parent(fields)
         for name, value in sorted(fields.items()):
             if name[:2] == b"x:":
                 _, _, expires, kind, *_ = value.decode().split(" ")
@@ -197,9 +197,9 @@ class PinMaintenance:
 
     def end(self, owner: str, expires: int, kind: str, now_ms: int) -> None:
         """Ends a pin, if it is time for that."""
-        is_over = 0 < expires <= now_ms
+        is_expired = 0 < expires <= now_ms
         if (
-            is_over
+            is_expired
             or (kind == FORK and self.is_gone(owner, now_ms))
             or (name_of(owner) and self.is_unnamed(owner, now_ms))
         ):
@@ -230,7 +230,7 @@ class PinMaintenance:
             return False
         return now_ms - self.notes.setdefault(at, now_ms) >= OWNER_GONE_MS
 
-    def let_parent_go(self, fields: Mapping[bytes, bytes]) -> None:
+    def unpin_parent(self, fields: Mapping[bytes, bytes]) -> None:
         """Unpins at the parent what a fork has not named for a day."""
         if b"g" not in fields:
             return

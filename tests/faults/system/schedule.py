@@ -162,6 +162,16 @@ class Schedule(Query):
                 break
             self._work()
 
+    def work_up_to_log(self) -> bool:
+        """The query goes on until all tasks of a batch are done, which is not logged yet."""
+        for _ in range(_BATCH_MAX):
+            if self.world.problems:
+                break
+            if any(one.alive and len(one.done) == PARTITIONS for one in self.jobs):
+                return True
+            self._work()
+        return False
+
     def _work_again(self) -> None:
         if not any(job.alive for job in self.jobs):
             self.start_job()
@@ -341,7 +351,7 @@ class Schedule(Query):
         self.people.close_readers()
         self._close_python()
         if self.forks is not None:
-            self.forks.let_go()
+            self.forks.end_pins()
         self.administrators.purge_all()
         left = self._connections()
         if left["default"] > 1:

@@ -1,4 +1,4 @@
-"""Forks that get snapshots of their own, so that their parents let them go."""
+"""Forks that get snapshots of their own, so that their parents end their pins."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Detaching:
         self._looked_at(one)
         if not told[0] and not forks.play.world.problems:
             forks.lab.counters["forks detached"] += 1
-            self._let_go(one)
+            self._unpinned(one)
 
     def _beside(self, one: Fork) -> Callable[[], None]:
         """The fork goes on meanwhile, or its parent does."""
@@ -75,7 +75,7 @@ class Detaching:
         else:
             one.look()
 
-    def _let_go(self, one: Fork) -> None:
+    def _unpinned(self, one: Fork) -> None:
         """The parent keeps its pins for a day after the last foreign segment, and no longer."""
         forks = self._forks
         if left := rules.foreign(forks.lab.server, one.ids):
@@ -90,10 +90,10 @@ class Detaching:
         people.idle(_GRACE_MS - 2 * _HOUR_MS)
         maintain()
         if gen not in rules.owners_of(forks.lab.server, parents):
-            forks.wrong("a fork was let go within its day", "rules of pins broken")
+            forks.wrong("the pins of a detached fork ended within its day", "rules of pins broken")
         people.idle(3 * _HOUR_MS)
         maintain()
         if gen in rules.owners_of(forks.lab.server, parents):
             forks.wrong("a fork that needs nothing is pinned", "rules of pins broken")
         one.of = ""
-        forks.lab.counters["parents that let a fork go"] += 1
+        forks.lab.counters["pins of detached forks ended"] += 1

@@ -1,13 +1,17 @@
-"""Versions that are kept by name, and what each has to give until it is dropped or over."""
+"""Versions that are kept by name, and the rows of each until it is dropped or expires."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
+from redis_state import keys
 from redis_state.errors import NotFoundError, RedisStateError
+from redis_state.protocol.kept import KEEP_FIELD
+from redis_state.protocol.pins import KEEP_OWNER
 from tests.faults.system.forks import points
 from tests.faults.system.forks.forked import ForkedQuery, Read, gen_in, read_kept, rows_at
 from tests.faults.system.python_stores import PythonStores
@@ -30,6 +34,8 @@ _PINNED = 16, 23
 _APART = 3
 """Points between two at which another call is made."""
 _AUTO = b"keep:auto-"
+_EXPIRY_STEPS = "removing a name", "ending a pin"
+"""Steps of maintenance for a name that has expired."""
 
 
 def gen_of(subject: Subject) -> str | None:
@@ -239,26 +245,29 @@ class Keeps:
                 self.kept.append(Kept(name, gen, rows, self._lab.jumped_ms + left))
 
     def renew(self, subject: Subject) -> None:
-        """A name whose time is over is made anew, just before maintenance ends its pins."""
+        """An expired name is given anew before maintenance removes it or ends its pins."""
         gen = gen_of(subject)
         if gen is None or self._play.held or not self._has_version(subject):
             return
         self._count += 1
-        words = ["keep", gen, "--name", f"renewed-{self._count}", "--json"]
+        name, what = f"renewed-{self._count}", self._dice.choice(_EXPIRY_STEPS)
+        words = ["keep", gen, "--name", name, "--json"]
         if self._lab.command(*words, "--for", "12h")[0]:
             return
         self._play.people.idle(13 * _HOUR_MS)
         told: list[Told] = []
-        what = "letting a pinned version go"
-        with points.before(what, lambda: told.append(self._lab.command(*words))):
-            self._lab.command("maintain", "--once")
+        again = partial(self._lab.command, *words)
+        owner = f"{KEEP_OWNER}{name}."
+        with points.before(what, lambda: told.append(again()), about=owner):
+            self._play.administrators.maintain()
         if not told or told[0][0]:
+            self._wrong(f"maintenance of {name}, expired, before {what}: {told}", "false errors")
             return
-        self._lab.counters["keeps renewed amid maintenance"] += 1
+        self._lab.counters[f"names given anew before {what}"] += 1
         version = json.loads(told[0][1].splitlines()[-1])["version"]
-        rows = self._expected(subject, gen, words[3], version, True)
+        rows = self._expected(subject, gen, name, version, True)
         if rows is not None:
-            self.kept.append(Kept(words[3], gen, rows, None))
+            self.kept.append(Kept(name, gen, rows, None))
 
     # ---- reading, dropping ------------------------------------------------------------------
 
@@ -270,23 +279,23 @@ class Keeps:
             self._wrong(f"reading {name}: {error}", "false lost")
 
     def read(self, one: Kept) -> None:
-        """Reads a name: what was there when it was made, or nothing once its time is over."""
+        """Reads a name: the rows that it had when it was made, or nothing once it has expired."""
         until = one.until_ms
         if until is not None and abs(until - self._lab.jumped_ms) < _UNSURE_MS:
             return
-        is_over = until is not None and until < self._lab.jumped_ms
+        is_expired = until is not None and until < self._lab.jumped_ms
         try:
             got = read_kept(self._lab.url, one.gen, one.name)
         except NotFoundError as error:
-            self._lab.counters["reads of names whose time is over"] += is_over
-            if not is_over:
+            self._lab.counters["reads of expired names"] += is_expired
+            if not is_expired:
                 self._wrong(f"reading {one}: {error}", "false lost")
             return
         except RedisStateError as error:
             self._wrong(f"reading {one}: {error}", "false lost")
             return
         self._lab.counters["reads of kept versions"] += 1
-        if is_over or got != one.rows:
+        if is_expired or got != one.rows:
             self._wrong(f"{one} reads as {got}", "wrong")
 
     def read_one(self) -> None:
@@ -351,8 +360,14 @@ class Keeps:
         }
 
     def owners(self, gen: str) -> set[str]:
-        """Owners of the pins of what is kept in a checkpoint."""
-        return {f"keep.{name}" for name in self.pinned_in(gen)}
+        """Owners of the pins of what is kept in a checkpoint, as its query names them."""
+        names = sorted(self.pinned_in(gen))
+        fields = [KEEP_FIELD + name for name in names]
+        found = self._lab.redis("HMGET", keys.query(gen), *fields) if fields else []
+        for name, raw in zip(names, found, strict=True):
+            if raw is None:
+                self._wrong(f"{name} of {gen} is kept, and has no entry", "rules of pins broken")
+        return {str(json.loads(raw)["owner"]) for raw in found if raw is not None}
 
     def _wrong(self, text: str, counter: str) -> None:
         self._lab.counters[counter] += 1

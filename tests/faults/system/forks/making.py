@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tests.faults.system.forks import points
@@ -17,6 +18,7 @@ _SLOW_MS = 25 * 3_600_000
 COMPLETE = "that fork is complete already"
 
 Told = tuple[int, str]
+Way = Callable[[list[str], Callable[[], None]], Told | None]
 
 
 class Making:
@@ -31,14 +33,23 @@ class Making:
         self._lab, self._dice = play.lab, play.dice
         self.kind = kind
 
-    def run(self, words: list[str], beside: Callable[[], None]) -> Told | None:
+    def run(
+        self,
+        words: list[str],
+        beside: Callable[[], None],
+        owner: Callable[[], str] | None = None,
+    ) -> Told | None:
         """Runs the command in one of several ways; `None` if it was given up.
 
         Args:
             beside: What the others do meanwhile.
+            owner: Returns the owner of the pins that the command makes; `None` if it makes none.
         """
-        ways = (self.at_once, self.killed, self.cut_off, self.amid, self.slow, self.given_up)
-        return self._dice.choice((*ways, self.at_once))(words, beside)
+        often = self.at_once, self.at_once
+        ways: list[Way] = [*often, self.killed, self.cut_off, self.amid, self.slow, self.given_up]
+        if owner is not None:
+            ways.append(partial(self._renewed, owner))
+        return self._dice.choice(ways)(words, beside)
 
     def at_once(self, words: list[str], _beside: Callable[[], None]) -> Told | None:
         """Without any trouble."""
@@ -89,6 +100,28 @@ class Making:
         self._lab.counters[f"a day amid {self.kind}"] += point.reached
         # What expired meanwhile is made again by the same command.
         return self._again(words) if told[0] and point.reached else told
+
+    def _renewed(
+        self, owner: Callable[[], str], words: list[str], _beside: Callable[[], None]
+    ) -> Told | None:
+        """Killed behind its first pins, and repeated before maintenance ends them, expired."""
+        try:
+            with points.before("creating the partitions of a fork", points.kill):
+                return self._lab.command(*words)
+        except points.CutError:
+            self._count("killed")
+        if self._play.held:
+            return self._again(words)
+        self._play.people.idle(_SLOW_MS)
+        told: list[Told] = []
+        with points.before("ending a pin", lambda: told.append(self._again(words)), about=owner()):
+            self._lab.command("maintain", "--once")
+        if not told:
+            self._lab.counters["false errors"] += 1
+            self._play.world.problem(f"maintenance ends no expired pin of {' '.join(words)}")
+            return None
+        self._count("pinned anew before maintenance ends their pins")
+        return told[0]
 
     def given_up(self, words: list[str], _beside: Callable[[], None]) -> Told | None:
         """Killed, and never finished; unless it was done before."""

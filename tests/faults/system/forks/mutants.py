@@ -46,7 +46,7 @@ def secure_nothing(_self: StateFork) -> None:
     """The pins keep their expiry."""
 
 
-def unpin_by_name(client: Client, ids: Sequence[PartitionId], owner: str, **_: object) -> int:
+def unpin_by_owner(client: Client, ids: Sequence[PartitionId], owner: str, **_: object) -> int:
     """Ends a pin whatever its expiry is."""
     return unpin_all(client, ids, owner)
 
@@ -112,29 +112,39 @@ FORK_MUTANTS: tuple[tuple[str, str, Edits, Patches], ...] = (
         (("redis_state.forks.state.StateFork.secure", secure_nothing),),
     ),
     (
-        "unpinned-by-name",
+        "unpinned-by-owner",
         "a pin that was read is ended only if it was not renewed",
         (),
-        (
-            ("redis_state.forks.keep.unpin_all", unpin_by_name),
-            ("redis_state.maintain.pinned.unpin_all", unpin_by_name),
-        ),
+        (("redis_state.maintain.pinned.unpin_all", unpin_by_owner),),
     ),
     (
-        "let-go-at-the-first-look",
+        "name-removed-whatever-owner-has-it",
+        "a name that was read is removed only if no other call was given it",
+        (
+            (
+                f"{_LUA}/forget.lua",
+                "if not string.find(found, '\"' .. ARGV[2] .. '\"', 1, true) then "
+                "return {'NONE'} end\n",
+                "",
+            ),
+        ),
+        (),
+    ),
+    (
+        "unpinned-at-the-first-look",
         "the pins of a fork that is gone end at the second look, a day later",
         (),
         (("redis_state.maintain.pinned._is_gone", gone_at_once),),
     ),
     (
-        "let-go-when-purged",
+        "unpinned-when-purged",
         "a fork that was purged keeps its pins",
         (),
         (("redis_state.maintain.pinned._is_gone", gone_when_purged),),
     ),
     (
-        "let-go-without-a-day",
-        "a fork lets its parent go a day after its last foreign segment",
+        "unpinned-without-a-day",
+        "the parent's pins for a fork end a day after its last foreign segment",
         (),
         (("redis_state.maintain.pinned.GRACE_MS", 0),),
     ),

@@ -89,6 +89,7 @@ class Forks:
         for problem in self.rules.broken(found, kept):
             self.wrong(problem, "rules of pins broken")
         self.lab.counters["checks of all pins"] += 1
+        self.lab.counters["pins of kept versions compared"] += len(self.rules.keeps)
 
     def checkpoints(self) -> list[Checkpoint]:
         """The checkpoints that have to be there, parents before their forks."""
@@ -194,8 +195,8 @@ class Forks:
     ) -> ForkedQuery | None:
         """Runs the command; the fork, if it was made."""
         went_back, jumped = len(parent.world.timelines), self.lab.jumped_ms
-        told = self._making.run(words, self.beside(parent))
         folder = self.play.folder.parent / name
+        told = self._making.run(words, self.beside(parent), lambda: gen_in(folder) or "")
         if (gen := gen_in(folder)) is not None:
             self.gens.add(gen)
         if told is None or self.play.world.problems:
@@ -243,8 +244,8 @@ class Forks:
         name, of = f"store{self._count}", parent.gen() or ""
         words = ["fork", parent.name, "--to", name]
         before, jumped = parent.newest[1], self.lab.jumped_ms
-        told = self._making.run(words, self.beside(parent))
         gen = store_gen(of, name)
+        told = self._making.run(words, self.beside(parent), lambda: gen)
         self.gens.add(gen)
         if told is None or self.play.world.problems:
             return
@@ -304,7 +305,9 @@ class Forks:
         subjects = self.subjects()
         if subjects:
             one = subjects[0] if self.dice.one_in(2) else self.dice.choice(subjects)
-            if one is self.play:
+            if one is self.play and self.dice.one_in(2):
+                self.lab.counters["keeps behind all tasks of a batch"] += self.play.work_up_to_log()
+            elif one is self.play:
                 # So that it is amid a batch.
                 self.play.work_some(self.dice.below(_AMID_MAX))
             self.keeps.keep(one, self.beside(one))
@@ -383,7 +386,7 @@ class Forks:
         self.keeps.read_all()
         self.check()
 
-    def let_go(self) -> None:
+    def end_pins(self) -> None:
         """Everything is dropped and purged: no field of a pin may be left in any manifest."""
         self._purges.all()
 

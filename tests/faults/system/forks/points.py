@@ -63,17 +63,25 @@ def cut_off() -> None:
 
 
 @contextmanager
-def before(attempted: str, act: Callable[[], None]) -> Iterator[Point]:
-    """Acts before the first round trip that attempts this."""
-    point, exchange = Point(0, act), Client._exchange
+def before(attempted: str, act: Callable[[], None], *, about: str = "") -> Iterator[Point]:
+    """Acts before the first round trip that attempts this.
+
+    Args:
+        about: A text in one of its commands.
+    """
+    point, exchange, wanted = Point(0, act), Client._exchange, about.encode()
 
     def step(self: Client, what: str, commands: Sequence[Command]) -> list[Any]:
-        if what == attempted:
+        if what == attempted and any(wanted in _raw(word) for one in commands for word in one):
             point.passed()
         return exchange(self, what, commands)
 
     with mock.patch.object(Client, "_exchange", step):
         yield point
+
+
+def _raw(word: str | bytes) -> bytes:
+    return word.encode() if isinstance(word, str) else word
 
 
 @contextmanager

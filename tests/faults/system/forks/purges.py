@@ -186,7 +186,7 @@ class Purges:
             play.administrators.maintain()
             pinned = rules.owners_of(lab.server, main)
             if not looked and (early := (began - pinned) & set(expiring)):
-                forks.wrong(f"let go at the first look: {early}", "rules of pins broken")
+                forks.wrong(f"pins ended at the first look: {early}", "rules of pins broken")
         left = rules.pin_fields(lab.server, main)
         if left or rules.formats(lab.server, main) - {"1"}:
             forks.wrong(f"fields of pins are left: {left}", "rules of pins broken")

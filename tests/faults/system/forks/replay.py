@@ -49,7 +49,7 @@ def replay(forks: Forks) -> None:
     forks.queries.remove(made)
     forks.command("purge", "--gen", made.gen, "--yes", "--now", "--force")
     if made.gen in rules.owners_of(lab.server, forks.ids(play)):
-        forks.wrong("a replay that is over is pinned", "rules of pins broken")
+        forks.wrong("a replay that has ended is pinned", "rules of pins broken")
     query = keys.query(gen_in(play.folder) or "")
     if lab.redis("HEXISTS", query, f"fork:{made.gen}"):
-        forks.wrong("a replay that is over is listed", "rules of pins broken")
+        forks.wrong("a replay that has ended is listed", "rules of pins broken")

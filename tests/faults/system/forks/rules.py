@@ -68,23 +68,33 @@ class Rules:
                 nodes[one.gen] = Node(id_, one.name, nodes.get(one.parent), one.life)
         world.nodes = list(nodes.values())
         world.look()
-        self._note(number, nodes, kept)
+        self._note(number, nodes, kept, world.problems)
         world.keeps = {
             (gen, owner): pin for (of, gen, owner), pin in self.keeps.items() if of == number
         }
         world.judge()
         return world.problems
 
-    def _note(self, number: int, nodes: Mapping[str, Node], kept: Mapping[str, set[str]]) -> None:
-        """Pins of a kept version stay as they were when it was made."""
+    def _note(
+        self,
+        number: int,
+        nodes: Mapping[str, Node],
+        kept: Mapping[str, set[str]],
+        problems: list[str],
+    ) -> None:
+        """Pins of a kept version are there, and stay as they were when it was made."""
         wanted = {(gen, owner) for gen, owners in kept.items() for owner in owners}
         self.keeps = {
             at: pin for at, pin in self.keeps.items() if at[0] != number or at[1:] in wanted
         }
-        for gen, owner in wanted:
-            pin = nodes[gen].seen.pins.get(owner) if gen in nodes else None
-            if pin is not None:
-                self.keeps.setdefault((number, gen, owner), pin)
+        for gen, owner in sorted(wanted):
+            if gen not in nodes or (number, gen, owner) in self.keeps:
+                continue
+            pin = nodes[gen].seen.pins.get(owner)
+            if pin is None:
+                problems.append(f"{nodes[gen].name}: {owner} has a name, and no pin")
+            else:
+                self.keeps[number, gen, owner] = pin
 
 
 def pin_fields(server: Transport, ids: Sequence[PartitionId]) -> list[str]:
