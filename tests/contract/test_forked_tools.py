@@ -202,7 +202,8 @@ def test_pin_restored_by_a_failover_ends_at_the_second_observation(
     # The fork has let its parent go, whose node then went back.
     parent.raw.hdel(meta, "g", "gt")
     maintain(parent, gen)
-    note = f"{gen}:{pin[2:]}"
+    (note,) = parent.raw.hkeys(keys.looks())
+    assert note.decode() == f"{gen}:{pin[2:]}:{parent.id.store.operator}:0:{parent.id.store.store}"
     at = json.loads(parent.raw.hget(keys.looks(), note))["at"]
     assert pin in parent.manifest()
     parent.raw.hset(keys.looks(), note, json.dumps({"at": at - GONE_MS}))
