@@ -6,6 +6,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 
 from redis_state.backend.client import Client
 from redis_state.backend.transport import Transport
@@ -340,7 +341,8 @@ class Schedule:
 
         forks = run.format == 2 and not self._destructive and self._dice.one_in(8)
         ttl_s = None if self.timed is None else self.timed.ttl_s
-        timed = None if self.timed is None else Timed(self.timed, timeline, ttl_s)
+        opened = partial(self.keyspace.opened, self.partition)
+        timed = None if self.timed is None else Timed(self.timed, timeline, ttl_s, opened)
         forks = forks and timed is None
 
         def body() -> None:

@@ -87,12 +87,14 @@ class TimedModel:
         contents: What each attempt wrote.
         made: Times of the attempts on top of each attempt.
         acknowledged: Those that were told to be committed, with their parents, in this order.
+        rewound: For each attempt that a run went back to, how many were acknowledged before.
     """
 
     ttl_s: int | None = 5
     contents: dict[str, TimedRows] = field(default_factory=dict)
     made: dict[str, set[int]] = field(default_factory=dict)
     acknowledged: list[str] = field(default_factory=list)
+    rewound: dict[str, int] = field(default_factory=dict)
 
     def content(self, uid: str) -> TimedRows | None:
         """Content of an attempt; no rows for version 0, `None` for an unknown attempt."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from redis_state.format.entry import parse_segment
 from redis_state.store.local.timed import TimedVersion
@@ -17,18 +17,27 @@ class Timed:
     Args:
         model: Shared by all tasks of the schedule.
         ttl_s: The task's option; ``None`` if what it writes has no time to live.
+        opened: Reads the newest opened version of the partition.
     """
 
-    def __init__(self, model: TimedModel, timeline: Timeline, ttl_s: int | None) -> None:
+    def __init__(
+        self,
+        model: TimedModel,
+        timeline: Timeline,
+        ttl_s: int | None,
+        opened: Callable[[], tuple[int, str]],
+    ) -> None:
         self._model = model
         self._ttl_s = ttl_s
         self._timeline = timeline
-        self._known = self._from = 0
+        self._opened = opened
+        self._known = self._from = self._opened_before = 0
 
     def begin(self) -> None:
         """The task opens its version."""
         self._known = len(self._model.acknowledged)
         self._from = len(SERVER_CLOCK.times) - 1
+        self._opened_before, _ = self._opened()
 
     def seen(self, task: Task, store: PartitionReadStore) -> dict[str, list[int]] | None:
         """The rows that the task has to see; ``None`` if nobody made the attempt below."""
@@ -39,10 +48,15 @@ class Timed:
         now_s = _now_s(store)
         if now_s < below.time_s:
             self._wrong(f"{task.name}: time goes back from {below.time_s} to {now_s}")
+        if task.version < max(self._opened_before, self._opened()[0]):
+            # A run that goes back begins the batch anew, with a new time.
+            self._model.rewound[pin.uid] = len(self._model.acknowledged)
+            self._model.made.pop(pin.uid, None)
+        since = self._model.rewound.get(pin.uid, 0)
         # One without a time lends none.
-        told = pin.uid in self._model.acknowledged[: self._known]
+        told = pin.uid in self._model.acknowledged[since : self._known]
         made = self._model.made.get(pin.uid, set())
-        if not made and self._ttl_s is not None:
+        if not made and self._ttl_s is not None and not since:
             shown = {below.time_s, *SERVER_CLOCK.times[self._from :]}
             if now_s not in shown:
                 self._wrong(f"{task.name}: its time is {now_s}, the server's was {sorted(shown)}")
