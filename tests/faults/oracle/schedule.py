@@ -6,7 +6,6 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 
 from redis_state.backend.client import Client
 from redis_state.backend.transport import Transport
@@ -333,17 +332,16 @@ class Schedule:
             (self._dice.choice("puaar"), f"k{self._dice.below(_KEYS)}", n)
             for n in range(self._dice.between(1, 4))
         ]
-        gives_up = self._dice.one_in(12)
-        logs, aborts = not self._dice.one_in(3), self._dice.one_in(2)
+        one_in = self._dice.one_in
+        gives_up, logs, aborts = one_in(12), not one_in(3), one_in(2)
         name = f"run {run.number}, version {version}"
         counted_on = run in timeline.drivers and version == timeline.logged
         task = Task(name, version, run, run, counted_on=counted_on, asked=asked)
-
-        forks = run.format == 2 and not self._destructive and self._dice.one_in(8)
+        forks = run.format == 2 and not self._destructive and one_in(8) and self.timed is None
         ttl_s = None if self.timed is None else self.timed.ttl_s
-        opened = partial(self.keyspace.opened, self.partition)
-        timed = None if self.timed is None else Timed(self.timed, timeline, ttl_s, opened)
-        forks = forks and timed is None
+        timed = None
+        if self.timed is not None:
+            timed = Timed(self.timed, timeline, ttl_s, self.keyspace, self.partition)
 
         def body() -> None:
             provider = self.providers.of_executor(executor, run, ttl_s)

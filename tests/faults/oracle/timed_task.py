@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 
 from redis_state.format.entry import parse_segment
+from redis_state.ids import PartitionId
 from redis_state.store.local.timed import TimedVersion
 from redis_state.store.partition_store import PartitionReadStore, PartitionStore
+from tests.faults.oracle.keyspace import Keyspace
 from tests.faults.oracle.timed import SERVER_CLOCK, TimedModel
 from tests.faults.oracle.timeline import RETAINED, Task, Timeline
 
@@ -17,7 +19,7 @@ class Timed:
     Args:
         model: Shared by all tasks of the schedule.
         ttl_s: The task's option; ``None`` if what it writes has no time to live.
-        opened: Reads the newest opened version of the partition.
+        keyspace: Reads the newest opened version of the partition.
     """
 
     def __init__(
@@ -25,19 +27,24 @@ class Timed:
         model: TimedModel,
         timeline: Timeline,
         ttl_s: int | None,
-        opened: Callable[[], tuple[int, str]],
+        keyspace: Keyspace,
+        partition: PartitionId,
     ) -> None:
         self._model = model
         self._ttl_s = ttl_s
         self._timeline = timeline
-        self._opened = opened
+        self._keyspace, self._partition = keyspace, partition
         self._known = self._from = self._opened_before = 0
+
+    @property
+    def _opened(self) -> tuple[int, str]:
+        return self._keyspace.opened(self._partition)
 
     def begin(self) -> None:
         """The task opens its version."""
         self._known = len(self._model.acknowledged)
         self._from = len(SERVER_CLOCK.times) - 1
-        self._opened_before, _ = self._opened()
+        self._opened_before, _ = self._opened
 
     def seen(self, task: Task, store: PartitionReadStore) -> dict[str, list[int]] | None:
         """The rows that the task has to see; ``None`` if nobody made the attempt below."""
@@ -48,7 +55,7 @@ class Timed:
         now_s = _now_s(store)
         if now_s < below.time_s:
             self._wrong(f"{task.name}: time goes back from {below.time_s} to {now_s}")
-        if task.version < max(self._opened_before, self._opened()[0]):
+        if task.version < max(self._opened_before, self._opened[0]):
             # A run that goes back begins the batch anew, with a new time.
             self._model.rewound[pin.uid] = len(self._model.acknowledged)
             self._model.made.pop(pin.uid, None)
