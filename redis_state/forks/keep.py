@@ -183,10 +183,12 @@ def drop_with(config: Config, query: str, name: str) -> KeptVersion:
 
 def _owners_of(client: Client, ids: Sequence[PartitionId], name: str) -> set[str]:
     """Returns the owners of pins that calls with a name have made."""
-    wanted: list[Command] = [("HGETALL", keys.meta(id_)) for id_ in ids]
-    manifests = client.call(_WHAT, wanted) if wanted else []
-    owners = (one.owner for manifest in manifests for one in owners_in(manifest))
-    return {one for one in owners if one.startswith(KEEP_OWNER) and kept_name(one) == name}
+    found = set()
+    for start in range(0, len(ids), _AT_ONCE):
+        some: list[Command] = [("HGETALL", keys.meta(id_)) for id_ in ids[start : start + _AT_ONCE]]
+        for manifest in client.call(_WHAT, some):
+            found |= {one.owner for one in owners_in(manifest) if one.kind == KEEP}
+    return {one for one in found if kept_name(one) == name}
 
 
 def _drop_damaged(client: Client, gen: str, name: str, *, tenant: str) -> KeptVersion:

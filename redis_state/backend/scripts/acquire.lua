@@ -128,8 +128,8 @@ end
 here(entries, at)
 -- The attempts that are there are dropped now, or not found by version any more.
 local time = time_above(version, uid)
-if time then redis.call('HSET', META, 'tv', text(version + 1) .. ' ' .. uid .. ' ' .. time) end
-if not time then redis.call('HDEL', META, 'tv') end
+if time then redis.call('HSET', META, 'tv', text(version + 1) .. ' ' .. uid .. ' ' .. time)
+else redis.call('HDEL', META, 'tv') end
 for _, i in ipairs(at) do drop(entries[i], entries[i + 1], ARGV[7]) end
 if version == 0 then redis.call('HSET', META, 'w', '0') end
 if tonumber(ARGV[9]) == 0 and redis.call('PTTL', META) > 0 then

@@ -26,6 +26,9 @@ final class Expiry private (timeS: Long, families: Set[Int]) {
   def isOver(value: Array[Byte], offset: Int, length: Int): Boolean =
     (Block.getInt(value, offset + length - Bytes) & UnsignedMask) <= timeS
 
+  /** Removes the expiry from the value of a stored key, if it has one; @return whether the row is not expired */
+  def show(key: Array[Byte], value: Slice): Boolean = !ofKey(key, 0) || show(value)
+
   /** Removes the expiry from a value; @return whether the row is not expired */
   def show(value: Slice): Boolean =
     !isOver(value.array, value.offset, value.length) && {

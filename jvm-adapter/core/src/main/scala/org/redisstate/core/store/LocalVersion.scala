@@ -144,7 +144,7 @@ private[store] final class LocalVersion(
 
   /** Reads the value of a row that is not expired, without its expiry. */
   def visible(key: Array[Byte], length: Int, out: Slice): Boolean =
-    get(key, length, out) && (!expiry.ofKey(key, 0) || expiry.show(out))
+    get(key, length, out) && expiry.show(key, out)
 
   /** Returns the rows of a family that are not expired, without their expiry. */
   def visibleRows(family: Int): RowIterator = expiry.shown(family, rows(family))

@@ -33,7 +33,7 @@ final class OpenVersion private[store] (
   def families: Seq[Family] = store.families(local)
 
   def get(key: Array[Byte], length: Int, out: Slice): Boolean =
-    local.get(key, length, out) && (!expiry.ofKey(key, 0) || expiry.show(out))
+    local.get(key, length, out) && expiry.show(key, out)
 
   /** Returns all rows of a family, in key order for an ordered family. */
   def iterator(family: Int): RowIterator = expiry.shown(family, local.rows(family))

@@ -105,8 +105,9 @@ final class PartitionVersions(
     if (opened.timeS == 0) local.timeS
     else if (pin == opened.pin && timeS > 0) timeS
     else {
-      lastTime = (opened.pin, math.max(opened.timeS, local.timeS))
-      lastTime._2
+      val next = math.max(opened.timeS, local.timeS)
+      lastTime = (opened.pin, next)
+      next
     }
   }
 

@@ -70,9 +70,6 @@ private[store] final class SnapshotWriter(client: PartitionClient, room: Room) {
         throw e
     }
 
-  private def folding(version: LocalVersion, content: Content) =
-    Content.folding(content, version.hashOf, version.live.all, version.expiry)
-
   /** Sends all blocks; @return the entry, and the blocks of ordered families if they are kept */
   private def staged(
       version: LocalVersion,
@@ -82,7 +79,8 @@ private[store] final class SnapshotWriter(client: PartitionClient, room: Room) {
       uid: String,
       ident: String): (Entry, Map[Int, Seq[RowBlock]]) = {
     val pin = version.pin
-    val (buckets, pass) = folding(version, content)
+    val (buckets, pass) =
+      Content.folding(content, version.hashOf, version.live.all, version.expiry)
     val writer = new SegmentWriter(ident, buckets)
     def stage(least: Long): Unit = if (writer.freshBytes > least)
       client.stageSnapshot(pin, ident, writer.handOver())

@@ -126,7 +126,7 @@ private object VersionChanges {
         value.offset + value.length)
 
     private def found(key: Array[Byte], length: Int): Boolean =
-      before.get(key, length, known) && (!past.of(family) || past.show(known))
+      before.get(key, length, known) && past.show(key, known)
 
     private def bytes(key: Slice): Array[Byte] =
       java.util.Arrays.copyOfRange(key.array, key.offset, key.offset + key.length)

@@ -65,7 +65,7 @@ private[store] final class WriteSet(
 
   def get(key: Array[Byte], length: Int, out: Slice): Boolean = {
     val hash = families.hashOf(key, 0, length)
-    val found = lookup(hash, key, length, out) && (!expiry.ofKey(key, 0) || expiry.show(out))
+    val found = lookup(hash, key, length, out) && expiry.show(key, out)
     lastKey.set(key, length, found)
     found
   }
