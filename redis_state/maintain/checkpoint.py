@@ -48,6 +48,9 @@ def maintain_checkpoint(
     except FormatError as error:
         report.problem(f"{called}: {error}")
         return report
+    with report.noting(called):
+        # Before the pins of these names end.
+        forget_expired(client, gen, raw, tenant=tenant)
     ids = counted_partitions(client, gen, operators.values(), tenant=tenant)
     random.shuffle(ids)
     for start in range(0, len(ids), PARTITIONS_AT_ONCE):
@@ -61,7 +64,6 @@ def maintain_checkpoint(
             control.progress(f"maintaining {called}", start + index + 1, len(ids))
     with report.noting(called):
         forget_unpinned_forks(client, gen, ids, raw, tenant=tenant)
-        forget_expired(client, gen, raw, tenant=tenant)
     return report
 
 

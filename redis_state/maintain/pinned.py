@@ -17,7 +17,7 @@ from redis_state.backend.script import Command, script
 from redis_state.errors import ConflictError, FormatError, Kind, RedisStateError
 from redis_state.ids import PartitionId, is_gen
 from redis_state.protocol.foreign import parent_problem
-from redis_state.protocol.kept import KEEP_FIELD, forget_kept, parse_kept
+from redis_state.protocol.kept import KEEP_FIELD, parse_kept
 from redis_state.protocol.pins import (
     FORK,
     FORKS,
@@ -177,10 +177,7 @@ def maintain_pins(client: Client, id_: PartitionId, manifest: Mapping[bytes, byt
 
 
 def _unnamed(client: Client, id_: PartitionId, owners: Sequence[PinOwner], now_ms: int) -> set[str]:
-    """Returns the owners that no name had at two observations, a day apart.
-
-    Removes expired names before their pins end.
-    """
+    """Returns the owners that no name had at two observations, a day apart."""
     if not owners:
         return set()
     gen, tenant = id_.store.gen, id_.store.tenant
@@ -196,9 +193,6 @@ def _unnamed(client: Client, id_: PartitionId, owners: Sequence[PinOwner], now_m
         except FormatError:
             continue
         named = [kept for kept in there if kept.owner == one.owner]
-        for kept in named:
-            if kept.is_expired(now_ms):
-                forget_kept(client, gen, kept, tenant=tenant)
         if named:
             _forget_note(client, looks, note, raw)
         elif _is_second_look(client, looks, note, raw, now_ms):
