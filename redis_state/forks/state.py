@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,10 +18,10 @@ from redis_state.protocol.opening import Opened
 from redis_state.protocol.pins import (
     FORK,
     FORK_OF,
-    FORKS,
     PinnedVersion,
     fork_partitions,
     held_commands,
+    name_fork,
     pin_all,
     read_held,
     unpin_all,
@@ -151,10 +150,8 @@ class StateFork:
         now_ms = time_ms(time)
         describe(self.client, self.gen, self.fields, counts, created_ms=now_ms, tenant=self.tenant)
         parent = self.versions.state.gen
-        noted = json.dumps({"version": self.versions.version, "at": now_ms})
-        query = [keys.query(parent, tenant=self.tenant)]
-        reply = self.client.script(_WHAT, script("stay"), query, ["", f"{FORKS}{self.gen}", noted])
-        if reply == ["PURGED"]:
+        version = self.versions.version
+        if not name_fork(self.client, parent, self.gen, version, tenant=self.tenant):
             raise purged_error(_WHAT, parent, where=self.where)
 
     def _persist(self) -> None:
