@@ -30,7 +30,7 @@ Stamp = tuple[object, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _Maintained:
+class _KnownPartition:
     stamp: Stamp
     number: int
     partitions: int
@@ -49,7 +49,7 @@ class Rotation:
     def __init__(self, *, turns: int = TURNS) -> None:
         self._turns = turns
         self._number = 0
-        self._maintained: dict[PartitionId, _Maintained] = {}
+        self._maintained: dict[PartitionId, _KnownPartition] = {}
 
     def begin_pass(self) -> None:
         """Begins the next pass, and forgets partitions that no longer occur."""
@@ -83,7 +83,7 @@ class Rotation:
         self._maintained.pop(id_, None)
         bad = report.problems or report.left_to_others
         if stamp is not None and not bad and len(self._maintained) < PARTITIONS_MAX:
-            self._maintained[id_] = _Maintained(
+            self._maintained[id_] = _KnownPartition(
                 stamp,
                 self._number,
                 report.partitions,

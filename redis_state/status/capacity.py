@@ -79,6 +79,7 @@ class Workload:
         executors: Executors of the application.
         cores: Cores of each executor.
         maintenance_s: Spark's `maintenanceInterval`.
+        ordered: Whether rows are kept in key order: stores of Python, timers, rows by event time.
     """
 
     rows: int
@@ -92,6 +93,7 @@ class Workload:
     executors: int = 2
     cores: int = 4
     maintenance_s: float = 60.0
+    ordered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +250,7 @@ def _heap(work: Workload, found: CapacityPlan) -> str:
 def snapshot_size(work: Workload, rows: float) -> SegmentSize:
     """Returns the size of a snapshot of this many rows."""
     blocks = _buckets(work, rows) if rows >= 1 else rows
-    return _segment(rows * work.row_bytes * work.compression, blocks)
+    return _segment(rows * work.row_bytes * work.compression, blocks, with_header=True)
 
 
 def delta_size(work: Workload, updates: float) -> SegmentSize:
@@ -264,7 +266,7 @@ def delta_size(work: Workload, updates: float) -> SegmentSize:
     raw = work.row_bytes + _ROW_HEAD_BYTES
     packed = work.row_bytes * work.compression
     of_rows = rows * packed + blocks * (_BLOCK_HEAD_BYTES + lone * max(0.0, raw - packed))
-    whole = _segment(of_rows, blocks)
+    whole = _segment(of_rows, blocks, with_header=work.ordered)
     return SegmentSize(whole.bytes * touched, whole.blocks * touched, whole.memory * touched)
 
 
@@ -283,15 +285,15 @@ def _size_class(length: float) -> float:
     return float(step * math.ceil(length / step))
 
 
-def _segment(of_rows: float, buckets: float) -> SegmentSize:
-    """Returns the size of a segment, given the bytes and number of its buckets, with its header."""
-    blocks, total = buckets + 1, of_rows + _HEADER_BYTES
+def _segment(of_rows: float, buckets: float, *, with_header: bool) -> SegmentSize:
+    """Returns the size of a segment, given the bytes and the number of its buckets."""
+    blocks, total = buckets + with_header, of_rows + with_header * _HEADER_BYTES
     block = of_rows / buckets if buckets else 0.0
-    if blocks <= _LIST_FIELDS_MAX and max(block, _HEADER_BYTES) <= _LIST_VALUE_MAX:
+    if blocks <= _LIST_FIELDS_MAX and block <= _LIST_VALUE_MAX:
         return SegmentSize(total, blocks, _LIST_BYTES + total + blocks * _LIST_FIELD_BYTES)
-    slots = max(4, 2 ** math.ceil(math.log2(blocks)))
+    slots = max(4, 2 ** math.ceil(math.log2(max(1, blocks))))
     texts = buckets * allocated(block + _TEXT_HEAD_BYTES)
-    texts += _size_class(_HEADER_BYTES + _TEXT_HEAD_BYTES)
+    texts += with_header * _size_class(_HEADER_BYTES + _TEXT_HEAD_BYTES)
     memory = _HASH_BYTES + blocks * _ENTRY_BYTES + slots * _SLOT_BYTES + texts
     return SegmentSize(total, blocks, memory)
 
@@ -307,10 +309,16 @@ def _maintenance_batches(work: Workload) -> float:
 
 def _snapshot_every(work: Workload, snapshot: SegmentSize, delta: SegmentSize) -> float:
     """Returns the batches between two snapshots: when one is due and maintenance finds it."""
-    due = snapshot.bytes / 2 / delta.bytes if delta.bytes else math.inf
-    due = min(max(math.floor(due) + 1.0, DELTAS_MIN), DELTAS_MAX) if due < math.inf else DELTAS_MAX
     between = _maintenance_batches(work)
-    return between * math.ceil(due / between)
+    due = snapshot.bytes / 2 / delta.bytes if delta.bytes else math.inf
+    # The delta that makes it due is whole, and half of the batches until the next pass go by.
+    late = min(due, DELTAS_MAX) + between / 2
+    return max(between, DELTAS_MIN, late) if due < DELTAS_MAX else between * _passes(between)
+
+
+def _passes(between: float) -> int:
+    """Returns the passes of maintenance until the deltas are too many."""
+    return math.ceil(DELTAS_MAX / between)
 
 
 def _spacing(retained: int, every: float) -> float:

@@ -25,6 +25,7 @@ def work(
         each_minute,
         versions_to_retain=retained,
         partitions=partitions,
+        ordered=True,
     )
 
 

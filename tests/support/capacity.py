@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -102,6 +102,15 @@ class SimulatedTime:
     def pass_ms(self, passed_ms: int) -> None:
         """Brings the expiries of all segments forward; heartbeats come in real time."""
         names = [name for kind in "ds" for name in self.client.scan_iter(f"*:{kind}:*", count=1000)]
+        self._bring_forward(names, passed_ms)
+
+    def pass_all_ms(self, passed_ms: int, *, but: Sequence[str]) -> None:
+        """Brings the expiries of all keys forward, except of those with such names."""
+        left_out = {name for one in but for name in self.client.scan_iter(one, count=1000)}
+        names = [name for name in self.client.scan_iter(count=1000) if name not in left_out]
+        self._bring_forward(names, passed_ms)
+
+    def _bring_forward(self, names: Sequence[bytes], passed_ms: int) -> None:
         with self.client.pipeline(transaction=False) as pipeline:
             for name in names:
                 pipeline.pttl(name)

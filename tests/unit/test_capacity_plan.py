@@ -81,7 +81,7 @@ def test_more_of_anything_needs_no_less() -> None:
         found = plan(replace(WORK, **more))
         assert found.memory_bytes > base.memory_bytes, more
         assert found.network_in_bytes_s >= base.network_in_bytes_s * 0.99, more
-        assert found.server_cores >= base.server_cores, more
+        assert found.server_cores >= base.server_cores * 0.99, more
 
 
 def test_state_without_rows_or_changes_has_a_plan() -> None:
@@ -94,7 +94,7 @@ def test_state_without_rows_or_changes_has_a_plan() -> None:
 def test_rare_changes_are_spread_over_the_stores() -> None:
     rare = plan(replace(WORK, updates=1, partitions=100))
     often = plan(replace(WORK, updates=100, partitions=100))
-    assert rare.delta.blocks == pytest.approx(0.02, rel=0.1)
+    assert rare.delta.blocks == pytest.approx(0.01, rel=0.1)
     assert often.delta.blocks > 50 * rare.delta.blocks
 
 
@@ -117,3 +117,9 @@ def test_proposal_names_what_to_change(change: dict[str, float], word: str) -> N
 def test_allocator_rounds_up_to_four_classes_a_doubling() -> None:
     for length in (1, 64, 65, 1_000, 20_000):
         assert length <= allocated(length) <= max(16, length * 1.26)
+
+
+def test_rows_in_key_order_have_a_header_in_each_delta() -> None:
+    hashed, ordered = plan(WORK), plan(replace(WORK, ordered=True))
+    assert ordered.delta.blocks == hashed.delta.blocks + 1
+    assert ordered.snapshot == hashed.snapshot

@@ -50,6 +50,11 @@ def add_to(subparsers: Subparsers) -> None:
     _add(parser, "batches-per-minute", _amount(0.001, 60_000), "batches of the query in a minute")
     for name, kind, meaning in _OPTIONAL:
         _add(parser, name, kind, meaning)
+    parser.add_argument(
+        "--ordered",
+        action="store_true",
+        help="rows are kept in key order: stores of Python, timers, rows by event time",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object, in bytes")
     parser.set_defaults(run=run)
 

@@ -14,7 +14,7 @@ from redis_state import config, stores
 from redis_state.backend.client import Client
 from redis_state.codec import RAW
 from redis_state.ids import PartitionId, StateStoreId, StateStoreProviderId, StoreId
-from redis_state.protocol import PartitionClient, segments
+from redis_state.protocol import PartitionClient, partition
 from tests.bench.fleet.workers import Work
 
 MIB = 1 << 20
@@ -63,24 +63,24 @@ def neighbour(url: str, *, megabytes_s: float, chunk_bytes: int) -> Iterator[Non
 
 def _stage(url: str, megabytes_s: float, chunk_bytes: int, begun: Event, ended: Event) -> None:
     """Stages segments of blocks that were made before, and aborts each."""
-    segments.CHUNK_BYTES_MAX = chunk_bytes
+    partition.STAGED_BYTES_MAX = chunk_bytes
     block = random.Random(1).randbytes(_BLOCK_BYTES)
     blocks = chunk_bytes // _BLOCK_BYTES
     each_s = blocks * _BLOCK_BYTES / (megabytes_s * 1e6)
     id_ = PartitionId(StoreId(uuid.uuid4().hex, 0, "default"), 0)
     with closing(Client(config.parse({"url": url}))) as client:
-        partition = PartitionClient(client, id_, versions_to_retain=2)
+        writer = PartitionClient(client, id_, versions_to_retain=2)
         due_s = time.perf_counter()
         staged = 0
         ident = f"d:1:{uuid.uuid4().hex}"
         while not ended.is_set():
             names = range(staged, staged + blocks)
-            partition.stage(ident, ident, {str(number): block for number in names})
+            writer.stage(ident, ident, {str(number): block for number in names})
             begun.set()
             staged += blocks
             if staged * _BLOCK_BYTES >= _SEGMENT_BYTES:
-                partition.abort(ident)
+                writer.abort(ident)
                 ident, staged = f"d:1:{uuid.uuid4().hex}", 0
             due_s = max(due_s + each_s, time.perf_counter() - 1)
             time.sleep(max(0.0, due_s - time.perf_counter()))
-        partition.abort(ident)
+        writer.abort(ident)
