@@ -10,6 +10,7 @@ is simulated: the expiries of all keys are brought forward by the rest of the ho
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import random
@@ -18,10 +19,12 @@ import statistics
 import sys
 import time
 from collections import Counter
+from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 
+from redis_state import connect
 from redis_state.cli.main import main as redis_state
 from tests.bench.page import replace_section
 from tests.faults.feed import FAMILIES
@@ -74,7 +77,7 @@ class Hours:
         self._rig = rig
         self._hours = hours
         self._seed = seed
-        self._before: list[Path] = []
+        self._before: list[str] = []
         self.day = Day()
 
     def play(self, hour: int) -> None:
@@ -87,16 +90,15 @@ class Hours:
             checkpoint_format=1 + hour % 2,
         )
         self.day.done.update(strike(run, self._plan(hour)))
-        folders = [run.folder / "checkpoints" / family for family in FAMILIES]
-        mine = {folder.name: folder for folder in folders}
+        mine = {family: run.folder / "checkpoints" / family for family in FAMILIES}
         self._operate(run, mine, hour)
         self.day.complaints += [f"hour {hour}: {text}" for text in run.complaints()]
         self.day.batches += run.lines()
         self._command("maintain", "--once", "--orphans")
-        for folder in self._before:
-            self._command("purge", "--checkpoint", str(folder), "--yes", "--force")
+        for gen in self._before:
+            self._command("purge", "--gen", gen, "--now", "--yes", "--force")
             self.day.done["purge"] += 1
-        self._before = [*folders, run.folder / "fork"]
+        self._before = self._checkpoints()
         for old in self._rig.scratch.glob("run-*"):
             if old != run.folder:
                 shutil.rmtree(old, ignore_errors=True)
@@ -135,9 +137,15 @@ class Hours:
         self.day.done["copy"] += sum(1 for of in mine.values() for _ in of.glob(copies))
 
     def _command(self, *words: str) -> None:
-        status = redis_state([*words, "--url", self._rig.server.url])
+        with redirect_stdout(io.StringIO()):
+            status = redis_state([*words, "--url", self._rig.server.url])
         if status:
             self.day.complaints.append(f"`redis-state {' '.join(words)}` ended with {status}")
+
+    def _checkpoints(self) -> list[str]:
+        """Ids of all checkpoints of the server, those of forks and of Python stores included."""
+        with connect(self._rig.server.url) as reader:
+            return [query.gen for query in reader.status()]
 
     def _pass_time(self) -> None:
         with self._rig.server.client() as client:

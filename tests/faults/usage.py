@@ -1,4 +1,4 @@
-"""What a Spark application and its server use, as Linux, the JVM and the server count it."""
+"""Memory, threads, files and connections of a Spark application and its server."""
 
 from __future__ import annotations
 

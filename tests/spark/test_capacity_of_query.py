@@ -29,7 +29,7 @@ ROW_BYTES = 8 + 8 + 8 + 8 * COLUMNS
 
 
 def passes(server: RedisServer) -> int:
-    """Looks at manifests, which only maintenance makes between two batches."""
+    """Number of manifests that were read; between two batches only maintenance reads them."""
     with server.client() as client:
         return int(client.info("commandstats").get("cmdstat_hgetall", {"calls": 0})["calls"])
 
