@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import partial
 from time import monotonic
 
 import pytest
@@ -32,6 +33,11 @@ def passes(server: RedisServer) -> int:
     """Number of manifests that were read; between two batches only maintenance reads them."""
     with server.client() as client:
         return int(client.info("commandstats").get("cmdstat_hgetall", {"calls": 0})["calls"])
+
+
+def has_passed(server: RedisServer, enough: int) -> bool:
+    """Whether maintenance has read so many manifests."""
+    return passes(server) >= enough
 
 
 def test_memory_and_network_of_a_query_are_within_20_percent(
@@ -63,7 +69,7 @@ def test_memory_and_network_of_a_query_are_within_20_percent(
                 query.processAllAvailable()
                 # The first pass may have begun before the batch ended.
                 enough = passes(redis_server) + 3 * PARTITIONS
-                wait_until(lambda enough=enough: passes(redis_server) >= enough, "maintenance")
+                wait_until(partial(has_passed, redis_server, enough), "maintenance")
                 if batch >= BATCHES // 2:
                     received += time.traffic().since(before).received
                     memory.append(time.used())

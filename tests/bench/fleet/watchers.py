@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing, redirect_stdout
+from functools import partial
 from pathlib import Path
 
 import redis
@@ -49,18 +50,21 @@ def _clone(client: redis.Redis, gen: str, names: list[bytes]) -> None:
         some = names[start : start + _KEYS_AT_ONCE]
         with client.pipeline(transaction=False) as pipeline:
             for name in some:
-                pipeline.copy(name, name.replace(gen.encode(), new), replace=True)
+                to = name.replace(gen.encode(), new)
+                pipeline.copy(name.decode(), to.decode(), replace=True)
             pipeline.execute()
-    for field, raw in client.hgetall(_LISTING).items():
+    for listed, raw in client.hgetall(_LISTING).items():
+        field = bytes_of(listed)
         if field.startswith(gen.encode()):
-            client.hset(_LISTING, field.replace(gen.encode(), new), raw)
+            entry = bytes_of(raw)
+            client.hset(_LISTING, mapping={field.replace(gen.encode(), new): entry})
 
 
 def seconds_of_views(url: str, log: Path) -> Iterator[tuple[str, list[float]]]:
     """Yields the seconds of each view of all queries, several times."""
     for command in ("queries", "top --once"):
         words = [*command.split(), "--url", url]
-        yield f"`redis-state {command}`", _seconds(lambda words=words: _quietly(words))
+        yield f"`redis-state {command}`", _seconds(partial(_quietly, words))
     with connect(url) as reader:
         yield "a scrape of the exporter", _seconds(lambda: list(QueryCollector(reader).collect()))
     with Dashboard(url, log=log) as board:
