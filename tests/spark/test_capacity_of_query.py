@@ -36,7 +36,7 @@ def passes(server: RedisServer) -> int:
 
 
 def has_passed(server: RedisServer, enough: int) -> bool:
-    """Whether maintenance has read so many manifests."""
+    """Returns whether maintenance has read so many manifests."""
     return passes(server) >= enough
 
 
