@@ -76,6 +76,7 @@ def _suspects(
     """Returns the segments that are not whole, each with its number of blocks."""
     suspects: list[tuple[Segment, int]] = []
     with_key = [one for one in _named(raw, report, where=where) if one.entry.blocks]
+    report.named = len(with_key)
     for start in range(0, len(with_key), SEGMENTS_AT_ONCE):
         chunk = with_key[start : start + SEGMENTS_AT_ONCE]
         commands: list[Command] = []
