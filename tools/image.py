@@ -142,7 +142,8 @@ def _install(wheel: Path, root: Path) -> None:
     shutil.rmtree(site / "bin", ignore_errors=True)
     place = root / "usr/local/lib/redis-state"
     place.mkdir(parents=True, exist_ok=True)
-    shutil.copy(FOLDER / "health.py", place)
+    for name in ("acl_users.py", "health.py"):
+        shutil.copy(FOLDER / name, place)
     _compile(root, ("usr/lib/python3", f"usr/lib/python{PYTHON}", "usr/local/lib/redis-state"))
 
 
