@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -91,13 +92,14 @@ def head() -> str:
 
 
 def rendered(helm: Path, values: Path) -> str:
-    """Returns what Helm renders.
+    """Returns what Helm renders, without blanks at the end of lines.
 
     Raises:
         HelmError: Helm refuses the chart or the values.
     """
     words = ["template", "state", str(CHART), "--namespace", "redis-state"]
-    return _output([str(helm), *words, "--kube-version", KUBERNETES, "--values", str(values)])
+    text = _output([str(helm), *words, "--kube-version", KUBERNETES, "--values", str(values)])
+    return re.sub(r"[ \t]+$", "", text, flags=re.MULTILINE)
 
 
 def linted(helm: Path, values: Path) -> str:
