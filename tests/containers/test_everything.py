@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -46,8 +47,13 @@ def compose_program() -> Path:
 
 def composed(file: Path) -> dict[str, Any]:
     """The file as `docker compose config` resolves it."""
-    command = [compose_program(), "-f", str(file), "config", "--format", "json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    # Files of certificates and sockets are the user's.
+    needed = re.findall(r"\$\{(\w+):\?", file.read_text("utf-8"))
+    given = {**os.environ, **dict.fromkeys(needed, "/tmp")}
+    command = [str(compose_program()), "-f", str(file), "config", "--format", "json"]
+    done = subprocess.run(
+        command, env=given, capture_output=True, text=True, timeout=60, check=False
+    )
     assert (done.returncode, done.stderr) == (0, "")
     found: dict[str, Any] = json.loads(done.stdout)
     return found
@@ -129,6 +135,7 @@ def page(address: str) -> str:
 
 
 @pytest.mark.spark
+@pytest.mark.timeout(600)
 def test_commands_run_together_on_one_redis(
     services: dict[str, Service], start_redis: Callable[..., RedisServer], tmp_path: Path
 ) -> None:
@@ -154,10 +161,16 @@ def test_commands_run_together_on_one_redis(
             name: stack.enter_context(running(services[name], replaced, tmp_path / name))
             for name in ("job", "maintain", "dashboard", "exporter", "sql")
         }
-        alive = 'redis_state_query_alive{query="orders"'
-        wait_until(
-            lambda: alive in page(f"http://127.0.0.1:{metrics}/metrics"), "the query to be alive"
-        )
+        alive = re.compile(r'^redis_state_query_alive\{.*query="orders".*\} 1', re.MULTILINE)
+
+        def is_alive() -> bool:
+            return alive.search(page(f"http://127.0.0.1:{metrics}/metrics")) is not None
+
+        # Spark starts beside four other processes: each step has a limit of its own.
+        log = tmp_path / "checkpoints" / "orders"
+        for step in ("metadata", "offsets/0", "commits/0"):
+            wait_until((log / step).exists, f"the file {step} of the checkpoint")
+        wait_until(is_alive, "the query to be alive")
         assert "token" in page(f"http://127.0.0.1:{pages}/")
         sql = started["sql"].stdout
         assert sql is not None

@@ -188,6 +188,7 @@ def test_services_and_monitors_choose_existing_pods(name: str) -> None:
     found = [one["spec"]["template"] for one in of_kind(name, "Deployment")]
 
     def chosen(labels: Object) -> Object:
+        pod: Object
         (pod,) = (one for one in found if labels.items() <= one["metadata"]["labels"].items())
         return pod
 
@@ -233,7 +234,7 @@ def test_schema_has_every_default_and_no_more() -> None:
     check(defaults(), schema()["properties"], "values")
 
 
-WRONG = (
+WRONG: tuple[tuple[Object, str, str], ...] = (
     ({}, "'' does not match", "redis.url"),
     ({"redis": {"url": "redis://me:secret@redis"}}, "does not match", "redis.url"),
     ({"redis": {"url": "redis://r"}, "maintain": {"interval": "soon"}}, "match", "interval"),
