@@ -166,14 +166,10 @@ def test_commands_run_together_on_one_redis(
         def is_alive() -> bool:
             return alive.search(page(f"http://127.0.0.1:{metrics}/metrics")) is not None
 
-        # Spark starts beside four other processes: each step has a limit of its own.
-        log = tmp_path / "checkpoints" / "orders"
-        for step in ("metadata", "offsets/0", "commits/0"):
-            wait_until((log / step).exists, f"the file {step} of the checkpoint")
-        wait_until(is_alive, "the query to be alive")
-        assert "token" in page(f"http://127.0.0.1:{pages}/")
         sql = started["sql"].stdout
         assert sql is not None
-        shown = next(line for line in sql if "carrier-0" in line)
-        assert shown
+        # Rows come once Spark has run a batch, which takes minutes on a busy machine.
+        assert any("carrier-0" in line for line in sql)
+        wait_until(is_alive, "the query to be alive")
+        assert "token" in page(f"http://127.0.0.1:{pages}/")
         assert [name for name, one in started.items() if one.poll() is not None] == []

@@ -19,7 +19,8 @@ from tests.support.waiting import wait_until
 from tools import image
 from tools.debian import FetchError
 
-pytestmark = pytest.mark.docker
+# The first test also waits for packages and the build.
+pytestmark = [pytest.mark.docker, pytest.mark.timeout(900)]
 
 TAG = "redis-state:test"
 HEALTH = ("/usr/bin/python3", "/usr/local/lib/redis-state/health.py")
