@@ -104,6 +104,15 @@ wheel: build ## Build the wheel, all jars inside, into dist/
 	$(PY) -m build --wheel --outdir dist .
 	$(PY) tools/check_wheel.py dist/redis_state-$(VERSION)-py3-none-any.whl
 
+.PHONY: chart
+chart: $(VENV)/installed ## Complete the Helm chart, and render it for the tests (Helm on PATH, or Go)
+	$(PY) tools/chart.py
+
+IMAGE := redis-state:$(VERSION)
+.PHONY: image
+image: wheel ## Build the image of the command from the wheel and Debian packages (needs a Docker engine)
+	$(PY) tools/image.py $(IMAGE) --wheel dist/redis_state-$(VERSION)-py3-none-any.whl
+
 .PHONY: sbom
 sbom: wheel ## Write bills of materials (CycloneDX) of the wheel and the jars into dist/
 	tools/sbom.sh $(VERSION) $(MVN) $(MINORS)

@@ -15,6 +15,7 @@ from tests.support.docker_engine import NoDockerError
 from tests.support.redis_container import RedisContainer, running_redis_container
 from tests.support.redis_server import NoTlsError, RedisServer
 from tools import servers
+from tools.debian import FetchError
 
 pytest_plugins = ["tests.support.compatibility", "tests.support.hangs"]
 # Whether inputs come slowly is up to the machine.
@@ -100,7 +101,7 @@ def old_redis_server() -> Iterator[RedisServer]:
     """A server below the oldest supported version."""
     try:
         program = servers.ensure(servers.TOO_OLD, servers.cache_folder())
-    except servers.FetchError as error:
+    except FetchError as error:
         pytest.skip(str(error))
     with RedisServer(old_program=str(program)) as server:
         yield server

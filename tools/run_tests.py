@@ -30,7 +30,7 @@ from pathlib import Path
 
 # Run by its path, the script imports its neighbours by the names that tests use.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from tools import reports, servers
+from tools import pythons, reports, servers
 from tools.clock import Clock
 from tools.jvm import CHECKPOINT_FILES, OF_A_QUERY, ROOT, java_command
 from tools.reports import Counts
@@ -79,9 +79,14 @@ def run_pytest(suite: Pytest, prefix: str) -> Counts:
         print(f"error: {suite.folder} has no tests")
         return Counts(failed=1)
     report = reports.folder_of(suite.name)
-    command = [sys.executable, "-m", "pytest", suite.folder, f"--junitxml={report / 'pytest.xml'}"]
+    try:
+        python = str(pythons.ensure(suite.python)) if suite.python else sys.executable
+    except pythons.PythonError as error:
+        print(f"error: {error}")
+        return Counts(failed=1, failures=(str(error),))
+    command = [python, "-m", "pytest", suite.folder, f"--junitxml={report / 'pytest.xml'}"]
     command += [f"--durations={_SLOWEST}", "--durations-min=5", *suite.options]
-    environment = _environment(suite)
+    environment = _environment(suite, python)
     if suite.server:
         environment["REDIS_STATE_SERVER"] = str(_server(suite.server))
     code, late = run_limited(
@@ -127,19 +132,19 @@ def run_scalatest(suite: Scalatest, prefix: str) -> Counts:
     return _judged(report, code, late)
 
 
-def _environment(suite: Suite) -> dict[str, str]:
-    """Returns this environment, with this Python's programs first on PATH, and Spark's settings.
+def _environment(suite: Suite, python: str = sys.executable) -> dict[str, str]:
+    """Returns this environment, with a Python's programs first on PATH, and Spark's settings.
 
     Long suites leave the form of checkpoint files to Spark.
     """
     options = OF_A_QUERY if suite in LONG_SUITES else (*OF_A_QUERY, CHECKPOINT_FILES)
-    programs = str(Path(sys.executable).parent)
+    programs = str(Path(python).parent)
     path = os.pathsep.join((programs, os.environ.get("PATH", os.defpath)))
     return {
         **os.environ,
         "PATH": path,
         "REDIS_STATE_SERVER": servers.of_this_machine() or "",
-        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_PYTHON": python,
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_SUBMIT_OPTS": " ".join(options),
     }

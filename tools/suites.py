@@ -21,7 +21,8 @@ class Commands:
 class Pytest:
     """A folder of Python tests.
 
-    `server` names the server program of tools/servers.py; empty uses the one on PATH.
+    `server` names the server program of tools/servers.py; empty uses the one on PATH. `python` is a
+    version of tools/pythons.py; empty uses the Python that runs the suites.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Pytest:
     limit_s: int
     options: tuple[str, ...] = ()
     server: str = ""
+    python: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +144,8 @@ LONG_SUITES: tuple[Suite, ...] = (
     ),
     Pytest("faults-long", "tests/faults", limit_s=7200, options=_LONG),
     Scalatest("jvm-suite-long", "spark-4.2", "spark/src/test-4.2-long/scala", limit_s=5400),
+    # Builds Helm from its Go module, where there is none.
+    Pytest("unit-long", "tests/unit", limit_s=2400, options=_LONG),
     Pytest("contract-long", "tests/contract", limit_s=3600, options=_LONG),
     Pytest("spark-long", "tests/spark", limit_s=7200, options=(f"--ignore={_VALUES}", *_LONG)),
     Pytest("values-long", _VALUES, limit_s=21_600, options=_LONG),
@@ -159,5 +163,10 @@ LONG_SUITES: tuple[Suite, ...] = (
         for server in ("redis-6.2", "redis-8.0", "valkey-8")
         for folder in ("contract", "topologies")
     ),
+    *(
+        Pytest(f"{folder}-python-{version}", f"tests/{folder}", limit_s=3600, python=version)
+        for version in ("3.10", "3.13")
+        for folder in ("unit", "contract")
+    ),
 )
-"""Suites that do not fit into `make test`: tests marked `long`, long forms, other servers."""
+"""Suites that do not fit into `make test`: long tests and forms, other servers, other Pythons."""

@@ -25,6 +25,7 @@ from tests.support.redis_sentinel import SentinelSet
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import wait_until
 from tools import servers
+from tools.debian import FetchError
 
 Start = Callable[..., RedisServer]
 NAME = "orders"
@@ -42,7 +43,7 @@ def newer_program() -> str:
     wanted = next(one for one in servers.SERVERS if one.name == "redis-8.0")
     try:
         return str(servers.ensure(wanted, servers.cache_folder()))
-    except servers.FetchError as error:
+    except FetchError as error:
         pytest.skip(str(error))
 
 

@@ -20,6 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from redis_state import config, keys
 from redis_state.cli.main import main
+from redis_state.cli.operate.metrics_server import HEALTH_PATH
 from redis_state.exporter import METRICS, QueryCollector
 from redis_state.live import Reader, connect
 from redis_state.protocol.instances import Instance, totals_commands
@@ -107,6 +108,13 @@ def test_scrape_has_query_status_and_counters(redis_server: RedisServer, planted
         commits_are(9)
         redis_server.kill()
         wait_until(lambda: scrape(address) == {("redis_state_up", ""): 0}, "Redis to be missed")
+
+
+def test_health_path_answers_while_redis_is_down(redis_server: RedisServer) -> None:
+    with exporter(redis_server.url) as address:
+        redis_server.kill()
+        with urllib.request.urlopen(urllib.parse.urljoin(address, HEALTH_PATH)) as answer:
+            assert (answer.status, answer.read()) == (200, b"OK\n")
 
 
 def test_scrape_has_copies_and_failed_tasks(redis_server: RedisServer, planted: Planted) -> None:

@@ -62,6 +62,30 @@ def test_problems_have_a_status_of_their_own(
     assert "1 problems" in caught.out
 
 
+def test_alive_file_is_written_while_redis_is_down(
+    redis_server: RedisServer, tmp_path: Path
+) -> None:
+    alive = tmp_path / "alive"
+    redis_server.kill()
+    command = [sys.executable, "-m", "redis_state", "maintain", "--url", redis_server.url]
+    command += ["--interval", "1s", "--deadline", "1s", "--alive-file", str(alive)]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        try:
+            until(alive.exists)
+            began = alive.stat().st_mtime_ns
+            until(lambda: alive.stat().st_mtime_ns > began)
+        finally:
+            process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+
+
+def test_alive_file_in_a_missing_folder_is_refused(
+    redis_server: RedisServer, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert run(redis_server, "--once", "--alive-file", str(tmp_path / "no" / "alive")) == 1
+    assert "No such file or directory" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -118,7 +118,7 @@ TIMES = [
     pd.Timestamp("2024-01-01"),
     pd.NaT,
     *(np.datetime64("2024-01-01", unit) for unit in ("Y", "D", "s", "us", "ns")),
-    np.datetime64("NaT"),
+    np.datetime64("NaT", "s"),
     np.timedelta64(5, "ns"),
     np.timedelta64(5, "s"),
     date(2024, 1, 1),

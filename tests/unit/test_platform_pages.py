@@ -10,12 +10,14 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
+import jsonschema
 import pytest
 import yaml
 
 import redis_state
 from redis_state import config
 from redis_state.cli.main import build_parser
+from tools.chart import CHART, RENDERED
 
 PAGES = sorted((Path(__file__).resolve().parents[2] / "docs" / "platforms").glob("*.md"))
 PLATFORMS = [page for page in PAGES if page.stem != "index"]
@@ -45,6 +47,20 @@ def calls(text: str) -> Iterator[tuple[str, list[str]]]:
         match node:
             case ast.Call(func=ast.Attribute(value=ast.Name(id="redis_state"), attr=name)):
                 yield name, [one.arg or "" for one in node.keywords]
+
+
+def test_paths_and_objects_of_the_chart_exist() -> None:
+    text = (CHART.parents[1] / "docs" / "platforms" / "kubernetes.md").read_text("utf-8")
+    for path in re.findall(r"\bdocker/[a-zA-Z/.-]*[a-zA-Z]", text):
+        assert (CHART.parents[1] / path).exists(), path
+    rendered = (RENDERED / "minimal.rendered.yaml").read_text("utf-8")
+    for name in re.findall(r"service/(\S+)", text):
+        assert f"name: {name}\n" in rendered
+    (values,) = [
+        one for one in blocks(PAGES[0].with_name("kubernetes.md"), "yaml") if "acl:" in one
+    ]
+    made = set(re.findall(r"create secret generic (\S+)", text))
+    assert set(re.findall(r"secret: ([\w-]+)", values)) <= made
 
 
 @pytest.mark.parametrize("page", PLATFORMS, ids=lambda page: page.stem)
@@ -77,7 +93,9 @@ def test_the_options_and_calls_are_those_of_redis_state(page: Path) -> None:
 
 
 def test_the_resources_are_well_formed() -> None:
-    (resource,) = [yaml.safe_load(text) for page in PAGES for text in blocks(page, "yaml")]
+    resource, values = [yaml.safe_load(text) for page in PAGES for text in blocks(page, "yaml")]
     assert resource["kind"] == "SparkApplication"
+    assert set(values) <= set(yaml.safe_load((CHART / "values.yaml").read_text("utf-8")))
+    jsonschema.validate(values, json.loads((CHART / "values.schema.json").read_text("utf-8")))
     (steps,) = [json.loads(text) for page in PAGES for text in blocks(page, "json")]
     assert steps[0]["Type"] == "Spark"

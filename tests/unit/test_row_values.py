@@ -76,7 +76,7 @@ TIMES: list[Any] = [
     *(np.datetime64("2024-07-01T12", unit) for unit in ("h", "m", "s", "ms", "us", "ns", "ps")),
     *(np.datetime64("2024-07-01", unit) for unit in ("Y", "M", "W", "D")),
     np.datetime64(1, "ns"), np.datetime64(2**62, "s"), np.datetime64(2**62, "us"),
-    np.datetime64("NaT"), np.datetime64("NaT", "ns"), np.timedelta64(5, "ns"),
+    np.datetime64("NaT", "s"), np.datetime64("NaT", "ns"), np.timedelta64(5, "ns"),
     date(2024, 2, 29), date.min, date.max, time(1), timedelta(1), pd.Timedelta(5),
 ]  # fmt: skip
 SINGLE: list[Any] = [

@@ -10,7 +10,8 @@ import sys
 import threading
 import uuid
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from redis_state import keys
@@ -18,6 +19,7 @@ from redis_state.backend.client import Client
 from redis_state.cli.arguments.connection import ProgressLine, add_arguments, config_of
 from redis_state.cli.arguments.place import QUERY_HELP, add_query
 from redis_state.cli.help import example
+from redis_state.clock import SYSTEM, Clock
 from redis_state.errors import ConfigError
 from redis_state.maintain import MaintenanceReport, PassControl, Policy, vanished_checkpoints
 from redis_state.maintain.service import Job, Service
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from redis_state.cli.command import Subparsers
 
 PROBLEMS_STATUS = 4
+ALIVE_S = 30.0
 _INTERVAL = "60s"
 # Less than the shortest interval: otherwise every other pass would skip a partition.
 _DONE_SHARE = 0.7
@@ -80,6 +83,12 @@ def add_to(subparsers: Subparsers) -> None:
         ),
     )
     parser.add_argument(
+        "--alive-file",
+        metavar="PATH",
+        help=f"file that is written at each step and, between passes, every {ALIVE_S:.0f} s, for "
+        "health checks",
+    )
+    parser.add_argument(
         "--unsigned-too",
         action="store_true",
         help="with --signing-key-file: also maintain state whose blocks are not signed",
@@ -95,7 +104,8 @@ def run(arguments: argparse.Namespace) -> int:
     line = ProgressLine()
     job = _job(arguments, tenant=keys.tenant_of(config.key_prefix))
     with closing(Client(config)) as client, _logging(line), _stopped_by_signals() as stop:
-        service = Service(client, job, control=PassControl(line, stop.is_set), wait=stop.wait)
+        steps = _Steps(stop, arguments.alive_file)
+        service = Service(client, job, control=PassControl(line, steps.stopped), wait=steps.wait)
         if arguments.vanished_after is not None and not arguments.yes:
             _name_vanished(client, arguments.vanished_after, job.tenant)
         if not arguments.once:
@@ -155,6 +165,47 @@ def _duration_ms(text: str) -> int:
             f"'{text}' is not a duration: give a number and s, m, h or d, such as 30s"
         )
     return int(match[1]) * _UNITS_MS[match[2]]
+
+
+class _Steps:
+    """Signal to stop, and the file that proves progress to a health check."""
+
+    def __init__(self, stop: threading.Event, path: str | None, *, clock: Clock = SYSTEM) -> None:
+        self._stop = stop
+        self._path = None if path is None else Path(path)
+        self._clock = clock
+        try:
+            self._touch()
+        except OSError as error:
+            raise ConfigError(
+                f"writing the file {path}",
+                found=error.strerror or "it cannot be written",
+                advice="Give a path in a folder that this user may write to as --alive-file.",
+            ) from error
+
+    def stopped(self) -> bool:
+        self._beat()
+        return self._stop.is_set()
+
+    def wait(self, seconds: float) -> bool:
+        """Returns whether the stop came within this time."""
+        until_s = self._clock.monotonic_s() + seconds
+        while True:
+            self._beat()
+            left_s = until_s - self._clock.monotonic_s()
+            if self._stop.wait(min(left_s, ALIVE_S)):
+                return True
+            if left_s <= ALIVE_S:
+                return False
+
+    def _beat(self) -> None:
+        # A full disk must not end the upkeep: the file gets old, and the health check reports it.
+        with suppress(OSError):
+            self._touch()
+
+    def _touch(self) -> None:
+        if self._path is not None:
+            self._path.touch()
 
 
 class _Handler(logging.Handler):

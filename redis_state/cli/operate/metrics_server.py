@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
 HEAD_BYTES_MAX = 16 * 1024
+HEALTH_PATH = "/healthy"
 _WORDS = 3
 _BREAKS = (b"\r\n\r\n", b"\n\n")
 _LOG = logging.getLogger("redis_state.exporter")
@@ -109,6 +110,10 @@ class MetricsServer:
 
     def _answer(self, environ: Environ) -> asyncio.Future[bytes]:
         future: Future[bytes] = Future()
+        if environ["PATH_INFO"] == HEALTH_PATH:
+            # Does not depend on Redis: a restart of the exporter would not bring Redis back.
+            future.set_result(_message(HTTPStatus.OK))
+            return asyncio.wrap_future(future, loop=self._loop)
         try:
             self._asked.put_nowait((environ, future))
         except queue.Full:
