@@ -12,6 +12,7 @@ STORE_HASH_DIGITS = 16
 _CLAIM = "x"
 _PLACES = "i"
 _TOTALS = "t"
+_SEGMENTS = ("d:", "s:", "u:")
 _PARTITION_KEY = re.compile(
     r"\{(?P<tenant>(?:[0-9A-Za-z_.-]{1,64}:)?)rs:(?P<gen>[0-9a-f]{32})"
     r":(?P<operator>[0-9]+):(?P<partition>[0-9]+):(?P<store>[0-9a-f]{16})\}:(?P<rest>.+)",
@@ -126,6 +127,11 @@ class PartitionKey:
     store_hash: str
     rest: str
 
+    @property
+    def is_segment(self) -> bool:
+        """True for the key of a delta, a snapshot, or a slice of a preview."""
+        return self.rest[:2] in _SEGMENTS
+
 
 def checkpoint_pattern(gen: str, *, tenant: str = "") -> str:
     """Returns a glob pattern for every key of a checkpoint; `owned_by` then decides exactly."""
@@ -183,4 +189,4 @@ def _is_partition_rest(rest: str) -> bool:
         return True
     kind, _, tail = rest.partition(":")
     version, _, name = tail.partition(":")
-    return kind in ("d", "s") and text_number(version) is not None and is_uid(name)
+    return f"{kind}:" in _SEGMENTS and text_number(version) is not None and is_uid(name)

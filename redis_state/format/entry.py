@@ -112,10 +112,11 @@ def parse_entry(text: str) -> Entry:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A delta or snapshot that a manifest names.
+    """A delta or snapshot that a manifest names, or a slice that a preview names.
 
     Attributes:
         gen: The checkpoint that has its key, if it is foreign; empty for the manifest's own.
+        slice: Number of a slice within its attempt, which reads as a delta; 0 for other segments.
     """
 
     snapshot: bool
@@ -123,6 +124,7 @@ class Segment:
     uid: str
     entry: Entry
     gen: str = ""
+    slice: int = 0
 
     @property
     def field(self) -> str:
@@ -132,6 +134,8 @@ class Segment:
     @property
     def ident(self) -> str:
         """Part of the segment's key after ``P:``, which every block's check covers."""
+        if self.slice:
+            return f"u:{self.version}:{self.uid}.{self.slice}"
         return f"s:{self.version}:{self.entry.ref}" if self.snapshot else self.field
 
     @property

@@ -56,6 +56,6 @@ def _segment(key: str, tenant: str) -> tuple[str, str, str] | None:
     """Returns a segment's key, manifest key and ident; ``None`` for any other key."""
     gen = keys.gen_in(key, tenant=tenant)
     parts = None if gen is None else keys.parse_partition_key(key, gen=gen, tenant=tenant)
-    if parts is None or parts.rest[:2] not in ("d:", "s:"):
+    if parts is None or not parts.is_segment:
         return None
     return key, f"{parts.prefix}:m", parts.rest

@@ -287,7 +287,7 @@ def _expire_strays(
         if left_ms != _NO_EXPIRY:
             continue
         parts = keys.parse_partition_key(name, gen=gen, tenant=tenant)
-        if parts is None or parts.rest[:2] not in ("d:", "s:"):
+        if parts is None or not parts.is_segment:
             client.call(_PURGING, [("PEXPIRE", name, str(kept_ms))])
             strays += 1
             continue

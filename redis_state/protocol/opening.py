@@ -10,7 +10,7 @@ from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.replies import purged_gen, words
 from redis_state.backend.script import Command, script
-from redis_state.errors import FormatError, Kind, StateError
+from redis_state.errors import FormatError, Kind, StateError, UnavailableError
 from redis_state.format.entry import Segment, parse_segment
 from redis_state.ids import EMPTY, PartitionId, Pin, is_uid, text_number
 from redis_state.protocol.foreign import lost_with_parent
@@ -38,6 +38,8 @@ class Opened:
         segments: Newest first.
         time_s: Time of the next version as the server has it, not yet raised to that of this
             version, in seconds since 1970; 0 if it was not requested.
+        below: The version below, if this one has rows of a batch that may still run: those of a
+            preview, whose number its pin names, or of a task that has committed.
     """
 
     id: PartitionId
@@ -48,6 +50,7 @@ class Opened:
     start: Pin
     segments: tuple[Segment, ...]
     time_s: int = 0
+    below: Opened | None = None
 
     def key(self, segment: Segment) -> str:
         """Returns the Redis key of a segment."""
@@ -203,8 +206,17 @@ def reopen(client: Client, gone: Sequence[Opened]) -> list[Opened]:
 
     Raises:
         StateError: The manifest still names the segment, so the segment was destroyed.
-        UnavailableError: The replica that answers does not have the version.
+        UnavailableError: The replica that answers does not have the version, or a preview is gone.
     """
+    for one in gone:
+        if one.below is not None:
+            raise UnavailableError(
+                "reading rows of the running batch",
+                found="they are gone: the batch ended or was taken back since they were opened",
+                advice="Read again.",
+                where=str(one.id),
+                version=one.pin.version,
+            )
     found = made_up_now(client, gone)
     with _behind_if_it_lags(client):
         for one, again in zip(gone, found, strict=True):
@@ -234,13 +246,15 @@ def reopen(client: Client, gone: Sequence[Opened]) -> list[Opened]:
 
 
 def made_up_now(client: Client, opened: Sequence[Opened]) -> list[Opened]:
-    """Reads the present segments of the same versions; the empty version 0 is returned unchanged.
+    """Reads the present segments of the same versions.
+
+    The empty version 0 and previews, whose slices never change, are returned unchanged.
 
     Raises:
         StateError: Retention has dropped a version meanwhile, or it was lost.
         UnavailableError: The replica that answers does not have a version.
     """
-    there = [one for one in opened if one.pin != EMPTY]
+    there = [one for one in opened if one.pin != EMPTY and one.below is None]
     calls = [
         (keys.meta(one.id), open_args(NO_RUN, one.pin.version, uid=one.pin.uid)) for one in there
     ]

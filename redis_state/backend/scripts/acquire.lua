@@ -66,7 +66,7 @@ if held or (contender(run) and not (begins and version > opened)) then
   if version > opened and not begins then return {'REOPEN', text(opened)} end
   if version > opened then
     redis.call('HSET', META, 'o', text(version), 'ou', '-', 'l', text(version), 'lu', '-')
-    redis.call('HDEL', META, 'b', 'k')
+    redis.call('HDEL', META, 'b', 'k', 'u')
     return {'OK', '0'}
   end
   if meta('ou') ~= uid then return {'FENCED', 'pinned', meta('ou')} end
@@ -140,7 +140,7 @@ if tonumber(ARGV[9]) == 0 and redis.call('PTTL', META) > 0 then
   end
   redis.call('PERSIST', META)
 end
-redis.call('HDEL', META, 'b')
+redis.call('HDEL', META, 'b', 'u')
 set_contenders(before)
 redis.call('HSET', META, 'e', ARGV[2], 'r', run, 'o', text(version), 'ou', uid,
   'l', text(version), 'lu', uid, 'n', ARGV[6], 'c', ARGV[8])

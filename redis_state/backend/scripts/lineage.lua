@@ -163,6 +163,16 @@ local function drop(field, entry, ttl_ms)
   redis.call('PEXPIRE', PREFIX .. ':' .. ident, ttl_ms)
 end
 
+-- `<uid> <number>` of the preview, or '' for none; the number of an attempt that ended is `-`.
+local function preview_known() return match(meta('u') or '', '^%d+ (%S+ %S+)') or '' end
+
+-- Returns the preview if it was set in this epoch and has not expired.
+local function preview_valid()
+  local version, uid, seq, parent, epoch, expires = match(meta('u') or '', '^(%d+) (%S+) (%d+) (%S+) (%d+) (%d+)')
+  if not version or epoch ~= meta('e') or tonumber(expires) <= now_ms() then return nil end
+  return {version = tonumber(version), uid = uid, number = seq, parent = parent}
+end
+
 -- Gives the partition the format number that its fields need.
 local function settle_format()
   local found = FORMAT

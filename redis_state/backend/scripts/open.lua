@@ -97,6 +97,6 @@ reply[7], reply[8] = text(at), at_uid
 
 if held and version > opened then
   redis.call('HSET', META, 'r', run, 'o', text(version), 'ou', uid, 'l', text(version), 'lu', uid)
-  redis.call('HDEL', META, 'b', 'k', 'tv')
+  redis.call('HDEL', META, 'b', 'k', 'tv', 'u')
 end
 return reply

@@ -76,6 +76,7 @@ else
     redis.call('HSET', META, 'b', earlier and earlier .. ' ' .. uid or uid)
   end
   redis.call('HSET', META, 'l', text(version + 1), 'lu', uid)
+  redis.call('HDEL', META, 'u')
 end
 keep(delta, ARGV[10])
 touch()

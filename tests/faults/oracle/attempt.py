@@ -10,6 +10,7 @@ from redis_state.errors import RedisStateError
 from redis_state.store.bulk import KeyEncoder
 from redis_state.store.partition_state import PartitionState
 from redis_state.store.partition_store import PartitionListStore, PartitionStore
+from tests.faults.oracle.previewing import PreviewWriter
 from tests.faults.oracle.runs import Run
 from tests.faults.oracle.timeline import Task, Timeline
 
@@ -37,11 +38,13 @@ def commit(
     rows: dict[str, list[int]],
     *,
     aborts: bool,
+    preview: PreviewWriter | None = None,
 ) -> None:
     """Commit, and tell the driver.
 
     Args:
         aborts: Whether what could not be committed is given up.
+        preview: The previews of the attempt.
     """
     begun, parent = timeline.commits, store._local.pin
     try:
@@ -49,6 +52,8 @@ def commit(
     except RedisStateError:
         if aborts:
             store.abort()
+            if preview is not None:
+                preview.end()
         raise
     timeline.was_committed(run, parent, begun=begun)
     timeline.acknowledged(store._local.pin, rows)

@@ -38,6 +38,10 @@ class Keyspace:
         """Returns whether the key exists."""
         return bool(self._server.exchange([("EXISTS", name)])[0])
 
+    def count(self, name: str) -> int:
+        """Returns the number of fields of a hash."""
+        return int(self._server.exchange([("HLEN", name)])[0])
+
     def expires(self, name: str) -> bool:
         """Returns whether a key exists and has an expiry."""
         return bool(self._server.exchange([("PTTL", name)])[0] > 0)
@@ -96,7 +100,7 @@ class Keyspace:
         fields += [(name, text) for name, text in aside]
         parsed = [parse_segment(name, text) for name, text in fields if name[:2] in ("d:", "s:")]
         named = {keys.segment(partition, one.ident) for one in parsed if one.entry.blocks}
-        heads = tuple(keys.segment(partition, kind) for kind in ("d:", "s:"))
+        heads = tuple(keys.segment(partition, kind) for kind in ("d:", "s:", "u:"))
         there = {name.decode() for name in self.names()}
         return {name for name in there if name.startswith(heads)}, named
 

@@ -33,6 +33,7 @@ from redis_state.store import write_session
 from redis_state.store.local import loading
 from redis_state.store.local.version import empty_version
 from tests.faults.oracle.pin_mutants import PATCHED_MUTANTS, PINNED_MUTANTS, OwnKeys
+from tests.faults.oracle.preview_mutants import PREVIEW_METHODS, PREVIEW_SCRIPTS
 from tests.faults.oracle.purge_mutants import (
     PURGED_MUTANTS,
     enter_blindly,
@@ -427,6 +428,17 @@ TIMED_MUTANTS: tuple[Mutant, ...] = (
     ),
 )
 
+PREVIEW_MUTANTS: tuple[Mutant, ...] = (
+    *(
+        Mutant(name, rule, _edit((file, old, new)), of="preview")
+        for name, rule, file, old, new in PREVIEW_SCRIPTS
+    ),
+    *(
+        Mutant(name, rule, _replace(owner, method, new), of="preview")
+        for name, rule, owner, method, new in PREVIEW_METHODS
+    ),
+)
+
 MUTANTS: tuple[Mutant, ...] = (
     *(Mutant(name, rule, _edit((file, old, new))) for name, rule, file, old, new in SCRIPT_MUTANTS),
     *COMBINED_MUTANTS,
@@ -435,5 +447,6 @@ MUTANTS: tuple[Mutant, ...] = (
     *PURGE_MUTANTS,
     *PIN_MUTANTS,
     *TIMED_MUTANTS,
+    *PREVIEW_MUTANTS,
 )
 """Each breaks one rule; the oracle has to find every one of them."""

@@ -98,6 +98,7 @@ class Runner:
             destructive=destructive,
             formats=formats,
             timed=kind == "timed",
+            previews=kind == "preview",
         )
 
     def close(self) -> None:

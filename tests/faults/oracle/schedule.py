@@ -11,18 +11,19 @@ from redis_state.backend.client import Client
 from redis_state.backend.transport import Transport
 from redis_state.errors import RedisStateError
 from redis_state.ids import Pin, StateStoreId
-from redis_state.maintain.compaction import add_snapshot
 from redis_state.maintain.orphans import sweep_orphans
-from redis_state.protocol import PartitionClient, RegisteredRun, checkpoint_gen, register_run
+from redis_state.protocol import RegisteredRun, checkpoint_gen, register_run
 from redis_state.store.partition_store import PartitionReadStore, PartitionStore
 from tests.faults.oracle.accidents import Accidents
 from tests.faults.oracle.attempt import change, commit, forked
-from tests.faults.oracle.by_uid import UidClient, asking
+from tests.faults.oracle.by_uid import asking
 from tests.faults.oracle.clock import StepClock
 from tests.faults.oracle.dice import Dice
 from tests.faults.oracle.keeps_beside import EVERY, KeepsBeside
 from tests.faults.oracle.keyspace import Keyspace
+from tests.faults.oracle.maintainer import Maintainer
 from tests.faults.oracle.network import Actor, Network
+from tests.faults.oracle.previewing import Previewing
 from tests.faults.oracle.providers import NAME, Providers, config_of
 from tests.faults.oracle.runs import Run
 from tests.faults.oracle.timed import FIRST_S, SERVER_CLOCK, TTLS_S, TimedModel
@@ -43,6 +44,7 @@ class Schedule:
         destructive: Whether the server may lose data.
         formats: Checkpoint formats: that of the first run, and that to which the query goes over.
         timed: Whether rows have a time to live.
+        previews: Whether attempts show their rows before they commit.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class Schedule:
         destructive: bool,
         formats: Sequence[int],
         timed: bool = False,
+        previews: bool = False,
     ) -> None:
         self._dice = Dice(seed)
         self._server = server
@@ -81,6 +84,12 @@ class Schedule:
         self.partition = StateStoreId(NAME, 0, 0).partition(self._gen)
         self.timeline = Timeline(self._new_run(by_driver=True), counters)
         self._watch.begin(self.timeline, self.partition)
+        self._maintainer = Maintainer(self.client, self.partition, self.timeline, self._dice)
+        self._previewing: Previewing | None = None
+        if previews:
+            of = self.keyspace, self.partition
+            self._previewing = Previewing(self._dice, self.timeline, *of, counters, self.client)
+            self._watch.also = self._previewing.ran
         self._accidents = Accidents(
             self.keyspace, self.network, self.timeline, [self.partition], counters
         )
@@ -116,6 +125,9 @@ class Schedule:
     def _start_something(self) -> None:
         if self.keeps is not None and self._dice.one_in(5):
             self.keeps.start()
+            return
+        if self._previewing is not None and self._dice.one_in(3):
+            self._start_preview_reader(self._previewing)
             return
         chance = self._dice.below(24)
         if self._zombie_is_due():
@@ -351,17 +363,22 @@ class Schedule:
             assert isinstance(store, PartitionStore)
             rows = self._compare(task, store, timed)
             stamp = len(timeline.contents)
+            preview = self._previewing.begin(run, store) if self._previewing is not None else None
             for what, key, n in changes:
                 change(store, rows, what, key, stamp * 10 + n)
+                if preview is not None:
+                    preview.show(rows)
             if timed is not None:
                 timed.writes(store, rows, [key for _, key, _ in changes])
             timeline.contents[store._uid], timeline.writers[store._uid] = rows, run
             if gives_up:
                 store.abort()
+                if preview is not None:
+                    preview.end()
                 return
             if forks:
                 self._forked.append(forked(timeline, task, run, store, rows, stamp * 10 + 9))
-            commit(timeline, run, store, rows, aborts=aborts)
+            commit(timeline, run, store, rows, aborts=aborts, preview=preview)
             if timed is not None:
                 timed.committed(store)
             # A driver may crash before it logs what all tasks have committed.
@@ -418,6 +435,10 @@ class Schedule:
 
         self.start(task, body, self._format, writes=False)
 
+    def _start_preview_reader(self, previewing: Previewing) -> None:
+        task = Task("uncommitted", -1, None, self.timeline.run, counted_on=False)
+        self.start(task, lambda: previewing.read(task.name), self._format, writes=False)
+
     def _went_on_with(self, version: int) -> Pin | None:
         """The attempt that the driver's run opened, if it is known by its uid."""
         opened, holder = self.keyspace.opened(self.partition)
@@ -447,36 +468,18 @@ class Schedule:
                 ttl_s = None if self.timed is None else self.timed.ttl_s
                 self.providers.of_executor(executor, run, ttl_s).do_maintenance()
                 return
-            self._maintain()
+            self._maintainer.run(self._format)
             if kind == 1:
                 sweep_orphans(self.client())
 
         task = Task("maintenance", -1, None, run, counted_on=False)
         self.start(task, body, run.format, writes=False)
 
-    def _maintain(self) -> None:
-        """Maintains the partition from a separate process, whose conf must not count."""
-        partition = self._partition_client(versions_to_retain=1)
-        opened = partition.open("", None)
-        if opened.pin.version > 0 and not opened.segments[0].snapshot:
-            added = add_snapshot(partition, opened)
-            self.counters["snapshots"] += added is not None
-        heard_of = self.timeline.next_attempts
-        if self._format == 2 and heard_of and self._dice.one_in(2):
-            # As the JVM adapter does when Spark forces a snapshot with a commit.
-            self._add_snapshot_of(partition, Pin(self.timeline.logged + 1, heard_of[-1]))
-        partition.retain()
-
-    def _add_snapshot_of(self, partition: PartitionClient, pin: Pin) -> None:
-        with asking(2, pin):
-            added = add_snapshot(partition, partition.open("", pin.version))
-        self.counters["snapshots of attempts"] += added is not None
-
     def _let_minutes_pass(self) -> None:
         """Maintenance goes by, and what it dropped expires, while somebody reads."""
         self.network.disturb()
         with suppress(RedisStateError):
-            self._maintain()
+            self._maintainer.run(self._format)
         self.keyspace.remove(self.keyspace.mortal())
 
     def _compare(
@@ -495,6 +498,3 @@ class Schedule:
     def client(self) -> Client:
         """Makes the client of all actors."""
         return Client(self._config, clock=StepClock(), connect=self.network.connect)
-
-    def _partition_client(self, *, versions_to_retain: int) -> PartitionClient:
-        return UidClient(self.client(), self.partition, versions_to_retain=versions_to_retain)

@@ -16,9 +16,12 @@ PIN_EVERY = 14
 TIMED_EVERY = 4
 """One schedule in so many of the others has rows with a time to live."""
 
-Played = Literal["driver", "timed", "stream", "purge", "pin"]
-"""A query whose driver begins its batches, without or with a time to live, one whose tasks begin
-them, purges and recalls, or pins."""
+PREVIEW_EVERY = 11
+"""One schedule in so many of the others has attempts that show their rows before they commit."""
+
+Played = Literal["driver", "timed", "preview", "stream", "purge", "pin"]
+"""A query whose driver begins its batches, without or with a time to live or previews, one whose
+tasks begin them, purges and recalls, or pins."""
 
 
 def played(seed: int) -> Played:
@@ -29,4 +32,6 @@ def played(seed: int) -> Played:
         return "pin"
     if seed % STREAM_EVERY == 3:
         return "stream"
+    if seed % PREVIEW_EVERY == 9:
+        return "preview"
     return "timed" if seed // 5 % TIMED_EVERY == 1 else "driver"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from redis_state.backend.script import Command
@@ -22,11 +22,13 @@ class Watch:
     Attributes:
         unregistered: Runs of zombies that no driver registered.
         reader_is_slow: Whether somebody has opened a version and takes minutes to read it.
+        also: Called with each script that ran, after all else.
     """
 
     def __init__(self, dice: Dice, counters: Counter[str], keyspace: Keyspace) -> None:
         self.unregistered: set[str] = set()
         self.reader_is_slow = False
+        self.also: Callable[[Ran], None] | None = None
         self._dice = dice
         self._counters = counters
         self._keyspace = keyspace
@@ -52,6 +54,8 @@ class Watch:
                     self._timeline.problem(f"{said} and left its blocks")
             elif ran.name in ("abort", "orphan") and not self._timeline.destroyed:
                 self._cleaned_up(ran)
+            if self.also is not None:
+                self.also(ran)
 
     def _opened(self, ran: Ran) -> None:
         if ran.word != "OK":
