@@ -135,7 +135,7 @@ def _compact(
 
 
 def _move(client: Client, id_: PartitionId, report: MaintenanceReport, *, where: str) -> None:
-    """Moves history into files; a folder that cannot be written is a problem of this query alone."""
+    """Moves history into files; a folder that cannot be written stops no other query's pass."""
     with report.noting(where):
         try:
             moved = move_history(client, id_)

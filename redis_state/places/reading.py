@@ -51,7 +51,7 @@ def files_of(client: Client) -> SegmentFiles:
     with _lock:
         found = _known.get(client)
         if found is None:
-            found = _known[client] = SegmentFiles(client)
+            found = _known[client] = SegmentFiles()
         return found
 
 
@@ -62,8 +62,8 @@ class SegmentFiles:
     remembered.
     """
 
-    def __init__(self, client: Client) -> None:
-        # The client must not stay alive through the registry of readers.
+    def __init__(self) -> None:
+        # Methods are given the client, which must not stay alive through the registry of readers.
         self._heads: OrderedDict[tuple[str, str, int], _Head] = OrderedDict()
         self._heads_bytes = 0
         self._folders: OrderedDict[tuple[str, str], Folder] = OrderedDict()
@@ -81,7 +81,8 @@ class SegmentFiles:
 
         Args:
             names: Fields to read; ``None`` reads all of them.
-            from_redis: Reads the same fields from Redis; ``None`` if the segment is not whole there.
+            from_redis: Reads the same fields from Redis; ``None`` if the segment is not whole
+                there.
 
         Returns:
             The values that exist, signatures included; ``None`` if the segment is gone.
@@ -124,7 +125,10 @@ class SegmentFiles:
         """
         owner = id_.of_gen(segment.gen) if segment.gen else id_
         place = segment.place or place_now(client, owner, segment)
-        return place is not None and self._head(client, owner, segment, place) is not None
+        if place is None:
+            return False
+        # A head that was read before says nothing about the file now.
+        return self._head(client, owner, segment, place, afresh=True) is not None
 
     def folder(self, client: Client, id_: PartitionId) -> Folder:
         """Returns the folder with the files of a partition's checkpoint.
@@ -217,12 +221,18 @@ class SegmentFiles:
         return found
 
     def _head(
-        self, client: Client, owner: PartitionId, segment: Segment, place: FilePlace
+        self,
+        client: Client,
+        owner: PartitionId,
+        segment: Segment,
+        place: FilePlace,
+        *,
+        afresh: bool = False,
     ) -> _Head | None:
         key = (owner.store.gen, place.file, place.offset)
         with self._lock:
             known = self._heads.get(key)
-            if known is not None:
+            if known is not None and not afresh:
                 self._heads.move_to_end(key)
                 return known
         span = (place.offset + place.bytes - place.head, place.head)
@@ -233,8 +243,9 @@ class SegmentFiles:
         decoded = read_head(named, raws[0], region_bytes=place.bytes, signer=client.signer)
         found = _Head(decoded, len(raws[0]))
         with self._lock:
+            before = self._heads.pop(key, None)
             self._heads[key] = found
-            self._heads_bytes += found.bytes
+            self._heads_bytes += found.bytes - (before.bytes if before else 0)
             while self._heads_bytes > _HEADS_BYTES_MAX and len(self._heads) > 1:
                 self._heads_bytes -= self._heads.popitem(last=False)[1].bytes
         return found

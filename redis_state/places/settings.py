@@ -83,7 +83,9 @@ def places_of(client: Client, gen: str, *, tenant: str = "") -> Places | None:
 def set_places(client: Client, gen: str, places: Places, *, tenant: str = "") -> None:
     """Writes the settings of a checkpoint; does nothing in one that was purged."""
     args = ["", FIELD, places.text]
-    client.script("naming a folder for files", script("stay"), [keys.query(gen, tenant=tenant)], args)
+    client.script(
+        "naming a folder for files", script("stay"), [keys.query(gen, tenant=tenant)], args
+    )
 
 
 def declare(client: Client, gen: str, config: Config, *, tenant: str = "") -> None:

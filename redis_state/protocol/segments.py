@@ -149,19 +149,23 @@ def fetch_each(
         for id_, segment in group:
             values = next(in_redis) if _has_key(segment) else None
             if values is None and segment.entry.blocks:
-                values = files_of(client).read(
-                    client,
-                    id_,
-                    segment,
-                    None,
-                    lambda id_=id_, one=segment: _all_from_redis(client, what, [(id_, one)])[0],
-                )
+                values = _all_from_file(client, id_, segment)
             if values is None:
                 raise SegmentGoneError(segment)
             key = keys.segment(id_, segment.ident, segment.gen)
             blocks = client.opened(key, list(values), list(values.values()))
             pairs = zip(values, blocks, strict=True)
             yield {name: raw for name, raw in pairs if raw is not None}
+
+
+def _all_from_file(client: Client, id_: PartitionId, segment: Segment) -> dict[str, bytes] | None:
+    """Returns all fields of a segment that lies in a file, or has moved; ``None`` if it is gone."""
+    wanted = [(id_, segment)]
+
+    def in_redis() -> dict[str, bytes] | None:
+        return _all_from_redis(client, f"reading {segment.ident}", wanted)[0]
+
+    return files_of(client).read(client, id_, segment, None, in_redis)
 
 
 def _all_from_redis(

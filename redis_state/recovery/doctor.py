@@ -236,9 +236,7 @@ def _broken(client: Client, id_: PartitionId, segments: Sequence[Segment]) -> se
     with_key = [one for one in segments if one.entry.blocks and one.place is None]
     files = files_of(client)
     broken = {
-        one
-        for one in segments
-        if one.place is not None and not files.is_there(client, id_, one)
+        one for one in segments if one.place is not None and not files.is_there(client, id_, one)
     }
     for start in range(0, len(with_key), _SEGMENTS_AT_ONCE):
         chunk = with_key[start : start + _SEGMENTS_AT_ONCE]

@@ -33,18 +33,20 @@ from redis_state.protocol.registry import (
 )
 from redis_state.protocol.runs import run_of_epoch
 from redis_state.protocol.texts import number_or_zero
-from redis_state.status.pins import fork_of, pins_in, titled, total_pins
+from redis_state.status.pins import aside_in_files, fork_of, pins_in, titled, total_pins
 from redis_state.status.query_status import Hold, PartitionStatus, QueryStatus, StoreStatus
 
 COMMANDS_AT_ONCE = 512
 _BEGUN_WORDS = 4
 _NUMBERS = (
     "confirmed", "newest", "kept", "oldest", "wanted", "rows", "internal_rows", "snapshot",
-    "snapshot_bytes", "delta_bytes", "bytes", "pinned_bytes", "foreign_bytes", "file_bytes", "written_ms",
+    "snapshot_bytes", "delta_bytes", "bytes", "pinned_bytes", "foreign_bytes", "file_bytes",
+    "written_ms",
 )  # fmt: skip
 _OTHER_TYPE = "its {} is a key of another type"
 _GONE = "its manifest is missing, while other partitions have theirs"
 _WHAT = "reading the status of queries"
+_IN_FILE = b"f "
 _Reply = Any
 
 

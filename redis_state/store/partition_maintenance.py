@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import uuid
 
+from redis_state.errors import ConfigError, UnavailableError
 from redis_state.format import ordered
 from redis_state.ids import EMPTY, Pin
-from redis_state.errors import ConfigError, UnavailableError
 from redis_state.maintain import compaction
 from redis_state.maintain.history import move_history
 from redis_state.store.checkpoint_link import CheckpointLink, LinkedPartition

@@ -136,7 +136,9 @@ def test_store_moves_its_own_history(orders: Orders) -> None:
     assert [orders.rows_at(at) for at in (1, 7, 20)] == [rows(1), rows(7), rows(20)]
 
 
-def test_history_stays_in_redis_without_the_option(redis_server: RedisServer, tmp_path: Path) -> None:
+def test_history_stays_in_redis_without_the_option(
+    redis_server: RedisServer, tmp_path: Path
+) -> None:
     orders = Orders(redis_server.url, tmp_path, history="redis")
     orders.commit(8)
     orders.snapshot()

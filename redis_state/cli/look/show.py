@@ -179,6 +179,8 @@ def _facts(row: PrintedRow, status: QueryStatus) -> Iterator[PrintedRow]:
         if status.foreign_bytes:
             read = f"{figures.size(status.foreign_bytes)} in segments of its parent"
             yield {"fact": "reads", "value": read}
+    if status.file_bytes:
+        yield {"fact": "files", "value": f"{figures.size(status.file_bytes)} of older versions"}
     for one in status.pins:
         yield {"fact": "pinned", "value": figures.plain(pin_text(one))}
 
