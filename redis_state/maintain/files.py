@@ -33,7 +33,7 @@ Guard = Callable[[PartitionId], str]
 
 @dataclass(slots=True)
 class PartitionPlaces:
-    """Where the bytes of a partition are.
+    """Bytes of a partition, by place.
 
     Attributes:
         redis: Segments whose keys Redis has, and their bytes.

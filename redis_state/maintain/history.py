@@ -13,6 +13,9 @@ from redis_state.places.moving import SEGMENTS_MAX, Moved, move_out
 
 FILE_BYTES_MAX = 64 << 20
 """Segments of one file, together; a larger segment has a file of its own."""
+SEGMENTS_MIN = 4
+BYTES_MIN = 1 << 20
+"""Fewer segments that have fewer bytes wait for others, so that files are not many."""
 
 
 def history_of(manifest: Mapping[bytes, bytes]) -> list[Segment]:
@@ -70,7 +73,10 @@ def move_history(client: Client, id_: PartitionId) -> Moved:
         return Moved()
     moved = Moved()
     folder = places.folder_of(of.gen)
-    for segments in _files(history_of(manifest)):
+    history = history_of(manifest)
+    if len(history) < SEGMENTS_MIN and sum(one.entry.bytes for one in history) < BYTES_MIN:
+        return Moved()
+    for segments in _files(history):
         found = move_out(client, id_, segments, folder)
         moved = Moved(moved.segments + found.segments, moved.bytes + found.bytes)
     return moved

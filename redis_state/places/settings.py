@@ -1,4 +1,4 @@
-"""Where the files of a checkpoint are, as its query names it (field `places` of `q`)."""
+"""Settings of the files of a checkpoint: field `places` of its query (docs/format.md, 16)."""
 
 from __future__ import annotations
 
