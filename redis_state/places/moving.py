@@ -147,13 +147,7 @@ def _write(
             begin = at
 
     folder.write_pieces(name, pieces())
-    spans = [(one.offset + one.bytes - one.head, one.head) for one in places]
-    late_s = client.clock.monotonic_s() + LATE_S
-    while (found := folder.read_ranges(name, spans)) is None:
-        if client.clock.monotonic_s() >= late_s:
-            break
-        client.clock.sleep_s(_LATE_PAUSE_S)
-    if found is None or [zlib.crc32(raw) for raw in found] != checks:
+    if places and not _is_whole(client, folder, places, checks):
         raise UnavailableError(
             _MOVING,
             found=f"{folder / name} is not as it was written",
@@ -161,6 +155,20 @@ def _write(
             where=str(id_),
         )
     return places, sum(one.bytes for one in places)
+
+
+def _is_whole(
+    client: Client, folder: Folder, places: Sequence[FilePlace], checks: Sequence[int]
+) -> bool:
+    """Returns whether a file has the end of each region as it was written."""
+    name = places[0].file
+    spans = [(one.offset + one.bytes - one.head, one.head) for one in places]
+    late_s = client.clock.monotonic_s() + LATE_S
+    while (found := folder.read_ranges(name, spans)) is None:
+        if client.clock.monotonic_s() >= late_s:
+            return False
+        client.clock.sleep_s(_LATE_PAUSE_S)
+    return [zlib.crc32(raw) for raw in found] == checks
 
 
 class _RedisFields(Mapping[str, bytes]):

@@ -14,12 +14,14 @@ from unittest import mock
 from redis_state import config as options
 from redis_state.backend.transport import ServerTransport, Transport
 from redis_state.errors import RedisStateError
+from redis_state.format import place
 from redis_state.protocol import SegmentGoneError, partition, retention, runs
 from redis_state.store import checkpoint_link, partition_state
 from tests.faults.campaign import Failure
 from tests.faults.oracle.by_uid import partition_client, pieces
 from tests.faults.oracle.direct import DirectTransport
 from tests.faults.oracle.ending import Ending
+from tests.faults.oracle.file_schedule import FileSchedule
 from tests.faults.oracle.network import HangError
 from tests.faults.oracle.pin_schedule import PinSchedule
 from tests.faults.oracle.purge_schedule import PurgeSchedule
@@ -87,6 +89,8 @@ class Runner:
             return PurgeSchedule(seed, server, self._url, self.counters)
         if kind == "pin":
             return PinSchedule(seed, server, self._url, self.counters)
+        if kind == "file":
+            return FileSchedule(seed, server, self._url, self.counters)
         if kind == "stream":
             return StreamSchedule(seed, server, self._url, self.counters, destructive=destructive)
         formats = FORMATS[seed % len(FORMATS)]
@@ -144,7 +148,13 @@ def _names_of(seed: int) -> Iterator[None]:
     def name() -> uuid.UUID:
         return uuid.UUID(int=random.getrandbits(128), version=4)
 
-    with mock.patch.object(uuid, "uuid4", name):
+    def digits(number: int) -> str:
+        return f"{random.getrandbits(8 * number):0{2 * number}x}"
+
+    with (
+        mock.patch.object(uuid, "uuid4", name),
+        mock.patch.object(place.secrets, "token_hex", digits),
+    ):
         yield
 
 

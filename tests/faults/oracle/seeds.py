@@ -13,12 +13,15 @@ PURGE_EVERY = 28
 PIN_EVERY = 14
 """One schedule in so many is of pins and forks."""
 
+FILE_EVERY = 14
+"""One schedule in so many is of pins and forks whose history lies in files."""
+
 TIMED_EVERY = 4
 """One schedule in so many of the others has rows with a time to live."""
 
-Played = Literal["driver", "timed", "stream", "purge", "pin"]
+Played = Literal["driver", "timed", "stream", "purge", "pin", "file"]
 """A query whose driver begins its batches, without or with a time to live, one whose tasks begin
-them, purges and recalls, or pins."""
+them, purges and recalls, or pins, without or with files."""
 
 
 def played(seed: int) -> Played:
@@ -27,6 +30,8 @@ def played(seed: int) -> Played:
         return "purge"
     if seed % PIN_EVERY == 6:
         return "pin"
+    if seed % FILE_EVERY == 13:
+        return "file"
     if seed % STREAM_EVERY == 3:
         return "stream"
     return "timed" if seed // 5 % TIMED_EVERY == 1 else "driver"
