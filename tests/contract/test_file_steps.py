@@ -77,7 +77,8 @@ class Planted:
         return self.step("place", file, 900, 60_000, *triples)
 
     def meta(self, field: str) -> str | None:
-        return self.raw.hget(META, field)
+        found: str | None = self.raw.hget(META, field)
+        return found
 
     def left_ms(self, ident: str) -> int:
         return int(self.raw.pttl(f"{P}:{ident}"))

@@ -13,11 +13,11 @@ import redis
 from redis_state import config, keys
 from redis_state.backend.client import Client
 from redis_state.errors import ConfigError, Kind, StateError, UnavailableError
+from redis_state.files import Folder
 from redis_state.format.entry import segments_in
 from redis_state.ids import PartitionId, StateStoreId, StateStoreProviderId
 from redis_state.maintain.compaction import add_snapshot
 from redis_state.maintain.history import history_of, move_history
-from redis_state.places import moving, reading
 from redis_state.places.moving import bring_back, rows_of
 from redis_state.protocol.partition import PartitionClient
 from redis_state.protocol.segments import fetch_each
@@ -95,7 +95,8 @@ class Orders:
 
 
 def rows(version: int) -> dict[object, object]:
-    return {f"k{at}": at for at in range(version)} | ({"newest": version - 1} if version else {})
+    found: dict[object, object] = {f"k{at}": at for at in range(version)}
+    return {**found, "newest": version - 1} if version else found
 
 
 @pytest.fixture
@@ -245,13 +246,13 @@ def test_file_that_shows_late_is_waited_for(
     move_history(orders.client, orders.id)
     orders.drop_keys()
     seen: list[int] = []
-    real = reading.Folder.read_ranges
+    real = Folder.read_ranges
 
     def late(self: Any, name: str, spans: Any) -> Any:
         seen.append(1)
         return None if len(seen) < 4 else real(self, name, spans)
 
-    monkeypatch.setattr(reading.Folder, "read_ranges", late)
+    monkeypatch.setattr(Folder, "read_ranges", late)
     assert orders.rows_at(2) == rows(2)
 
 
@@ -261,12 +262,12 @@ def test_upload_that_was_cut_places_nothing(
     orders.commit(6)
     orders.snapshot()
     orders.commit(1)
-    real = moving.Folder.write_pieces
+    real = Folder.write_pieces
 
     def cut(self: Any, name: str, pieces: Any) -> None:
         real(self, name, [b"".join(pieces)[:-20]])
 
-    monkeypatch.setattr(moving.Folder, "write_pieces", cut)
+    monkeypatch.setattr(Folder, "write_pieces", cut)
     with pytest.raises(UnavailableError, match="not as it was written"):
         move_history(orders.client, orders.id)
     assert orders.placed() == []

@@ -24,7 +24,7 @@ from redis_state.maintain.purge import purge
 from redis_state.maintain.recall import expire, recall
 from redis_state.maintain.report import Policy
 from redis_state.places import Places
-from redis_state.places.moving import announce, rows_of
+from redis_state.places.moving import announce, bring_back, rows_of
 from redis_state.places.settings import set_places
 from redis_state.protocol.partition import PartitionClient
 from redis_state.recovery.deleting import LogGuard
@@ -192,6 +192,37 @@ def test_fork_and_kept_version_read_files_of_their_parent(
     assert report.problems == []
     main(["get", "orders", "--url", orders.url, "--at", "before", "key=k3"])
     assert "3" in capsys.readouterr().out
+
+
+def test_fork_asks_for_the_place_at_each_read(orders: Orders) -> None:
+    fork(orders.url, "orders", to="copy")
+
+    def read() -> object:
+        provider = StateStoreProvider(
+            StateStoreProviderId(StateStoreId("copy", 0, 0)),
+            config=config.parse({"url": orders.url}),
+            client=client,
+        )
+        try:
+            return dict(provider.get_read_store(8).iterator())
+        finally:
+            provider.close()
+
+    orders.commit(6)
+    orders.snapshot()
+    orders.commit(1)
+    client = Client(config.parse({"url": orders.url}))
+    for _ in range(2):
+        assert move_history(orders.client, orders.id).segments > 0
+        orders.drop_keys()
+        assert read() == rows(8)
+        for segment in list(segments_in(orders.manifest())):
+            if segment.place is not None:
+                assert bring_back(orders.client, orders.id, segment)
+        for file in orders.files():
+            file.unlink()
+        assert read() == rows(8)
+    client.close()
 
 
 def test_kept_version_holds_its_file_until_it_is_dropped(orders: Orders) -> None:

@@ -12,7 +12,7 @@ from redis_state.format.entry import Segment
 from redis_state.format.place import FilePlace
 from redis_state.ids import PartitionId
 from redis_state.maintain import files
-from redis_state.places import moving, reading
+from redis_state.places import moving
 from redis_state.places.reading import files_of
 from tests.faults.oracle.pin_mutants import Edit
 
@@ -100,7 +100,6 @@ FILED_MUTANTS: tuple[tuple[str, str, tuple[Edit, ...]], ...] = (
 
 _write = moving._write
 _place = moving.place
-_place_now = reading.place_now
 
 
 def place_before_the_file(
@@ -157,17 +156,6 @@ def sweep_without_condemning(
     return False
 
 
-_remembered: dict[tuple[PartitionId, str], FilePlace | None] = {}
-
-
-def remembered_place(client: Client, owner: PartitionId, segment: Segment) -> FilePlace | None:
-    """Answers as it did first."""
-    key = owner, segment.ident
-    if key not in _remembered:
-        _remembered[key] = _place_now(client, owner, segment)
-    return _remembered[key]
-
-
 def name_without_nonce(folder: str, first: int, last: int) -> str:
     """Names a file by its versions alone."""
     return f"{folder}/{first}-{last}-{'0' * 32}.seg"
@@ -222,13 +210,6 @@ FILE_METHODS: tuple[tuple[str, str, Any, str, Any], ...] = (
         files,
         "condemn",
         sweep_without_condemning,
-    ),
-    (
-        "place-remembered",
-        "a reader asks for the place again when a block is missing there",
-        reading,
-        "place_now",
-        remembered_place,
     ),
 )
 """Steps in Python: name, rule, owner of the method, its name, what replaces it."""

@@ -6,6 +6,8 @@ from collections import Counter
 from contextlib import ExitStack
 from unittest import mock
 
+from redis_state import keys
+from redis_state.backend.script import script
 from redis_state.backend.transport import Transport
 from redis_state.errors import Kind, RedisStateError
 from redis_state.files import Folder
@@ -22,6 +24,8 @@ from tests.faults.oracle.pin_world import DAY_MS, Node, World
 _SURVIVE = ("fork", "move", "sweep")
 """Work that may sleep for days."""
 
+_REPEATED_MAX = 4
+
 PLACES = Places("sim:", grace_ms=DAY_MS, deletes=True)
 
 
@@ -32,6 +36,7 @@ class FileSchedule(PinSchedule):
 
     def __init__(self, seed: int, server: Transport, url: str, counters: Counter[str]) -> None:
         super().__init__(seed, server, url, counters)
+        self._deleted: Node | None = None
         self.files = SimFiles(KINDS[seed // 14 % len(KINDS)], self.dice, self.network)
         self.world.files = self.files
 
@@ -75,11 +80,31 @@ class FileSchedule(PinSchedule):
             self.bring_back(node)
 
     def _accident(self, chance: int) -> None:
-        if 20 <= chance < 32:
-            node = self.dice.choice(self.world.nodes)
-            if node.life == "live" and self.world.minute(node):
+        deleted, self._deleted = self._deleted, None
+        if deleted is not None and deleted.copied and self.dice.one_in(2):
+            self._fail_over(deleted)
+        node = self.dice.choice(self.world.nodes)
+        if node.life == "live":
+            if 20 <= chance < 28 and self.world.minute(node):
                 self.counters["moved keys expired"] += 1
+            elif 28 <= chance < 40:
+                self._repeat(node)
+            elif 40 <= chance < 44:
+                self.world.copy(node)
+        if 44 <= chance < 48 and any(task.of == "move" for task in self._at_work()):
+            self._pass_by(26 * 3_600_000)
         super()._accident(chance)
+
+    def _repeat(self, node: Node) -> None:
+        """A commit or a snapshot arrives again, long after its segment has left for a file."""
+        placed = [one.ident for one in node.seen.named.values() if one.place is not None]
+        known = [one for one in placed if keys.segment(node.id, one) in self.watch.sent]
+        if not known:
+            return
+        self.counters["late calls of moved segments"] += 1
+        all_ran = self.watch.sent[keys.segment(node.id, self.dice.choice(known))]
+        for ran in all_ran[-_REPEATED_MAX:]:
+            self.network.exchange([script(ran.name).by_text(ran.keys, *ran.args)])
 
     def _is_waited_for(self, task: Task) -> bool:
         return task.of not in _SURVIVE
@@ -112,6 +137,7 @@ class FileSchedule(PinSchedule):
             self.counters["segments moved"] += moved.segments
 
         self.start(Task(node, "move", disturbed=node.disturbed, alone=alone), body)
+        self.network.actors[-1].slow = not alone and self.dice.one_in(3)
 
     def sweep(self, node: Node, *, alone: bool = False) -> None:
         """A sweep that deletes, too."""
@@ -127,6 +153,8 @@ class FileSchedule(PinSchedule):
             )
             self.counters["files condemned"] += swept.condemned
             self.counters["files deleted"] += swept.deleted
+            if swept.deleted:
+                self._deleted = node
 
         self.start(Task(node, "sweep", disturbed=node.disturbed, alone=alone), body)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import secrets
 import uuid
 from collections import Counter
 from collections.abc import Iterator
@@ -14,7 +15,6 @@ from unittest import mock
 from redis_state import config as options
 from redis_state.backend.transport import ServerTransport, Transport
 from redis_state.errors import RedisStateError
-from redis_state.format import place
 from redis_state.protocol import SegmentGoneError, partition, retention, runs
 from redis_state.store import checkpoint_link, partition_state
 from tests.faults.campaign import Failure
@@ -153,7 +153,7 @@ def _names_of(seed: int) -> Iterator[None]:
 
     with (
         mock.patch.object(uuid, "uuid4", name),
-        mock.patch.object(place.secrets, "token_hex", digits),
+        mock.patch.object(secrets, "token_hex", digits),
     ):
         yield
 
