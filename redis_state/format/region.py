@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import msgpack
+import msgpack  # type: ignore[import-untyped]  # the package ships no types
 
 from redis_state.errors import FormatError
 from redis_state.format import block
@@ -208,8 +208,9 @@ class RegionHead:
         end = min((offset for offset, _ in self.at.values()), default=0)
         family, _, chunk = called.rpartition("/")
         offset, packed = found.get("o"), found.get("l")
-        is_known = isinstance(packed, bytes) and isinstance(offset, int) and len(parts) % 2 == 0
-        if not is_known or not isinstance(parts, list):
+        if not isinstance(packed, bytes) or not isinstance(offset, int):
+            raise _bad(self.owner, "a directory block is malformed")
+        if not isinstance(parts, list) or len(parts) % 2:
             raise _bad(self.owner, "a directory block is malformed")
         further = _parts(self.owner, parts)
         spans: dict[str, Span] = {}

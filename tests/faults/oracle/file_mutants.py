@@ -130,7 +130,7 @@ def unlink_before_the_place(
     places: Sequence[FilePlace],
     size: int,
 ) -> moving.Moved:
-    """Lets the keys go before the places are entered."""
+    """Removes the keys before the places are entered."""
     client.call("moving", [("DEL", keys.segment(id_, one.ident)) for one in segments])
     return _place(client, id_, segments, places, size)
 
@@ -142,7 +142,7 @@ def place_of_another(
     places: Sequence[FilePlace],
     size: int,
 ) -> moving.Moved:
-    """Gives each segment the place of its neighbour."""
+    """Enters for each segment the place of its neighbour."""
     return _place(client, id_, segments, [*places[1:], places[0]], size)
 
 
