@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import ExitStack
+from typing import Any
 from unittest import mock
 
 from redis_state import keys
@@ -52,6 +53,14 @@ class FileSchedule(PinSchedule):
                 stack.enter_context(mock.patch.object(module, "places_of", return_value=PLACES))
             stack.enter_context(mock.patch.object(Places, "folder_of", self._folder_of))
             stack.enter_context(mock.patch.object(history, "SEGMENTS_MIN", 1))
+            read = reading.SegmentFiles._read
+
+            def counted(*args: Any) -> Any:
+                found = read(*args)
+                self.counters["segments read from files"] += found is not None
+                return found
+
+            stack.enter_context(mock.patch.object(reading.SegmentFiles, "_read", counted))
             super().run()
 
     def _folder_of(self, gen: str) -> Folder:
@@ -188,13 +197,11 @@ class FileSchedule(PinSchedule):
                 if error.kind not in (Kind.STATE_LOST, Kind.VERSION_EXPIRED):
                     raise
                 return  # retention or a rewind was faster
-            placed = sum(one.place is not None for one in found.segments)
             try:
                 blocks = partition.fetch_whole([one for one in found.segments if one.entry.blocks])
             except SegmentGoneError as error:
                 self._judge_gone(node, error)
                 return
-            self.counters["segments read from files"] += placed
             self.counters["older versions read"] += bool(blocks)
 
         self.start(Task(node, "read", disturbed=node.disturbed), body)
