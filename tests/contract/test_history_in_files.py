@@ -164,6 +164,22 @@ def test_history_moves_no_more_once_the_option_is_gone(orders: Orders) -> None:
     assert orders.rows_at(3) == rows(3)
 
 
+def test_history_lies_in_a_file_system_of_fsspec(redis_server: RedisServer) -> None:
+    orders = Orders(redis_server.url, Path("unused"), places_folder="memory://segments/orders")
+    orders.commit(6)
+    orders.snapshot()
+    orders.commit(3)
+    assert move_history(orders.client, orders.id).segments == 5
+    orders.drop_keys()
+    for version in range(1, 10):
+        assert orders.rows_at(version) == rows(version)
+    partition = PartitionClient(orders.client, orders.id, versions_to_retain=100)
+    segment = partition.open("", 4).segments[0]
+    (whole,) = partition.fetch_whole([segment])
+    assert partition.fetch(segment, ["0/0", "0/7", "h"]) == [whole["0/0"], None, whole.get("h")]
+    orders.close()
+
+
 @pytest.mark.parametrize(
     ("options", "found"),
     [({"places_folder": None}, "placesFolder"), ({"ephemeral": True}, "ephemeral")],
