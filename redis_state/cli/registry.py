@@ -35,7 +35,7 @@ from redis_state.cli.operate import (
     restore,
     rewind,
 )
-from redis_state.cli.other import completion, conf, demo, options_doc
+from redis_state.cli.other import completion, conf, demo, options_doc, plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,5 +78,5 @@ GROUPS = (
         "to other places, providers and numbers of partitions",
         (export, import_, migrate, rescale, bootstrap),
     ),
-    CommandGroup("other", "set up, and try out", (conf, demo, completion, options_doc)),
+    CommandGroup("other", "set up, and try out", (conf, plan, demo, completion, options_doc)),
 )

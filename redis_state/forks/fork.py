@@ -22,7 +22,13 @@ from redis_state.forks.detach import detach_all
 from redis_state.forks.logs import BatchLogs, planned_anew, read_logs
 from redis_state.forks.names import check_free, claim, store_gen, store_names
 from redis_state.forks.parent import Parent, ParentState, find_parent
-from redis_state.forks.state import StateFork, forget_pins, fork_fields, held_versions
+from redis_state.forks.state import (
+    StateFork,
+    forget_pins,
+    fork_fields,
+    held_versions,
+    is_detached,
+)
 from redis_state.forks.target import ForkRecord, TargetFolder
 from redis_state.forks.versions import Held, VersionsAt, check_secret, unforkable, versions_at
 from redis_state.progress import Progress, silent
@@ -373,6 +379,13 @@ class _ForkPlan:
                 where=self._where,
             )
         held = held_versions(self._client, state, gen, tenant=self._tenant)
+        if not held and is_detached(self._client, state, gen, tenant=self._tenant):
+            raise UsageError(
+                _WHAT,
+                found="that fork is complete already, and needs nothing of its parent",
+                advice="Start a query with it, or fork to another path or name.",
+                where=self._where,
+            )
         self._held = {**self._held, **held}
         return mark
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,14 +14,15 @@ from redis_state.errors import StateError, UnavailableError, UsageError
 from redis_state.forks.parent import ParentState
 from redis_state.forks.versions import VersionsAt
 from redis_state.ids import PartitionId
+from redis_state.protocol.foreign import FORKED_FROM
 from redis_state.protocol.opening import Opened
 from redis_state.protocol.pins import (
     FORK,
     FORK_OF,
-    FORKS,
     PinnedVersion,
     fork_partitions,
     held_commands,
+    name_fork,
     pin_all,
     read_held,
     unpin_all,
@@ -32,6 +32,8 @@ from redis_state.protocol.runs import PURGED_FIELD, STAGED_TTL_MS
 from redis_state.recovery.bringing_back import describe
 
 _FORKED = "forked"
+_LASTING = -1
+"""`PTTL` of a key without an expiry."""
 _BEGUN_WORDS = 6
 _TRIES_MAX = 5
 _WHAT = "forking a checkpoint"
@@ -151,10 +153,8 @@ class StateFork:
         now_ms = time_ms(time)
         describe(self.client, self.gen, self.fields, counts, created_ms=now_ms, tenant=self.tenant)
         parent = self.versions.state.gen
-        noted = json.dumps({"version": self.versions.version, "at": now_ms})
-        query = [keys.query(parent, tenant=self.tenant)]
-        reply = self.client.script(_WHAT, script("stay"), query, ["", f"{FORKS}{self.gen}", noted])
-        if reply == ["PURGED"]:
+        version = self.versions.version
+        if not name_fork(self.client, parent, self.gen, version, tenant=self.tenant):
             raise purged_error(_WHAT, parent, where=self.where)
 
     def _persist(self) -> None:
@@ -251,6 +251,17 @@ def held_versions(
     replies = client.call(_WHAT, held_commands(ids, owner)) if ids else []
     held = {id_: read_held(id_, reply) for id_, reply in zip(ids, replies, strict=True)}
     return {id_: one for id_, one in held.items() if one is not None}
+
+
+def is_detached(client: Client, state: ParentState, gen: str, *, tenant: str) -> bool:
+    """Returns whether a fork is complete, and no partition of it names its parent."""
+    ids = counted_partitions(client, state.gen, state.operators, tenant=tenant)
+    metas = [keys.meta(id_.of_gen(gen)) for id_ in ids]
+    commands: list[Command] = [("PTTL", keys.query(gen, tenant=tenant))]
+    for meta in metas:
+        commands += [("EXISTS", meta), ("HEXISTS", meta, FORKED_FROM)]
+    left_ms, *found = client.call(_WHAT, commands)
+    return left_ms == _LASTING and any(found[::2]) and not any(found[1::2])
 
 
 def forget_pins(client: Client, state: ParentState, gen: str, *, tenant: str) -> None:

@@ -11,6 +11,7 @@ from redis_state.ids import PartitionId
 from redis_state.maintain.partition import maintain_partition
 from redis_state.maintain.pinned import forget_unpinned_forks
 from redis_state.maintain.report import MaintenanceReport, PassControl, Policy
+from redis_state.maintain.rotation import Rotation, stamps
 from redis_state.protocol.instances import Instance, decode_instance
 from redis_state.protocol.kept import forget_expired
 from redis_state.protocol.registry import counted_partitions, parse_operators
@@ -27,6 +28,7 @@ def maintain_checkpoint(
     tenant: str = "",
     name: str = "",
     control: PassControl = _TO_THE_END,
+    rotation: Rotation | None = None,
 ) -> MaintenanceReport:
     """Runs the due maintenance of each partition of a checkpoint.
 
@@ -35,6 +37,7 @@ def maintain_checkpoint(
     Args:
         name: Name of the query in problems; empty uses the checkpoint id.
         control: Follows the pass, and ends it early.
+        rotation: Omits unchanged partitions whose turn has not come; ``None`` maintains all.
 
     Raises:
         UnavailableError: The server does not answer.
@@ -56,10 +59,15 @@ def maintain_checkpoint(
     for start in range(0, len(ids), PARTITIONS_AT_ONCE):
         chunk = ids[start : start + PARTITIONS_AT_ONCE]
         instances = _instances(client, chunk, report, called)
+        seen = stamps(client, chunk, instances) if rotation is not None else {}
         for index, id_ in enumerate(chunk):
             if control.stopped():
                 return report
-            found = maintain_partition(client, id_, instances.get(id_), policy, name=called)
+            found = rotation.unchanged(id_, seen.get(id_)) if rotation is not None else None
+            if found is None:
+                found = maintain_partition(client, id_, instances.get(id_), policy, name=called)
+                if rotation is not None:
+                    rotation.maintained(id_, seen.get(id_), found)
             report.add(found)
             control.progress(f"maintaining {called}", start + index + 1, len(ids))
     with report.noting(called):

@@ -13,11 +13,13 @@ PROBLEMS_MAX = 1000
 _COUNTS = (
     "checkpoints",
     "partitions",
+    "unchanged",
     "left_to_others",
     "snapshots",
     "snapshot_bytes",
     "dropped",
     "dropped_bytes",
+    "named",
     "verified",
     "mended",
     "deactivated",
@@ -79,11 +81,14 @@ class MaintenanceReport:
     """Counts and problems of a pass.
 
     Attributes:
+        unchanged: Partitions, of those counted, that have not changed since this worker verified
+            them, and whose turn has not come.
         left_to_others: Partitions that another worker had claimed or done.
         snapshot_bytes: Size of the added snapshots.
         dropped: Segments that retention removed from manifests.
         dropped_bytes: Their size; freed ten minutes later, for the sake of current readers.
-        verified: Segments that were found whole.
+        named: Segments with a key that the manifests of the counted partitions name.
+        verified: Segments that this pass found whole.
         mended: Published segments that would have expired.
         deactivated: Instances of runs that lost their partition to a newer run.
         orphans: Segments that no manifest names, which expire now.
@@ -101,11 +106,13 @@ class MaintenanceReport:
 
     checkpoints: int = 0
     partitions: int = 0
+    unchanged: int = 0
     left_to_others: int = 0
     snapshots: int = 0
     snapshot_bytes: int = 0
     dropped: int = 0
     dropped_bytes: int = 0
+    named: int = 0
     verified: int = 0
     mended: int = 0
     deactivated: int = 0
@@ -151,10 +158,12 @@ class MaintenanceReport:
     def __str__(self) -> str:
         return (
             f"{self.partitions} partitions of {self.checkpoints} checkpoints maintained, "
+            f"{self.unchanged} of them unchanged, "
             f"{self.left_to_others} left to other workers; "
             f"{self.snapshots} snapshots added ({self.snapshot_bytes:,} bytes); "
             f"{self.dropped} segments dropped ({self.dropped_bytes:,} bytes freed); "
-            f"{self.verified} segments verified, {self.mended} mended, {self.orphans} orphans; "
+            f"{self.verified} of {self.named} segments verified, {self.mended} mended, "
+            f"{self.orphans} orphans; "
             f"{self.deactivated} instances deactivated; {self.purged} checkpoints purged; "
             f"{self.unpinned} pins ended, {self.pinned} unused checkpoints kept for pins; "
             f"{self.moved} segments moved into files ({self.moved_bytes:,} bytes), "

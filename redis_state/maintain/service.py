@@ -14,6 +14,7 @@ from redis_state.errors import NotFoundError, UnavailableError
 from redis_state.maintain.checkpoint import maintain_checkpoint
 from redis_state.maintain.orphans import sweep_orphans
 from redis_state.maintain.report import MaintenanceReport, PassControl, Policy
+from redis_state.maintain.rotation import Rotation
 from redis_state.maintain.vanished import purge_vanished
 from redis_state.protocol.registry import QueryInfo, parse_listing
 
@@ -65,6 +66,8 @@ class Service:
         self._progress, self._stopped = control.progress, control.stopped
         self._wait = wait
         self._clock = clock
+        # Blocks of all segments are read in each pass where that was asked for.
+        self._rotation = None if job.policy.deep else Rotation()
         self._orphans_due_s = self._vanished_due_s = clock.monotonic_s()
 
     def run_pass(self) -> MaintenanceReport:
@@ -77,6 +80,8 @@ class Service:
         """
         began_s = self._clock.monotonic_s()
         report, job = MaintenanceReport(), self._job
+        if self._rotation is not None:
+            self._rotation.begin_pass()
         for info in self._checkpoints():
             if self._stopped():
                 break
@@ -93,6 +98,7 @@ class Service:
                         tenant=job.tenant,
                         name=info.name,
                         control=self._control,
+                        rotation=self._rotation,
                     )
                 )
         if job.orphans and began_s >= self._orphans_due_s and not self._stopped():

@@ -81,6 +81,7 @@ def _suspects(
     suspects: list[tuple[Segment, int]] = []
     named_here = _named(raw, report, where=where)
     with_key = [one for one in named_here if one.entry.blocks and one.place is None]
+    report.named = len(with_key)
     for start in range(0, len(with_key), SEGMENTS_AT_ONCE):
         chunk = with_key[start : start + SEGMENTS_AT_ONCE]
         commands: list[Command] = []

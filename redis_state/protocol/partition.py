@@ -20,7 +20,7 @@ from redis_state.protocol.foreign import lost_with_parent
 from redis_state.protocol.opening import Opened, open_args, opening, read_opened
 from redis_state.protocol.refusal import refusal
 from redis_state.protocol.runs import STAGED_TTL_MS, RegisteredRun, is_newest, register_run
-from redis_state.protocol.segments import Fields, chunks, fetch, fetch_whole
+from redis_state.protocol.segments import STAGED_BYTES_MAX, Fields, chunks, fetch, fetch_whole
 
 DROPPED_TTL_MS = 10 * 60 * 1000
 """Time for which a dropped segment stays for readers under way."""
@@ -156,7 +156,8 @@ class PartitionClient:
             ident: Part of the segment's key after ``P:``.
             name: Field of the segment in the manifest.
         """
-        for chunk in chunks(fields) if fields else iter([fields]):
+        of_bytes = chunks(fields, bytes_max=STAGED_BYTES_MAX)
+        for chunk in of_bytes if fields else iter([fields]):
             args = [name, str(STAGED_TTL_MS), *self._flat(ident, chunk)]
             reply = self._script(f"staging blocks of {ident}", "stage", [ident], args)
             self._check_staged(f"staging blocks of {ident}", reply, version=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 
 from redis_state import keys
 from redis_state.backend.client import Client
-from redis_state.backend.replies import words
+from redis_state.backend.replies import time_ms, words
 from redis_state.backend.script import Command, script
 from redis_state.errors import Kind, LimitError, StateError, UsageError
 from redis_state.format.entry import Segment, parse_segment
@@ -237,8 +238,8 @@ def unpin_all(client: Client, ids: Sequence[PartitionId], owner: str, *, expires
 def pin_again(client: Client, id_: PartitionId, manifest: Mapping[bytes, bytes]) -> bool:
     """Pins the foreign segments of a fork again, whose parent has lost the pin.
 
-    A parent that is restored from a copy has no pins. Segments of one ident have the same rows,
-    wherever they come from.
+    A parent that is restored from a copy has no pins, and its registry does not name its forks.
+    Segments of one ident have the same rows, wherever they come from.
 
     Args:
         id_: A partition of the fork.
@@ -258,17 +259,44 @@ def pin_again(client: Client, id_: PartitionId, manifest: Mapping[bytes, bytes])
     ]
     if began is None or not idents:
         return False
+    gen, tenant = id_.store.gen, id_.store.tenant
     there, what = id_.of_gen(parent_in(began)), "pinning the segments of a fork again"
-    held, left_ms = client.call(
-        what, [("HEXISTS", keys.meta(there), f"x:{id_.store.gen}"), ("PTTL", keys.meta(id_))]
+    query = keys.query(there.store.gen, tenant=tenant)
+    held, left_ms, named = client.call(
+        what,
+        [
+            ("HEXISTS", keys.meta(there), f"x:{gen}"),
+            ("PTTL", keys.meta(id_)),
+            ("HEXISTS", query, f"{FORKS}{gen}"),
+        ],
     )
-    if held or left_ms >= 0:
+    if left_ms >= 0:
         # What expires is a fork that is not complete, whose pin has an end of its own.
         return False
     _, version, uid = began.decode("ascii", "replace").split(" ")
-    newest_first = sorted(idents, key=lambda ident: -int(ident.split(":")[1]))
-    args = [id_.store.gen, FORK, version, uid, "0", *newest_first]
-    return client.script(what, script("pin"), [keys.meta(there)], args)[0] == "OK"
+    if not held:
+        newest_first = sorted(idents, key=lambda ident: -int(ident.split(":")[1]))
+        args = [gen, FORK, version, uid, "0", *newest_first]
+        if client.script(what, script("pin"), [keys.meta(there)], args)[0] != "OK":
+            return False
+    if not named:
+        name_fork(client, there.store.gen, gen, int(version), tenant=tenant)
+    return not held
+
+
+def name_fork(client: Client, parent: str, gen: str, version: int, *, tenant: str) -> bool:
+    """Enters a fork in the registry of its parent; returns false if the parent is purged.
+
+    Args:
+        parent: Checkpoint id of the parent.
+        gen: Checkpoint id of the fork.
+        version: Version with which the fork begins.
+    """
+    what = "naming a fork in the registry of its parent"
+    (time,) = client.call(what, [("TIME",)])
+    noted = json.dumps({"version": version, "at": time_ms(time)})
+    query = [keys.query(parent, tenant=tenant)]
+    return client.script(what, script("stay"), query, ["", f"{FORKS}{gen}", noted]) != ["PURGED"]
 
 
 def fork_partitions(

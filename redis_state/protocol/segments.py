@@ -21,6 +21,9 @@ FieldsToRead = tuple[PartitionId, Segment, Sequence[str]]
 
 CHUNK_BYTES_MAX = 1 << 20
 CHUNK_FIELDS_MAX = 1024
+STAGED_BYTES_MAX = 256 << 10
+"""Bytes of a chunk ahead of a commit: the server does nothing else while it stores a chunk."""
+
 _READ_BYTES_MAX = 16 << 20
 
 T = TypeVar("T")
@@ -182,12 +185,12 @@ def _all_from_redis(
     ]
 
 
-def chunks(fields: Fields) -> Iterator[dict[str, bytes]]:
-    """Splits fields into groups of about 1 MiB; a larger block is a group of its own."""
+def chunks(fields: Fields, *, bytes_max: int = CHUNK_BYTES_MAX) -> Iterator[dict[str, bytes]]:
+    """Splits fields into groups of bounded size; a larger block is a group of its own."""
     chunk: dict[str, bytes] = {}
     size = 0
     for name, block in fields.items():
-        full = size + len(block) > CHUNK_BYTES_MAX or len(chunk) >= CHUNK_FIELDS_MAX
+        full = size + len(block) > bytes_max or len(chunk) >= CHUNK_FIELDS_MAX
         if chunk and full:
             yield chunk
             chunk, size = {}, 0

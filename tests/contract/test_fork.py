@@ -25,8 +25,10 @@ from redis_state.errors import (
 from redis_state.files import folder_at
 from redis_state.forks import fork_with, state
 from redis_state.forks.keep import keep
+from redis_state.maintain.checkpoint import maintain_checkpoint
 from redis_state.maintain.purge import purge
 from redis_state.maintain.recall import expire
+from redis_state.maintain.report import Policy
 from redis_state.protocol import pins
 from tests.contract.fork_scene import SCHEMA_FILE, Scene, killed_at
 from tests.contract.planting import GEN, QUERY_ID, uid
@@ -294,6 +296,30 @@ def test_detached_fork_names_no_foreign_segment(scene: Scene, tmp_path: Path) ->
         assert manifest["g"].startswith(GEN)
     assert scene.rows(made.gen) == scene.expected(9)
     assert scene.fork(tmp_path / "new", detach=True).gen == made.gen
+
+
+@pytest.mark.parametrize("detach", [False, True])
+def test_fork_that_was_detached_long_ago_is_complete(
+    scene: Scene, tmp_path: Path, detach: bool
+) -> None:
+    made = scene.fork(tmp_path / "new", detach=True)
+    end_pins(scene, made.gen)
+    before = scene.manifests(GEN), scene.manifests(made.gen)
+    with pytest.raises(UsageError, match="complete already, and needs nothing of its parent"):
+        scene.fork(tmp_path / "new", detach=detach)
+    assert (scene.manifests(GEN), scene.manifests(made.gen)) == before
+
+
+def end_pins(scene: Scene, gen: str) -> None:
+    """Maintenance, a day, and maintenance of the fork and its parent again."""
+    with scene.client() as client:
+        maintain_checkpoint(client, gen, policy=Policy("test"))
+        for number in range(4):
+            scene.raw.hset(keys.meta(scene.planted.id(number).of_gen(gen)), "gt", "1")
+        for one in (gen, GEN):
+            maintain_checkpoint(client, one, policy=Policy("test"))
+    assert not [name for one in scene.manifests(gen) for name in one if name == "g"]
+    assert not [name for one in scene.manifests(GEN) for name in one if name[:2] in ("x:", "y:")]
 
 
 def test_complete_fork_can_be_detached_later(scene: Scene, tmp_path: Path) -> None:

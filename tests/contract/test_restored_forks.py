@@ -67,6 +67,10 @@ class Case:
             self.scene.raw.hdel(meta, *pinned)
             self.scene.raw.hset(meta, "f", "1")
 
+    def forks_in_registry(self) -> list[str]:
+        names = [name.decode() for name in self.scene.raw.hkeys(keys.query(GEN))]
+        return [name for name in names if name.startswith("fork:")]
+
     def maintain(self, gen: str) -> list[str]:
         with self.scene.client() as client:
             return maintain_checkpoint(client, gen, policy=Policy("test")).problems
@@ -90,6 +94,27 @@ def test_restored_parent_keeps_the_segments_of_its_fork(case: Case, batch: int) 
     assert scene.rows(gen) == scene.expected(batch)
     assert scene.rows(GEN) == scene.expected(COPIED - 1)
     assert case.run("doctor", case.to)[0] == 0
+
+
+def test_fork_of_a_restored_parent_can_be_detached(case: Case) -> None:
+    scene, gen = case.scene, case.fork(2)
+    case.lose_parent()
+    assert case.restore()[0] == 0
+    assert case.forks_in_registry() == [f"fork:{gen}"]
+    assert scene.fork(case.to, at_batch=2, detach=True).detached == 4
+    assert scene.rows(gen) == scene.expected(2)
+
+
+@pytest.mark.parametrize("pins_lost", [False, True])
+def test_maintenance_enters_a_fork_in_the_registry_of_its_parent_again(
+    case: Case, pins_lost: bool
+) -> None:
+    gen = case.fork(2)
+    case.scene.raw.hdel(keys.query(GEN), f"fork:{gen}")
+    if pins_lost:
+        case.forget_pins()
+    assert case.maintain(gen) == []
+    assert case.forks_in_registry() == [f"fork:{gen}"]
 
 
 def test_maintenance_pins_again_what_a_parent_has(case: Case) -> None:

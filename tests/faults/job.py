@@ -31,6 +31,10 @@ from tests.faults.feed import SCHEMA
 from tests.support.spark_sessions import two_executors
 
 FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+TTL = "spark.sql.streaming.stateStore.redis.stateTtl"
+MORE = "REDIS_STATE_FAULTS_MORE"
+"""Variable with more of the application as JSON: `settings` of Spark, `options` of redis-state, and
+`ttl` with a time to live for each of some families."""
 DEADLINE_S = 8
 SOCKET_TIMEOUT_S = 2
 VERSIONS_TO_RETAIN = 2  # so that maintenance removes, too
@@ -38,6 +42,12 @@ EXECUTOR_LOST_S = 5
 # Spark waits for ten seconds for a Python process, whatever its conf says.
 SPARK_BUSY = "Python worker failed to connect back"
 BUSY_PAUSE_S = 10  # in which the process that came too late is gone
+
+
+def more(of: str) -> dict[str, str]:
+    """Returns a part of the variable, empty if it is not set."""
+    found: dict[str, dict[str, str]] = json.loads(os.environ.get(MORE, "{}"))
+    return found.get(of, {})
 
 
 def store_name(folder: Path) -> str:
@@ -65,11 +75,12 @@ def session(scratch: Path, url: str) -> SparkSession:
         "spark.sql.streaming.stopTimeout": "60s",
     }
     return redis_state.configure(
-        two_executors("kills", scratch, settings),
+        two_executors("kills", scratch, settings | more("settings")),
         url=url,
         deadline=f"{DEADLINE_S}s",
         socket_timeout=f"{SOCKET_TIMEOUT_S}s",
         versions_to_retain=VERSIONS_TO_RETAIN,
+        **more("options"),  # type: ignore[arg-type]  # options are given by name, as texts
     ).getOrCreate()
 
 
@@ -129,7 +140,7 @@ class Run:
     def _ends(self, family: str) -> bool:
         try:
             query = QUERIES[family]
-            reader = self._spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
+            reader = self._session(family).readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
             frame = query.build(reader.json(str(self._folder / "input")))
             if family == "transform_with_state":
                 frame = processed(frame, f"{store_name(self._folder)} processor")
@@ -151,6 +162,16 @@ class Run:
                 threading.Event().wait(BUSY_PAUSE_S)
             return False
         return True
+
+    def _session(self, family: str) -> SparkSession:
+        """A session of its own for a family whose rows have a time to live."""
+        ttl = more("ttl").get(family)
+        if ttl is None:
+            return self._spark
+        session = self._spark.newSession()
+        session.conf.set(FORMAT, str(self._spark.conf.get(FORMAT)))
+        session.conf.set(TTL, ttl)
+        return session
 
     def _sink(self, family: str) -> Callable[[DataFrame, int], None]:
         write = partial(self._write, family)

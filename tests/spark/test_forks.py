@@ -249,6 +249,7 @@ def by_format(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[s
         yield request.param
 
 
+@pytest.mark.compatibility("fork", "{which}, checkpoint format {by_format}")
 @pytest.mark.parametrize(
     "which", [pytest.param(which, marks=REFUSED.get(which, ())) for which in CASES]
 )

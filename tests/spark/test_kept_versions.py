@@ -41,6 +41,7 @@ class Counts:
             wait_until(lambda: state.get({"k": "k0"}) == {"count": files}, "the count is confirmed")
 
 
+@pytest.mark.compatibility("kept version", "read as a DataFrame")
 def test_data_source_reads_a_kept_version(
     spark: SparkSession, streams: Streams, shared_redis_server: RedisServer
 ) -> None:

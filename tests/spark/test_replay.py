@@ -109,6 +109,7 @@ def test_same_code_makes_no_difference(
     assert numbers(raw, production) == {b"1"}, "a pin is left"
 
 
+@pytest.mark.compatibility("replay", "checkpoint format {production}")
 def test_changed_code_shows_exactly_the_keys_that_it_changes(
     production: Production, shared_redis_server: RedisServer
 ) -> None:

@@ -32,6 +32,7 @@ OURS = {
     "deltasMax": snapshots.DELTAS_MAX,
     "retainedFieldsMax": retention.FIELDS_MAX,
     "chunkBytesMax": segments.CHUNK_BYTES_MAX,
+    "stagedBytesMax": segments.STAGED_BYTES_MAX,
     "chunkFieldsMax": segments.CHUNK_FIELDS_MAX,
     "acquireTriesMax": partition._ACQUIRE_TRIES_MAX,
     "publishTriesMax": partition._PUBLISH_TRIES_MAX,

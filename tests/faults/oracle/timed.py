@@ -88,6 +88,7 @@ class TimedModel:
         made: Times of the attempts on top of each attempt.
         acknowledged: Those that were told to be committed, with their parents, in this order.
         rewound: For each attempt that a run went back to, how many were acknowledged before.
+        rewound_by: Number of that run.
     """
 
     ttl_s: int | None = 5
@@ -95,6 +96,16 @@ class TimedModel:
     made: dict[str, set[int]] = field(default_factory=dict)
     acknowledged: list[str] = field(default_factory=list)
     rewound: dict[str, int] = field(default_factory=dict)
+    rewound_by: dict[str, int] = field(default_factory=dict)
+
+    def rewind(self, uid: str, run: int) -> None:
+        """A run goes back to an attempt: what was made on top of it no longer counts.
+
+        The first of the run's attempts goes back; others may begin before it has done so.
+        """
+        if self.rewound_by.get(uid) != run:
+            self.rewound_by[uid], self.rewound[uid] = run, len(self.acknowledged)
+            self.made.pop(uid, None)
 
     def content(self, uid: str) -> TimedRows | None:
         """Content of an attempt; no rows for version 0, `None` for an unknown attempt."""

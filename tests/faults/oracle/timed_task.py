@@ -57,8 +57,7 @@ class Timed:
             self._wrong(f"{task.name}: time goes back from {below.time_s} to {now_s}")
         if task.version < max(self._opened_before, self._opened[0]):
             # A run that goes back begins the batch anew, with a new time.
-            self._model.rewound[pin.uid] = len(self._model.acknowledged)
-            self._model.made.pop(pin.uid, None)
+            self._model.rewind(pin.uid, task.run.number if task.run is not None else 0)
         since = self._model.rewound.get(pin.uid, 0)
         # One without a time lends none.
         told = pin.uid in self._model.acknowledged[since : self._known]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tests.faults.system.forks import rules
 from tests.faults.system.forks.forked import Fork, ForkedQuery, ForkedStore
-from tests.faults.system.forks.making import Making
+from tests.faults.system.forks.making import COMPLETE, Making
 
 if TYPE_CHECKING:
     from tests.faults.system.forks.play import Forks
@@ -40,6 +40,12 @@ class Detaching:
         told = self._making.run([*one.words, "--detach"], self._beside(one))
         if told is None or forks.play.world.problems:
             self._looked_at(one)
+            return
+        if COMPLETE in told[1]:
+            # It was detached before, and maintenance has ended the pins since.
+            if left := rules.foreign(forks.lab.server, one.ids):
+                forks.wrong(f"{told[1]} It names {left} foreign segments.", "false errors")
+            one.of = ""
             return
         pinned = "others need segments" in told[1] and rules.owners_of(forks.lab.server, one.ids)
         forks.lab.counters["detaches refused for pins"] += bool(told[0] and pinned)

@@ -51,12 +51,14 @@ class Kept:
 
     Attributes:
         until_ms: By the time that went by in the lab; `None` for ever.
+        owner: Owner of its pins, for one that a driver has kept.
     """
 
     name: str
     gen: str
     rows: Read
     until_ms: int | None
+    owner: str = ""
 
 
 class Keeps:
@@ -232,17 +234,29 @@ class Keeps:
         gen = gen_of(query)
         if gen is None:
             return
-        known = {one.name for one in self.kept if one.gen == gen}
+        known = {one.name: one for one in self.kept if one.gen == gen}
         fields = self._lab.redis("HGETALL", f"{{rs:{gen}}}:q")
         for field, raw in fields.items():
-            name = field.decode()[len("keep:") :]
-            if not field.startswith(_AUTO) or name in known:
+            if not field.startswith(_AUTO):
                 continue
+            name, entry = field.decode()[len("keep:") :], json.loads(raw)
+            before = known.get(name)
+            if before is not None and before.owner == entry["owner"]:
+                continue
+            if before is not None:
+                self._given_anew(before)
             self._lab.counters["versions kept by a driver"] += 1
-            rows = self._expected(query, gen, name, json.loads(raw)["version"], False)
+            rows = self._expected(query, gen, name, entry["version"], False)
             if rows is not None:
-                left = json.loads(raw)["expires"] - json.loads(raw)["at"]
-                self.kept.append(Kept(name, gen, rows, self._lab.jumped_ms + left))
+                until = self._lab.jumped_ms + entry["expires"] - entry["at"]
+                self.kept.append(Kept(name, gen, rows, until, entry["owner"]))
+
+    def _given_anew(self, one: Kept) -> None:
+        """A driver gives a name again only once it has expired."""
+        until = one.until_ms
+        if until is not None and until > self._lab.jumped_ms + _UNSURE_MS:
+            self._wrong(f"{one} has not expired, and another version has its name", "wrong")
+        self.kept.remove(one)
 
     def renew(self, subject: Subject) -> None:
         """An expired name is given anew before maintenance removes it or ends its pins."""

@@ -32,6 +32,7 @@ final class LimitsSuite extends AnyFunSuite {
     "deltasMax" -> PartitionVersions.DeltasMax,
     "retainedFieldsMax" -> Retention.FieldsMax,
     "chunkBytesMax" -> SegmentIo.ChunkBytesMax,
+    "stagedBytesMax" -> SegmentIo.StagedBytesMax,
     "chunkFieldsMax" -> SegmentIo.FieldsMax,
     "acquireTriesMax" -> PartitionClient.AcquireTriesMax,
     "publishTriesMax" -> PartitionClient.PublishTriesMax,

@@ -15,7 +15,7 @@ final class SegmentIo private[protocol] (calls: PartitionCalls, signer: Option[B
   /** Stores blocks of a segment ahead of its publication; without fields, its heartbeat. */
   def stage(ident: String, field: String, fields: Seq[EncodedField]): Unit = {
     val what = s"stage blocks of $ident of $id"
-    val chunks = if (fields.isEmpty) Seq(fields) else chunked(fields)
+    val chunks = if (fields.isEmpty) Seq(fields) else chunked(fields, StagedBytesMax)
     chunks.foreach { chunk =>
       calls.script(what, Script.Stage, Seq(ident), stageArgs(ident, field, chunk))
     }
@@ -26,8 +26,8 @@ final class SegmentIo private[protocol] (calls: PartitionCalls, signer: Option[B
       what: String,
       ident: String,
       fields: Seq[EncodedField]): Seq[EncodedField] = {
-    val chunks = chunked(fields)
-    chunks.dropRight(1).foreach { chunk =>
+    val chunks = chunked(fields, ChunkBytesMax)
+    chunks.dropRight(1).flatMap(chunked(_, StagedBytesMax)).foreach { chunk =>
       calls.script(what, Script.Stage, Seq(ident), stageArgs(ident, ident, chunk))
     }
     chunks.lastOption.getOrElse(Nil)
@@ -113,13 +113,16 @@ object SegmentIo {
   private[core] val ChunkBytesMax = 1L << 20
   private[core] val FieldsMax = 1024L
 
-  /** Groups of about 1 MiB; a larger block is a group of its own. */
-  private def chunked(fields: Seq[EncodedField]): Seq[Seq[EncodedField]] = {
+  /** Bytes of a chunk ahead of a commit: the server does nothing else while it stores a chunk. */
+  private[core] val StagedBytesMax = 256L << 10
+
+  /** Groups of bounded size; a larger block is a group of its own. */
+  private def chunked(fields: Seq[EncodedField], bytesMax: Long): Seq[Seq[EncodedField]] = {
     val chunks = mutable.ArrayBuffer.empty[Seq[EncodedField]]
     var chunk = mutable.ArrayBuffer.empty[EncodedField]
     var size = 0L
     fields.foreach { field =>
-      if (chunk.nonEmpty && (size + field.block.length > ChunkBytesMax || chunk.size >= FieldsMax)) {
+      if (chunk.nonEmpty && (size + field.block.length > bytesMax || chunk.size >= FieldsMax)) {
         chunks += chunk.toSeq
         chunk = mutable.ArrayBuffer.empty
         size = 0

@@ -1,0 +1,1 @@
+"""Many queries on one server; see `__main__`."""
