@@ -29,6 +29,7 @@ class Kind(str, Enum):
     FORMAT = "FORMAT"
     UNREADABLE = "UNREADABLE"
     STATE_LOST = "STATE_LOST"
+    FILE_LOST = "FILE_LOST"
     VERSION_EXPIRED = "VERSION_EXPIRED"
     STALE = "STALE"
     MARKER_MISSING = "MARKER_MISSING"
@@ -220,6 +221,7 @@ class StateError(RedisStateError):
 
     kinds = (
         Kind.STATE_LOST,
+        Kind.FILE_LOST,
         Kind.VERSION_EXPIRED,
         Kind.STALE,
         Kind.MARKER_MISSING,

@@ -144,6 +144,11 @@ _STORE_GAUGES: tuple[_GaugeOfStore, ...] = (
         lambda store: sum(one.foreign_bytes for one in store.partitions),
     ),
     (
+        "redis_state_file_bytes",
+        "Bytes of segments in files, which are not in Redis.",
+        lambda store: sum(one.file_bytes for one in store.partitions),
+    ),
+    (
         "redis_state_delta_bytes",
         "Bytes of all kept deltas.",
         lambda store: sum(one.delta_bytes for one in store.partitions),

@@ -10,6 +10,7 @@ from redis_state.ids import PartitionId, is_gen, is_uid, text_number
 
 STORE_HASH_DIGITS = 16
 _CLAIM = "x"
+_FILES = "f"
 _PLACES = "i"
 _TOTALS = "t"
 _SEGMENTS = ("d:", "s:", "u:")
@@ -40,6 +41,11 @@ def partition(id_: PartitionId) -> str:
 def meta(id_: PartitionId) -> str:
     """Returns the key of the hash with the meta fields and the manifest."""
     return f"{partition(id_)}:m"
+
+
+def files(id_: PartitionId) -> str:
+    """Returns the key of the hash with the files of a partition."""
+    return f"{partition(id_)}:{_FILES}"
 
 
 def segment(id_: PartitionId, ident: str, gen: str = "") -> str:
@@ -185,7 +191,7 @@ def owned_by(key: str, *, gen: str, tenant: str = "") -> bool:
 
 
 def _is_partition_rest(rest: str) -> bool:
-    if rest in ("m", _CLAIM):
+    if rest in ("m", _CLAIM, _FILES):
         return True
     kind, _, tail = rest.partition(":")
     version, _, name = tail.partition(":")

@@ -39,6 +39,10 @@ class Options(TypedDict, total=False):
     copy_every_batches: int | None
     keep_every: str | float | timedelta | None
     keep_for: str | float | timedelta | None
+    history: Literal["redis", "files"] | None
+    places_folder: str | None
+    places_grace: str | float | timedelta | None
+    places_delete: bool | None
     state_ttl: str | float | timedelta | None
     state_bytes_max: str | None
     prefix_bytes_max: str | None

@@ -29,6 +29,7 @@ from redis_state.cli.operate import (
     fork,
     keep,
     maintain,
+    places,
     purge,
     replay,
     restore,
@@ -69,7 +70,7 @@ GROUPS = (
         "watch, maintain and repair",
         (
             *(acl, exporter, dashboard, maintain, doctor, rewind, restore),
-            *(keep, fork, replay, purge),
+            *(keep, fork, replay, places, purge),
         ),
     ),
     CommandGroup(

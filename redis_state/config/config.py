@@ -57,6 +57,10 @@ class Config:
     copy_every_batches: int = 0
     keep_every: int | None = None
     keep_for: int = 604_800_000
+    history: str = "redis"
+    places_folder: str | None = None
+    places_grace: int = 86_400_000
+    places_delete: bool = False
     state_ttl: int | None = None
     state_bytes_max: int | None = None
     prefix_bytes_max: int | None = None

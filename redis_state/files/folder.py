@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol
@@ -49,6 +49,9 @@ class Files(Protocol):
 
     def read(self, path: str) -> bytes:
         """Reads a whole file."""
+
+    def read_ranges(self, path: str, spans: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Reads ranges of a file, each an offset and a length; a range may be cut by the end."""
 
     def create(self, path: str, raw: bytes) -> None:
         """Creates a file, and the folders above it.
@@ -190,6 +193,48 @@ class Folder:
                 return OpenedFile(one, self.files.open(one.path))
             except (FileNotFoundError, NotADirectoryError):
                 return None
+
+    def read_ranges(self, name: str, spans: Sequence[tuple[int, int]]) -> list[bytes] | None:
+        """Reads ranges of a file, each an offset and a length.
+
+        Returns:
+            ``None`` if the file does not exist, or ends within a range.
+
+        Raises:
+            ConfigError: The file cannot be read.
+            UnavailableError: The file system does not answer.
+        """
+        one = self / name
+        with self._told(f"reading {one}"):
+            try:
+                found = self.files.read_ranges(one.path, spans)
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+        fits = all(len(raw) == length for raw, (_, length) in zip(found, spans, strict=True))
+        return found if fits else None
+
+    def write_pieces(self, name: str, pieces: Iterable[bytes]) -> None:
+        """Writes a file under a name that was never used; it is durable afterwards.
+
+        Raises:
+            ConfigError: The file cannot be written.
+            UnavailableError: The file system does not answer.
+        """
+        one = self / name
+        with self._told(f"writing {one}"), closing(self.files.create_open(one.path)) as file:
+            for piece in pieces:
+                file.write(piece)
+
+    def remove_file(self, name: str) -> None:
+        """Removes a file; does nothing if it does not exist.
+
+        Raises:
+            ConfigError: The file cannot be removed.
+            UnavailableError: The file system does not answer.
+        """
+        one = self / name
+        with self._told(f"removing {one}"), suppress(FileNotFoundError, NotADirectoryError):
+            self.files.remove(one.path)
 
     def create(self, name: str, raw: bytes) -> bool:
         """Creates a small file; returns false if it exists, and leaves that alone.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -39,6 +40,15 @@ class LocalFiles:
     def read(self, path: str) -> bytes:
         """Implements `Files.read`."""
         return Path(path).read_bytes()
+
+    def read_ranges(self, path: str, spans: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Implements `Files.read_ranges`."""
+        found = []
+        with Path(path).open("rb") as file:
+            for offset, length in spans:
+                file.seek(offset)
+                found.append(file.read(length))
+        return found
 
     def create(self, path: str, raw: bytes) -> None:
         """Implements `Files.create`."""
@@ -103,14 +113,17 @@ class LocalFiles:
 
 
 class _Lasting(io.FileIO):
-    """A file that is synced to disk before it is closed."""
+    """A file that is synced to disk, and its name too, before it is closed."""
 
     def close(self) -> None:
+        was_open = not self.closed
         try:
-            if not self.closed:
+            if was_open:
                 os.fsync(self.fileno())
         finally:
             super().close()
+        if was_open:
+            _sync_folder(Path(str(self.name)).parent)
 
 
 def _make_folder(path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO, cast
 
 from redis_state.errors import ConfigError, RedisStateError, UnavailableError
@@ -121,6 +121,12 @@ class RemoteFiles:
     def read(self, path: str) -> bytes:
         """Implements `Files.read`."""
         return bytes(self._fs.cat_file(path))
+
+    def read_ranges(self, path: str, spans: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Implements `Files.read_ranges`; drivers that can send the requests at once do so."""
+        ends = [offset + length for offset, length in spans]
+        starts = [offset for offset, _ in spans]
+        return list(map(bytes, self._fs.cat_ranges([path] * len(spans), starts, ends)))
 
     def create(self, path: str, raw: bytes) -> None:
         """Implements `Files.create`, in one conditional request if the driver supports that."""

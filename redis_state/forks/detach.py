@@ -15,7 +15,7 @@ from redis_state.progress import Progress, silent
 from redis_state.protocol.partition import PartitionClient
 from redis_state.protocol.registry import counted_partitions, parse_operators
 
-_PLACE, _ASIDE = b"a:", b"z:"
+_PLACE, _FOREIGN, _ASIDE = b"a:", b"p ", b"z:"
 _TRIES_MAX = 5
 _WHAT = "detaching a fork"
 
@@ -117,6 +117,10 @@ class _Foreign:
 
 def _foreign(client: Client, id_: PartitionId) -> _Foreign:
     (raw,) = client.call(_WHAT, [("HGETALL", keys.meta(id_))])
-    idents = [name[len(_PLACE) :] for name in raw if name.startswith(_PLACE)]
+    idents = [
+        name[len(_PLACE) :]
+        for name, value in raw.items()
+        if name.startswith(_PLACE) and value.startswith(_FOREIGN)
+    ]
     aside = sum(_ASIDE + ident in raw for ident in idents)
     return _Foreign(len(idents) - aside, aside)

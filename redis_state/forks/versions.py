@@ -210,7 +210,14 @@ def check_secret(client: Client, versions: Sequence[VersionsAt]) -> None:
     ]
     if not listed:
         return
-    opened, segment = min(listed, key=lambda pair: (not pair[1].entry.header, pair[1].entry.bytes))
+    opened, segment = min(
+        listed,
+        key=lambda pair: (
+            pair[1].place is not None,
+            not pair[1].entry.header,
+            pair[1].entry.bytes,
+        ),
+    )
     what, found = "reading a block of the state to fork", ""
     reader = client.without_signer() if client.signer is not None else client
     try:

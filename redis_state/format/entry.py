@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from dataclasses import field as attribute
 from functools import lru_cache
 from itertools import product
 
 from redis_state.errors import FormatError
-from redis_state.ids import EMPTY_UID, is_gen, is_uid, text_number
+from redis_state.format.place import FilePlace, parse_place
+from redis_state.ids import EMPTY_UID, is_uid, text_number
 
 BUCKETS_MAX = 1 << 20
 CHECKSUM_MAX = (1 << 32) - 1
@@ -24,7 +26,6 @@ FORMATS = (b"1", b"2")
 
 _KINDS = (b"d:", b"s:")
 _ASIDE = b"z:"
-_PLACE = "p "
 _WORDS = 8
 _BYTES_WORD = 4
 # One more word if the version has rows in internal families, and one if it has a time.
@@ -117,6 +118,8 @@ class Segment:
     Attributes:
         gen: The checkpoint that has its key, if it is foreign; empty for the manifest's own.
         slice: Number of a slice within its attempt, which reads as a delta; 0 for other segments.
+        place: The file that holds its blocks; ``None`` if Redis does. Of a foreign segment only its
+            own checkpoint knows. A segment that moves stays equal.
     """
 
     snapshot: bool
@@ -125,6 +128,7 @@ class Segment:
     entry: Entry
     gen: str = ""
     slice: int = 0
+    place: FilePlace | None = attribute(default=None, compare=False)
 
     @property
     def field(self) -> str:
@@ -163,10 +167,7 @@ def parse_segment(field: str, entry: str, place: str = "") -> Segment:
     parsed = parse_entry(entry)
     if kind == "s" and (parsed.ref == EMPTY_UID or parsed.complete):
         raise _bad("a snapshot has no writer, or the flag of a delta")
-    gen = place.removeprefix(_PLACE)
-    if place and not (is_gen(gen) and place.startswith(_PLACE)):
-        raise _bad("its place is of a kind that this release does not know")
-    return Segment(kind == "s", version, uid, parsed, gen)
+    return Segment(kind == "s", version, uid, parsed, *parse_place(place))
 
 
 def placed_segment(manifest: Mapping[bytes, bytes], field: bytes, entry: bytes) -> Segment:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.replies import purged_gen
+from redis_state.errors import ConfigError, UnavailableError
 from redis_state.format.entry import segments_in
 from redis_state.format.header import FIELD
 from redis_state.format.signature import is_signed
 from redis_state.ids import PartitionId
 from redis_state.maintain.claims import claim, release
 from redis_state.maintain.compaction import add_snapshot, deltas_of, is_due
+from redis_state.maintain.history import move_history
 from redis_state.maintain.pinned import maintain_pins, purged_parents
 from redis_state.maintain.report import MaintenanceReport, Policy
 from redis_state.maintain.verification import verify
@@ -83,6 +85,7 @@ def _maintain(
     for step in (_compact, _retain):
         with report.noting(where):
             step(partition, instance, policy, report)
+    _move(client, id_, report, where=where)
     verify(client, partition, policy, report, where=where)
 
 
@@ -90,7 +93,7 @@ def _is_signed(client: Client, id_: PartitionId) -> bool:
     """Returns whether the base of the partition is signed, as its deltas must then be, too."""
     (raw,) = client.call("examining a partition", [("HGETALL", keys.meta(id_))])
     for segment in segments_in(raw):
-        if segment.entry.header:
+        if segment.entry.header and segment.place is None:
             (head,) = client.call(
                 "looking for a signature",
                 [("HGET", keys.segment(id_, segment.ident, segment.gen), FIELD)],
@@ -129,6 +132,17 @@ def _compact(
             report.snapshots, report.snapshot_bytes = 1, entry.bytes
             lag_versions = lag_bytes = 0
     report.lag_versions, report.lag_bytes = lag_versions, lag_bytes
+
+
+def _move(client: Client, id_: PartitionId, report: MaintenanceReport, *, where: str) -> None:
+    """Moves history into files; a folder that cannot be written stops no other query's pass."""
+    with report.noting(where):
+        try:
+            moved = move_history(client, id_)
+        except (ConfigError, UnavailableError) as error:
+            report.problem(f"{where}: {error}")
+            return
+        report.moved, report.moved_bytes = moved.segments, moved.bytes
 
 
 def _retain(

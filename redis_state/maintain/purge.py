@@ -163,7 +163,7 @@ def _purge_partitions(
         found.segments += len(segments)
         found.names.update(segments)
         if not dry_run:
-            _unlink(client, [*segments, keys.meta(id_), keys.instance(id_)])
+            _unlink(client, [*segments, keys.files(id_), keys.meta(id_), keys.instance(id_)])
 
 
 def scan_checkpoint(

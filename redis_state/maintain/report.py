@@ -27,6 +27,9 @@ _COUNTS = (
     "purged",
     "unpinned",
     "pinned",
+    "moved",
+    "moved_bytes",
+    "condemned",
 )
 
 
@@ -93,6 +96,9 @@ class MaintenanceReport:
         unpinned: Pins that were ended, in single partitions: they expired, or the fork is
             gone or has all of its segments itself.
         pinned: Unused checkpoints that were not purged, since forks or kept versions need them.
+        moved: Segments that left Redis for files.
+        moved_bytes: Their size.
+        condemned: Files that nothing needs, which may be deleted after the grace.
         lag_versions: Number of deltas that an open of the slowest partition applies.
         lag_bytes: Bytes of these deltas over all partitions.
         problems: Problems that need a person; at most 1,000.
@@ -114,6 +120,9 @@ class MaintenanceReport:
     purged: int = 0
     unpinned: int = 0
     pinned: int = 0
+    moved: int = 0
+    moved_bytes: int = 0
+    condemned: int = 0
     lag_versions: int = 0
     lag_bytes: int = 0
     problems: list[str] = field(default_factory=list)
@@ -157,6 +166,8 @@ class MaintenanceReport:
             f"{self.orphans} orphans; "
             f"{self.deactivated} instances deactivated; {self.purged} checkpoints purged; "
             f"{self.unpinned} pins ended, {self.pinned} unused checkpoints kept for pins; "
+            f"{self.moved} segments moved into files ({self.moved_bytes:,} bytes), "
+            f"{self.condemned} files condemned; "
             f"lag {self.lag_versions} versions ({self.lag_bytes:,} bytes); "
             f"{len(self.problems)} problems"
         )

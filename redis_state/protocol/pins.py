@@ -252,7 +252,11 @@ def pin_again(client: Client, id_: PartitionId, manifest: Mapping[bytes, bytes])
         UnavailableError: Redis gave no answer before the deadline.
     """
     began = manifest.get(FORKED_FROM.encode())
-    idents = [name[2:].decode("ascii", "replace") for name in manifest if name[:2] == b"a:"]
+    idents = [
+        name[2:].decode("ascii", "replace")
+        for name, value in manifest.items()
+        if name[:2] == b"a:" and value[:2] == b"p "
+    ]
     if began is None or not idents:
         return False
     gen, tenant = id_.store.gen, id_.store.tenant

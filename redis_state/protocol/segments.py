@@ -11,6 +11,7 @@ from redis_state.backend.script import Command
 from redis_state.errors import FormatError
 from redis_state.format.entry import Segment
 from redis_state.ids import PartitionId
+from redis_state.places.reading import files_of
 
 Fields = Mapping[str, bytes]
 """Blocks by the names of their fields."""
@@ -64,23 +65,53 @@ def fetch_many(
         ``None`` for a segment that is no longer complete.
     """
     for group in _groups(wanted, _bytes_about):
-        commands: list[Command] = []
-        for id_, segment, names in group:
-            key, each = keys.segment(id_, segment.ident, segment.gen), _fields_at_once(segment)
-            commands += [
-                ("HMGET", key, *names[at : at + each]) for at in range(0, len(names), each)
-            ]
-            # HLEN comes last: if the key vanishes in between, a missing field is not taken for an
-            # empty bucket.
-            commands.append(("HLEN", key))
-        replies = iter(client.call(attempted, commands))
-        for id_, segment, names in group:
-            values: list[bytes | None] = []
-            while len(values) < len(names):
-                values += next(replies)
-            is_complete = next(replies) == segment.entry.blocks
+        in_redis = iter(_from_redis(client, attempted, [one for one in group if _has_key(one[1])]))
+        for one in group:
+            id_, segment, names = one
+            values = next(in_redis) if _has_key(segment) else None
+            if values is None and segment.entry.blocks:
+                values = _from_file(client, attempted, one)
             key = keys.segment(id_, segment.ident, segment.gen)
-            yield client.opened(key, names, values) if is_complete else None
+            yield None if values is None else client.opened(key, names, values)
+
+
+def _has_key(segment: Segment) -> bool:
+    return segment.place is None
+
+
+def _from_redis(
+    client: Client, attempted: str, wanted: Sequence[FieldsToRead]
+) -> list[list[bytes | None] | None]:
+    """Returns the fields of each segment as Redis has them; ``None`` for an incomplete one."""
+    commands: list[Command] = []
+    for id_, segment, names in wanted:
+        key, each = keys.segment(id_, segment.ident, segment.gen), _fields_at_once(segment)
+        commands += [("HMGET", key, *names[at : at + each]) for at in range(0, len(names), each)]
+        # HLEN comes last: if the key vanishes in between, a missing field is not taken for an
+        # empty bucket.
+        commands.append(("HLEN", key))
+    replies = iter(client.call(attempted, commands) if commands else ())
+    found: list[list[bytes | None] | None] = []
+    for _, segment, names in wanted:
+        values: list[bytes | None] = []
+        while len(values) < len(names):
+            values += next(replies)
+        found.append(values if next(replies) == segment.entry.blocks else None)
+    return found
+
+
+def _from_file(client: Client, attempted: str, wanted: FieldsToRead) -> list[bytes | None] | None:
+    """Returns fields of a segment that lies in a file, or has moved; ``None`` if it is gone."""
+    id_, segment, names = wanted
+
+    def in_redis() -> dict[str, bytes] | None:
+        (values,) = _from_redis(client, attempted, [wanted])
+        if values is None:
+            return None
+        return {name: raw for name, raw in zip(names, values, strict=True) if raw is not None}
+
+    found = files_of(client).read(client, id_, segment, names, in_redis)
+    return None if found is None else [found.get(name) for name in names]
 
 
 def _bytes_about(wanted: FieldsToRead) -> int:
@@ -116,16 +147,42 @@ def fetch_each(
         FormatError: A field has an unknown name.
     """
     for group in _groups(wanted, lambda one: one[1].entry.bytes):
-        named = [keys.segment(id_, segment.ident, segment.gen) for id_, segment in group]
         what = f"reading {len(group)} segments"
-        replies = client.call(what, [("HGETALL", key) for key in named])
-        for (_, segment), key, reply in zip(group, named, replies, strict=True):
-            if len(reply) != segment.entry.blocks:
+        in_redis = iter(_all_from_redis(client, what, [one for one in group if _has_key(one[1])]))
+        for id_, segment in group:
+            values = next(in_redis) if _has_key(segment) else None
+            if values is None and segment.entry.blocks:
+                values = _all_from_file(client, id_, segment)
+            if values is None:
                 raise SegmentGoneError(segment)
-            names = _names(segment, reply)
-            blocks = client.opened(key, names, list(reply.values()))
-            pairs = zip(names, blocks, strict=True)
+            key = keys.segment(id_, segment.ident, segment.gen)
+            blocks = client.opened(key, list(values), list(values.values()))
+            pairs = zip(values, blocks, strict=True)
             yield {name: raw for name, raw in pairs if raw is not None}
+
+
+def _all_from_file(client: Client, id_: PartitionId, segment: Segment) -> dict[str, bytes] | None:
+    """Returns all fields of a segment that lies in a file, or has moved; ``None`` if it is gone."""
+    wanted = [(id_, segment)]
+
+    def in_redis() -> dict[str, bytes] | None:
+        return _all_from_redis(client, f"reading {segment.ident}", wanted)[0]
+
+    return files_of(client).read(client, id_, segment, None, in_redis)
+
+
+def _all_from_redis(
+    client: Client, attempted: str, wanted: Sequence[tuple[PartitionId, Segment]]
+) -> list[dict[str, bytes] | None]:
+    """Returns all fields of each segment as Redis has them; ``None`` for an incomplete one."""
+    commands = [("HGETALL", keys.segment(id_, one.ident, one.gen)) for id_, one in wanted]
+    replies = client.call(attempted, commands) if commands else []
+    return [
+        dict(zip(_names(segment, reply), reply.values(), strict=True))
+        if len(reply) == segment.entry.blocks
+        else None
+        for (_, segment), reply in zip(wanted, replies, strict=True)
+    ]
 
 
 def chunks(fields: Fields, *, bytes_max: int = CHUNK_BYTES_MAX) -> Iterator[dict[str, bytes]]:

@@ -12,6 +12,7 @@ from redis_state.backend.script import Command
 from redis_state.errors import FormatError
 from redis_state.format.entry import Segment, placed_segment
 from redis_state.ids import PartitionId
+from redis_state.places.reading import files_of
 from redis_state.progress import Progress, silent
 from redis_state.protocol.foreign import parent_problem
 from redis_state.protocol.newest_batch import NewestBatch
@@ -231,14 +232,18 @@ def _newest(fields: Mapping[str, str], *, latest: int, opened: int) -> tuple[int
 
 
 def _broken(client: Client, id_: PartitionId, segments: Sequence[Segment]) -> set[Segment]:
-    """Returns the segments that lack blocks."""
-    with_key = [segment for segment in segments if segment.entry.blocks]
-    broken = set()
+    """Returns the segments that lack blocks, in Redis or in their files."""
+    with_key = [one for one in segments if one.entry.blocks and one.place is None]
+    files = files_of(client)
+    broken = {
+        one for one in segments if one.place is not None and not files.is_there(client, id_, one)
+    }
     for start in range(0, len(with_key), _SEGMENTS_AT_ONCE):
         chunk = with_key[start : start + _SEGMENTS_AT_ONCE]
         commands: list[Command] = [("HLEN", keys.segment(id_, one.ident, one.gen)) for one in chunk]
         for segment, blocks in zip(chunk, client.call(_WHAT, commands), strict=True):
-            if blocks != segment.entry.blocks:
+            # The parent of a fork may have moved it, or maintenance just now.
+            if blocks != segment.entry.blocks and not files.is_there(client, id_, segment):
                 broken.add(segment)
     return broken
 

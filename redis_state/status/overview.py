@@ -33,18 +33,20 @@ from redis_state.protocol.registry import (
 )
 from redis_state.protocol.runs import run_of_epoch
 from redis_state.protocol.texts import number_or_zero
-from redis_state.status.pins import fork_of, pins_in, titled, total_pins
+from redis_state.status.pins import aside_in_files, fork_of, pins_in, titled, total_pins
 from redis_state.status.query_status import Hold, PartitionStatus, QueryStatus, StoreStatus
 
 COMMANDS_AT_ONCE = 512
 _BEGUN_WORDS = 4
 _NUMBERS = (
     "confirmed", "newest", "kept", "oldest", "wanted", "rows", "internal_rows", "snapshot",
-    "snapshot_bytes", "delta_bytes", "bytes", "pinned_bytes", "foreign_bytes", "written_ms",
+    "snapshot_bytes", "delta_bytes", "bytes", "pinned_bytes", "foreign_bytes", "file_bytes",
+    "written_ms",
 )  # fmt: skip
 _OTHER_TYPE = "its {} is a key of another type"
 _GONE = "its manifest is missing, while other partitions have theirs"
 _WHAT = "reading the status of queries"
+_IN_FILE = b"f "
 _Reply = Any
 
 
@@ -295,7 +297,7 @@ def _counted(empty: PartitionStatus, raw: Mapping[bytes, bytes]) -> PartitionSta
     at = b"%d:%s" % (opened, raw.get(b"ou", EMPTY_UID.encode()))
     versions: set[int] = set()
     alone: list[int] = []
-    delta_bytes = total = foreign = snapshot = snapshot_bytes = 0
+    delta_bytes = total = foreign = filed = snapshot = snapshot_bytes = 0
     has_places = raw.get(b"f") != FORMAT.encode()
     pins, aside_bytes = pins_in(raw) if has_places else ((), 0)
     confirmed: list[bytes] = []
@@ -306,8 +308,12 @@ def _counted(empty: PartitionStatus, raw: Mapping[bytes, bytes]) -> PartitionSta
         version, words = int(name[2:].split(b":", 1)[0]), entry.split(b" ")
         size = int(words[4])
         versions.add(version)
-        if has_places and b"a:" + ident_of(name, words[0]) in raw:
-            foreign += size
+        place = raw.get(b"a:" + ident_of(name, words[0])) if has_places else None
+        if place is not None:
+            if place[:2] == _IN_FILE:
+                filed += size
+            else:
+                foreign += size
             size = 0
         total += size
         if kind == b"d:":
@@ -338,6 +344,7 @@ def _counted(empty: PartitionStatus, raw: Mapping[bytes, bytes]) -> PartitionSta
         bytes=total + aside_bytes,
         pinned_bytes=aside_bytes,
         foreign_bytes=foreign,
+        file_bytes=filed + aside_in_files(raw) if has_places else 0,
         pins=pins,
         written_ms=int(raw.get(b"t", b"0")),
         run=raw.get(b"r", b"").decode("ascii", "replace"),

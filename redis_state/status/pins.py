@@ -47,6 +47,20 @@ def pins_in(manifest: Mapping[bytes, bytes]) -> tuple[tuple[PinStatus, ...], int
     return tuple(sorted(found, key=lambda one: (one.kind, one.owner))), total
 
 
+def aside_in_files(manifest: Mapping[bytes, bytes]) -> int:
+    """Returns the bytes of segments that were set aside, and that files hold.
+
+    Raises:
+        ValueError: An entry is damaged.
+        LookupError: An entry is damaged.
+    """
+    return sum(
+        int(value.split(b" ")[_BYTES_WORD])
+        for name, value in manifest.items()
+        if name[:2] == _ASIDE and manifest.get(b"a:" + name[2:], b"")[:2] == b"f "
+    )
+
+
 def total_pins(partitions: Iterable[PartitionStatus]) -> tuple[PinStatus, ...]:
     """Returns the pins of a query, each with the bytes of all partitions."""
     found: dict[tuple[str, str], PinStatus] = {}

@@ -73,6 +73,7 @@ class PartitionStatus:
             those that only pins hold. Segments that a fork reads from its parent are not counted.
         pinned_bytes: Bytes of segments that no version of the query needs, and only pins hold.
         foreign_bytes: Bytes of segments that a fork reads from its parent.
+        file_bytes: Bytes of segments in files, which are not in Redis.
         pins: Forks and kept versions that hold segments of the partition.
         written_ms: Time of the last write, at most a minute too early: a partition notes writes
             once a minute.
@@ -99,6 +100,7 @@ class PartitionStatus:
     bytes: int = 0
     pinned_bytes: int = 0
     foreign_bytes: int = 0
+    file_bytes: int = 0
     written_ms: int = 0
     run: str = ""
     owner: Instance | None = None
@@ -261,6 +263,11 @@ class QueryStatus:
     def pinned_bytes(self) -> int:
         """Bytes of segments that only pins hold."""
         return sum(one.pinned_bytes for one in self.partitions)
+
+    @property
+    def file_bytes(self) -> int:
+        """Bytes of segments in files, which are not in Redis."""
+        return sum(one.file_bytes for one in self.partitions)
 
     @property
     def foreign_bytes(self) -> int:

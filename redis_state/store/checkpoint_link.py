@@ -11,6 +11,7 @@ from redis_state.errors import InternalError
 from redis_state.format.header import Family
 from redis_state.ids import StateStoreProviderId
 from redis_state.keys import tenant_of
+from redis_state.places import declare
 from redis_state.process import Home
 from redis_state.protocol import (
     NamedStore,
@@ -85,6 +86,7 @@ class LinkedPartition:
         confirm_checkpoint(
             self.shared, self.gen, store, tenant=spec.tenant, keep_ms=spec.config.keep_ms
         )
+        declare(self.shared, self.gen, spec.config, tenant=spec.tenant)
 
     def renew(self) -> None:
         """Renews the expiries of an ephemeral checkpoint."""

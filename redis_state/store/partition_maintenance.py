@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import uuid
 
+from redis_state.errors import ConfigError, UnavailableError
 from redis_state.format import ordered
 from redis_state.ids import EMPTY, Pin
 from redis_state.maintain import compaction
+from redis_state.maintain.history import move_history
 from redis_state.store.checkpoint_link import CheckpointLink, LinkedPartition
 from redis_state.store.local.version import LocalVersion, unexpired_rows
 from redis_state.store.local.version_cache import VersionCache
@@ -46,6 +48,7 @@ class PartitionMaintenance:
             if local is not None and local.history.is_due():
                 self.snapshot(local)
             report = link.client.retain()
+            self._move(link)
         self._counters.add("dropped_bytes", report.dropped_bytes)
         log.info(
             "%s: maintenance: floor %d, %d segments kept, %d dropped",
@@ -54,6 +57,19 @@ class PartitionMaintenance:
             report.kept,
             report.dropped,
         )
+
+    def _move(self, link: LinkedPartition) -> None:
+        """Moves history into files; the store goes on if the folder does not answer."""
+        if link.spec.config.history != "files":
+            return
+        try:
+            moved = move_history(link.shared, link.client.id)
+        except (ConfigError, UnavailableError) as error:
+            log.warning("%s: history stays in Redis: %s", link.spec.id.store_id, error)
+            return
+        if moved.segments:
+            name = link.spec.id.store_id
+            log.info("%s: %d segments moved into files", name, moved.segments)
 
     def snapshot(self, local: LocalVersion) -> bool:
         """Adds a snapshot of an opened version; returns false if it is no longer needed."""

@@ -20,6 +20,7 @@ NEED_A_QUERY = {
     "history",
     "hot",
     "keep",
+    "places",
     "scan",
     "show",
     "size",

@@ -37,6 +37,8 @@ MENTIONS = {
     ("redis_state/status/growth_causes.py", "skew"): "printed below the query that it is about",
     ("redis_state/status/slow_causes.py", "skew"): "printed below the query that it is about",
     ("redis_state/status/slow_causes.py", "rescale"): "the number is the reader's choice",
+    ("redis_state/cli/look/size.py", "places"): "printed below the query that it is about",
+    ("redis_state/places/reading.py", "doctor"): "a segment does not know its checkpoint's folder",
     ("Block.scala", "doctor"): "a block does not know its checkpoint's folder",
     ("SparkVersion.scala", "conf"): "the command that sets a session up",
     ("RedisStateQueryListener.scala", "migrate"): "the new folder is the reader's choice",

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.vectors import of_pieces, of_segments
+from tests.vectors import of_files, of_pieces, of_segments
 
 FOLDER = Path(__file__).parent
 FILES: Mapping[str, Callable[[], Any]] = {
@@ -29,6 +29,8 @@ FILES: Mapping[str, Callable[[], Any]] = {
     "names.json": of_pieces.names,
     "segments.json": of_segments.segments,
     "versions.json": of_segments.versions,
+    "places.json": of_files.places,
+    "files.json": of_files.files,
 }
 
 

@@ -136,7 +136,8 @@ if tonumber(ARGV[9]) == 0 and redis.call('PTTL', META) > 0 then
   -- Keeps the rows that an ephemeral run wrote.
   local all = redis.call('HGETALL', META)
   for i = 1, #all, 2 do
-    if string.match(all[i], '^[ds]:%d+:') then redis.call('PERSIST', segment_key(all[i], all[i + 1])) end
+    local is_here = string.match(all[i], '^[ds]:%d+:') and not file_of(ident_of(all[i], all[i + 1]))
+    if is_here then redis.call('PERSIST', segment_key(all[i], all[i + 1])) end
   end
   redis.call('PERSIST', META)
 end

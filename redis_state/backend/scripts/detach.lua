@@ -11,7 +11,7 @@ if not FORMATS[format] then return {'FORMAT', format} end
 local foreign = 0
 local all = redis.call('HGETALL', META)
 for i = 1, #all, 2 do
-  if string.find(all[i], '^a:') then foreign = foreign + 1 end
+  if string.find(all[i], '^a:') and string.find(all[i + 1], '^p ') then foreign = foreign + 1 end
 end
 if foreign > 0 then
   redis.call('HDEL', META, 'gt')

@@ -2,7 +2,10 @@
 local META = KEYS[1]
 local PREFIX = string.sub(META, 1, -3)
 local FORMAT = '1'
--- Format 2 has fields that releases of format 1 do not know: pins, segments set aside, foreign segments.
+-- Files of the partition (docs/format.md, section 17), and their states.
+local FILES = PREFIX .. ':f'
+local ANNOUNCED, USED, CONDEMNED = 'n', 'u', 'd'
+-- Format 2 has fields that releases of format 1 do not know: pins, segments set aside, places of segments.
 local FORMATS = {['1'] = true, ['2'] = true}
 local TOUCH_MS = 60000
 local ASIDE_MS = 315360000000
@@ -132,9 +135,10 @@ local function missing(version)
   return {'STATE_LOST', latest, meta('w') or '0'}
 end
 
--- Ends the script before its first write, if the segment of one of these manifest fields has moved to another node of a
--- cluster.
+-- Ends the script before its first write, if the segment of one of these manifest fields, or the list of files, has moved to
+-- another node of a cluster.
 local function here(all, fields)
+  redis.call('HLEN', FILES)
   for _, i in ipairs(fields) do redis.call('HLEN', segment_key(all[i], all[i + 1])) end
 end
 
@@ -147,6 +151,27 @@ end
 
 local function is_pinned(ident) return redis.call('HEXISTS', META, 'y:' .. ident) == 1 end
 
+-- Row of a file: state, ms of its last change, segments, bytes; nil for an unknown file.
+local function file_row(file)
+  local state, ms, segments, bytes = match(redis.call('HGET', FILES, file) or '', '^(%a) (%d+) (%d+) (%d+)$')
+  return state, tonumber(ms), tonumber(segments), bytes
+end
+
+local function set_file(file, state, segments, bytes)
+  redis.call('HSET', FILES, file, table.concat({state, text(now_ms()), text(segments), bytes}, ' '))
+end
+
+-- File that has the blocks of a segment; nil if Redis has them, or another checkpoint.
+local function file_of(ident) return match(meta('a:' .. ident) or '', '^f (%S+) ') end
+
+-- Removes the place of a segment. A file whose last segment leaves is condemned.
+local function displace(ident)
+  local file = file_of(ident)
+  redis.call('HDEL', META, 'a:' .. ident)
+  local state, _, segments, bytes = file_row(file or '')
+  if state == USED then set_file(file, segments > 1 and USED or CONDEMNED, segments - 1, bytes) end
+end
+
 -- Removes a segment from the manifest. Its key lives `ttl_ms` longer for readers under way. A pinned segment is set aside, where
 -- no version finds it; its key gets an expiry of ten years, since maintenance of format 1 leaves alone what expires.
 local has_pins
@@ -156,9 +181,10 @@ local function drop(field, entry, ttl_ms)
   redis.call('HDEL', META, field)
   if has_pins and is_pinned(ident) then
     redis.call('HSET', META, 'z:' .. ident, field .. ' ' .. entry)
+    if file_of(ident) then return end
     ttl_ms = ASIDE_MS
   elseif has_pins then
-    redis.call('HDEL', META, 'a:' .. ident)
+    displace(ident)
   end
   redis.call('PEXPIRE', PREFIX .. ':' .. ident, ttl_ms)
 end

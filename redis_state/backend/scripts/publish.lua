@@ -26,8 +26,10 @@ if format and not FORMATS[format] then
   return refuse({'FORMAT', format})
 end
 if published and published ~= ARGV[7] then return {'TAKEN'} end
+-- What a file holds has left Redis: its key expires.
+local is_filed = format and format ~= FORMAT and file_of(field)
 if published then
-  keep(delta, ARGV[10])
+  if not is_filed then keep(delta, ARGV[10]) end
   -- A WAIT after this transaction covers the writes of its connection: without a write it would return at once.
   redis.call('HSET', META, field, published)
   return {'ALREADY'}
@@ -78,6 +80,6 @@ else
   redis.call('HSET', META, 'l', text(version + 1), 'lu', uid)
   redis.call('HDEL', META, 'u')
 end
-keep(delta, ARGV[10])
+if not is_filed then keep(delta, ARGV[10]) end
 touch()
 return {'OK'}

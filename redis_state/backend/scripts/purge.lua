@@ -32,5 +32,6 @@ if not is_purged(format) then
   redis.call('HSET', META, 'f', 'purged:' .. ARGV[2], 'r', '', 'p', table.concat(before, ' '))
 end
 for _, i in ipairs(segments) do expire(segment_key(named[i], named[i + 1])) end
+expire(FILES)
 expire(META)
 return {'OK', text(#segments)}

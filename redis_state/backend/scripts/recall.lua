@@ -21,6 +21,7 @@ for _, one in ipairs(segments) do
   if one[2] then redis.call('PEXPIRE', one[1], ASIDE_MS) else keep(one[1], keep_ms) end
 end
 keep(META, keep_ms)
+redis.call('PERSIST', FILES)
 redis.call('HDEL', META, 'p')
 if format == '-' then redis.call('HDEL', META, 'f') else redis.call('HSET', META, 'f', format) end
 redis.call('HSET', META, 'r', run)

@@ -9,7 +9,7 @@ if #all == 0 then return {'EMPTY'} end
 if is_purged(meta('f')) then return {'FORMAT', meta('f')} end
 local renewed = 0
 for i = 1, #all, 2 do
-  if string.match(all[i], '^[ds]:%d+:') then
+  if string.match(all[i], '^[ds]:%d+:') and not file_of(ident_of(all[i], all[i + 1])) then
     keep(segment_key(all[i], all[i + 1]), ARGV[1])
     renewed = renewed + 1
   end

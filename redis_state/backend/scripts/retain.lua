@@ -38,7 +38,8 @@ for n, i in ipairs(gone) do
   if asides[n] == '' then
     drop(all[i], all[i + 1], ARGV[1])
   else
-    redis.call('HDEL', META, 'z:' .. asides[n], 'a:' .. asides[n])
+    redis.call('HDEL', META, 'z:' .. asides[n])
+    displace(asides[n])
     redis.call('PEXPIRE', segment_key(all[i], all[i + 1]), ARGV[1])
   end
 end

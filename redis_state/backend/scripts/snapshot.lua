@@ -20,11 +20,12 @@ end
 local format = meta('f')
 if format and not FORMATS[format] then return {'FORMAT', format} end
 local entry = meta(field)
+local is_filed = format and format ~= FORMAT and file_of('s:' .. text(version) .. ':' .. writer)
 if entry and ref(entry) == writer then
-  keep(KEYS[2], ARGV[6])
+  if not is_filed then keep(KEYS[2], ARGV[6]) end
   return {'ALREADY'}
 end
-if entry and not meta('a:' .. ident_of(field, entry)) then return refuse({'EXISTS'}) end
+if entry and not match(meta('a:' .. ident_of(field, entry)) or '', '^p ') then return refuse({'EXISTS'}) end
 if not format then return refuse({'STATE_LOST'}) end
 local function is_above()
   local delta = version == number('o') + 1 and meta(delta_field(version, uid))
@@ -39,5 +40,5 @@ if blocks ~= tonumber(ARGV[4]) then return refuse({'INCOMPLETE', text(blocks)}) 
 if entry then drop(field, entry, ASIDE_MS) end
 redis.call('HSET', META, field, ARGV[5])
 redis.call('HDEL', META, 'z:s:' .. text(version) .. ':' .. writer)
-keep(KEYS[2], ARGV[6])
+if not is_filed then keep(KEYS[2], ARGV[6]) end
 return {'OK'}

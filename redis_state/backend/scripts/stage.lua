@@ -3,13 +3,18 @@
 -- ARGV  1 its manifest field  2 ttl in ms  3… pairs (field, block)
 -- Reply OK · PUBLISHED (nothing was done)
 -- Keeps: a segment that was published never gets an expiry and never changes, however late this call arrives, whether it is
---        in the manifest or set aside.
-local aside = 'z:' .. string.sub(KEYS[2], #KEYS[1])
-local entry = redis.call('HGET', KEYS[1], ARGV[1])
-local head = entry and string.match(ARGV[1], '^s:%d+:')
--- A snapshot of another checkpoint has a key there, and gives way to this one.
-local is_foreign = head and redis.call('HEXISTS', KEYS[1], 'a:' .. head .. string.match(entry, '^%S+')) == 1
-if entry and not is_foreign or redis.call('HEXISTS', KEYS[1], aside) == 1 then return {'PUBLISHED'} end
+--        in the manifest or set aside, unless a file holds it.
+local ident = string.sub(KEYS[2], #KEYS[1])
+local place = redis.call('HGET', KEYS[1], 'a:' .. ident)
+-- What a file holds has no key here; it may come back.
+if not place or not string.find(place, '^f ') then
+  local entry = redis.call('HGET', KEYS[1], ARGV[1])
+  local head = entry and string.match(ARGV[1], '^s:%d+:')
+  -- A snapshot of another checkpoint has a key there, and gives way to this one.
+  local other = head and redis.call('HGET', KEYS[1], 'a:' .. head .. string.match(entry, '^%S+'))
+  local is_foreign = other and string.find(other, '^p ')
+  if entry and not is_foreign or redis.call('HEXISTS', KEYS[1], 'z:' .. ident) == 1 then return {'PUBLISHED'} end
+end
 for i = 3, #ARGV, 2 do redis.call('HSET', KEYS[2], ARGV[i], ARGV[i + 1]) end
 redis.call('PEXPIRE', KEYS[2], ARGV[2])
 return {'OK'}

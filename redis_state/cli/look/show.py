@@ -61,6 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
         "prefix_bytes_max": status.prefix_bytes_max,
         "pinned_bytes": status.pinned_bytes,
         "foreign_bytes": status.foreign_bytes,
+        "file_bytes": status.file_bytes,
         "pins": [asdict(one) for one in status.pins],
     }
     if printing.format_of(arguments) == printing.TABLE:
@@ -115,6 +116,7 @@ def partition_row(status: QueryStatus, of: StoreStatus, one: PartitionStatus) ->
         "delta_bytes": one.delta_bytes,
         "pinned_bytes": one.pinned_bytes,
         "foreign_bytes": one.foreign_bytes,
+        "file_bytes": one.file_bytes,
         "written_ms": one.written_ms,
         "now_ms": status.now_ms,
         "run": one.run,
@@ -177,6 +179,8 @@ def _facts(row: PrintedRow, status: QueryStatus) -> Iterator[PrintedRow]:
         if status.foreign_bytes:
             read = f"{figures.size(status.foreign_bytes)} in segments of its parent"
             yield {"fact": "reads", "value": read}
+    if status.file_bytes:
+        yield {"fact": "files", "value": f"{figures.size(status.file_bytes)} of older versions"}
     for one in status.pins:
         yield {"fact": "pinned", "value": figures.plain(pin_text(one))}
 

@@ -29,6 +29,7 @@ _SIZES = (
     "delta_bytes",
     "pinned_bytes",
     "foreign_bytes",
+    "file_bytes",
 )
 
 
@@ -75,6 +76,11 @@ def _held(status: QueryStatus) -> Iterator[str]:
     if status.pinned_bytes:
         whose = "; ".join(figures.plain(pin_text(one)) for one in status.pins if one.bytes)
         yield f"{figures.size(status.pinned_bytes)} are held only by pins: {whose}."
+    if status.file_bytes:
+        yield (
+            f"{figures.size(status.file_bytes)} more are in files, which are not counted here: "
+            "`redis-state places` shows them."
+        )
     if status.foreign_bytes:
         parent = figures.plain(status.fork_title) or status.fork_of
         yield (

@@ -42,7 +42,12 @@ def mean_row_bytes(client: Client, partitions: Sequence[Opened]) -> int:
 
 
 def _compression(client: Client, partitions: Sequence[Opened]) -> float:
-    places = [(opened, segment) for opened in partitions for segment in opened.segments]
+    places = [
+        (opened, segment)
+        for opened in partitions
+        for segment in opened.segments
+        if segment.place is None
+    ]
     opened, segment = max(places, key=lambda place: place[1].entry.bytes, default=(None, None))
     if opened is None or segment is None or not segment.entry.blocks:
         return _COMPRESSION

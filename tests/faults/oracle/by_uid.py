@@ -55,7 +55,7 @@ def asking(
         _asked.reset(token)
 
 
-def pieces(fields: Mapping[str, bytes], **_: int) -> Iterator[dict[str, bytes]]:
+def pieces(fields: Mapping[str, bytes], **_bounds: int) -> Iterator[dict[str, bytes]]:
     """A delta of a few rows is sent in several pieces, as a large one is."""
     each = [dict(fields)] if _asked.get().whole else [dict([field]) for field in fields.items()]
     return filter(None, each)

@@ -79,6 +79,14 @@ _REQUIRED = {
     "late commits and snapshots of what was set aside": "late: again",
     "sweeps of an older release": "late: orphan",
     "days that went by": "days",
+    "segments moved into files": "segments moved",
+    "segments read from files": "segments read from files",
+    "segments brought back": "segments brought back",
+    "older versions read": "older versions read",
+    "late calls of moved segments": "late calls of moved segments",
+    "places refused by a condemned file, or by what is gone": "place: GONE",
+    "files condemned by a sweep": "files condemned",
+    "files deleted": "files deleted",
 }
 _server: RedisServer
 

@@ -32,6 +32,7 @@ from redis_state.protocol import (
 from redis_state.store import write_session
 from redis_state.store.local import loading
 from redis_state.store.local.version import empty_version
+from tests.faults.oracle.file_mutants import FILE_METHODS, FILED_MUTANTS
 from tests.faults.oracle.pin_mutants import PATCHED_MUTANTS, PINNED_MUTANTS, OwnKeys
 from tests.faults.oracle.preview_mutants import PREVIEW_METHODS, PREVIEW_SCRIPTS
 from tests.faults.oracle.purge_mutants import (
@@ -417,6 +418,14 @@ PIN_MUTANTS: tuple[Mutant, ...] = (
     ),
 )
 
+FILE_MUTANTS: tuple[Mutant, ...] = (
+    *(Mutant(name, rule, _edit(*edits), of="file") for name, rule, edits in FILED_MUTANTS),
+    *(
+        Mutant(name, rule, _replace(owner, method, new), of="file")
+        for name, rule, owner, method, new in FILE_METHODS
+    ),
+)
+
 TIMED_MUTANTS: tuple[Mutant, ...] = (
     *(
         Mutant(name, rule, _edit((file, old, new)), of="timed")
@@ -446,6 +455,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *STREAM_MUTANTS,
     *PURGE_MUTANTS,
     *PIN_MUTANTS,
+    *FILE_MUTANTS,
     *TIMED_MUTANTS,
     *PREVIEW_MUTANTS,
 )

@@ -34,8 +34,8 @@ class PinEnding:
         self._world, self._network = schedule.world, schedule.network
         self._counters, self._dice = schedule.counters, schedule.dice
 
-    def run(self) -> None:
-        """Alone and without faults everything works, and nothing is left over."""
+    def _quiet(self) -> None:
+        """Everybody comes to an end, and nothing goes wrong from here on."""
         self._network.faults = False
         self._network.end()
         self._schedule.tasks.clear()
@@ -44,6 +44,10 @@ class PinEnding:
             if node.life == "purged":
                 self._schedule.recall(node)
         self._schedule.begin_forks()
+
+    def run(self) -> None:
+        """Alone and without faults everything works, and nothing is left over."""
+        self._quiet()
         parents = {one.parent for one in self._living()}
         leaving = [
             one

@@ -110,7 +110,11 @@ PINNED_MUTANTS: tuple[tuple[str, str, tuple[Edit, ...]], ...] = (
             ),
         ),
     ),
-    ("late-stage", "a late chunk leaves alone what was set aside", (("stage", _LATE, " then"),)),
+    (
+        "late-stage",
+        "a late chunk leaves alone what was set aside",
+        (("stage", " or redis.call('HEXISTS', KEYS[1], 'z:' .. ident) == 1 then", " then"),),
+    ),
     ("late-abort", "a late abort leaves alone what was set aside", (("abort", _LATE, " then"),)),
     (
         "late-publish",
@@ -142,7 +146,7 @@ PINNED_MUTANTS: tuple[tuple[str, str, tuple[Edit, ...]], ...] = (
     (
         "place-of-a-dropped-segment",
         "with a foreign segment its place leaves the manifest",
-        (("lineage", "    redis.call('HDEL', META, 'a:' .. ident)\n", ""),),
+        (("lineage", "  redis.call('HDEL', META, 'a:' .. ident)\n", ""),),
     ),
 )
 """Texts of scripts: name, rule, edits."""

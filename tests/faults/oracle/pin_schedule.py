@@ -54,7 +54,7 @@ class PinSchedule:
         self._config = options.parse(
             {"url": url, "versionsToRetain": RETAINED, "deadline": "1s", "connectionsMax": 2}
         )
-        self.world = World(server)
+        self.world = self.new_world(server)
         self.watch = PinWatch(self.world, counters)
         self.network = Network(self.dice, server, counters, self.watch)
         self.client = self.new_client()
@@ -94,6 +94,14 @@ class PinSchedule:
                 return
             if self._root.life == "gone":
                 break
+        self.end()
+
+    def new_world(self, server: Transport) -> World:
+        """Returns the world that the rules are about."""
+        return World(server)
+
+    def end(self) -> None:
+        """Judges what is left."""
         PinEnding(self).run()
 
     # ---- what goes on --------------------------------------------------------------------------
@@ -173,7 +181,7 @@ class PinSchedule:
     def _pass_by(self, ms: int) -> None:
         """Everybody but the commands of forks comes to an end before."""
         self.network.flush()
-        while any(self.tasks[a].of != "fork" for a in self.network.actors) and not self.problems:
+        while not self.problems and any(map(self._is_waited_for, self._at_work())):
             self.step()
         for node in self.world.nodes:
             if node.life == "purged" and not self.dice.one_in(4):
@@ -189,6 +197,13 @@ class PinSchedule:
             node = self.dice.choice(live)
             for _ in range(2):
                 self.maintain(node, retained=0)
+
+    def _at_work(self) -> list[Task]:
+        return [self.tasks[actor] for actor in self.network.actors]
+
+    def _is_waited_for(self, task: Task) -> bool:
+        """Returns whether work comes to its end before a day goes by."""
+        return task.of != "fork"
 
     def age_notes(self, ms: int) -> None:
         """Makes the notes of maintenance so much older."""

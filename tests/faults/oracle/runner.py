@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import secrets
 import uuid
 from collections import Counter
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from tests.faults.campaign import Failure
 from tests.faults.oracle.by_uid import partition_client, pieces
 from tests.faults.oracle.direct import DirectTransport
 from tests.faults.oracle.ending import Ending
+from tests.faults.oracle.file_schedule import FileSchedule
 from tests.faults.oracle.network import HangError
 from tests.faults.oracle.pin_schedule import PinSchedule
 from tests.faults.oracle.purge_schedule import PurgeSchedule
@@ -87,6 +89,8 @@ class Runner:
             return PurgeSchedule(seed, server, self._url, self.counters)
         if kind == "pin":
             return PinSchedule(seed, server, self._url, self.counters)
+        if kind == "file":
+            return FileSchedule(seed, server, self._url, self.counters)
         if kind == "stream":
             return StreamSchedule(seed, server, self._url, self.counters, destructive=destructive)
         formats = FORMATS[seed % len(FORMATS)]
@@ -145,7 +149,13 @@ def _names_of(seed: int) -> Iterator[None]:
     def name() -> uuid.UUID:
         return uuid.UUID(int=random.getrandbits(128), version=4)
 
-    with mock.patch.object(uuid, "uuid4", name):
+    def digits(number: int) -> str:
+        return f"{random.getrandbits(8 * number):0{2 * number}x}"
+
+    with (
+        mock.patch.object(uuid, "uuid4", name),
+        mock.patch.object(secrets, "token_hex", digits),
+    ):
         yield
 
 

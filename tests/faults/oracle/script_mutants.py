@@ -28,7 +28,7 @@ SCRIPT_MUTANTS: tuple[tuple[str, str, str, str, str], ...] = (
         "published-delta-expires",
         "a published delta loses its expiry",
         "publish",
-        "end\nkeep(delta, ARGV[10])\ntouch()",
+        "end\nif not is_filed then keep(delta, ARGV[10]) end\ntouch()",
         "end\ntouch()",
     ),
     (
@@ -135,7 +135,7 @@ SCRIPT_MUTANTS: tuple[tuple[str, str, str, str, str], ...] = (
         "second-snapshot-of-a-version",
         "of two snapshots of a version the first stays",
         "snapshot",
-        "if entry and not meta('a:' .. ident_of(field, entry)) then "
+        "if entry and not match(meta('a:' .. ident_of(field, entry)) or '', '^p ') then "
         "return refuse({'EXISTS'}) end\n",
         "",
     ),
@@ -143,7 +143,7 @@ SCRIPT_MUTANTS: tuple[tuple[str, str, str, str, str], ...] = (
         "snapshot-expires",
         "a snapshot that was entered loses its expiry",
         "snapshot",
-        "':' .. writer)\nkeep(KEYS[2], ARGV[6])\nreturn",
+        "':' .. writer)\nif not is_filed then keep(KEYS[2], ARGV[6]) end\nreturn",
         "':' .. writer)\nreturn",
     ),
     (

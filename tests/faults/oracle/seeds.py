@@ -13,15 +13,18 @@ PURGE_EVERY = 28
 PIN_EVERY = 14
 """One schedule in so many is of pins and forks."""
 
+FILE_EVERY = 14
+"""One schedule in so many is of pins and forks whose history lies in files."""
+
 TIMED_EVERY = 4
 """One schedule in so many of the others has rows with a time to live."""
 
 PREVIEW_EVERY = 11
 """One schedule in so many of the others has attempts that show their rows before they commit."""
 
-Played = Literal["driver", "timed", "preview", "stream", "purge", "pin"]
+Played = Literal["driver", "timed", "preview", "stream", "purge", "pin", "file"]
 """A query whose driver begins its batches, without or with a time to live or previews, one whose
-tasks begin them, purges and recalls, or pins."""
+tasks begin them, purges and recalls, or pins, without or with files."""
 
 
 def played(seed: int) -> Played:
@@ -30,6 +33,8 @@ def played(seed: int) -> Played:
         return "purge"
     if seed % PIN_EVERY == 6:
         return "pin"
+    if seed % FILE_EVERY == 13:
+        return "file"
     if seed % STREAM_EVERY == 3:
         return "stream"
     if seed % PREVIEW_EVERY == 9:

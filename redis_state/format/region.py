@@ -1,0 +1,347 @@
+"""Regions of files, one for each segment (docs/format.md, section 17). Does no I/O."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgpack  # type: ignore[import-untyped]  # the package ships no types
+
+from redis_state.errors import FormatError
+from redis_state.format import block
+from redis_state.format.header import FIELD as HEADER
+from redis_state.format.signature import BlockSigner
+
+MAGIC = b"rs-seg01"
+CHUNK = 64
+"""Buckets or blocks of one directory block."""
+HEAD_BYTES_MAX = 1 << 20
+"""Length up to which the head of a region contains the directory."""
+TAIL = "t"
+_END = struct.Struct(">I8s")
+_LEB_BITS = 7
+_LEB_BYTES_MAX = 6
+
+Span = tuple[int, int]
+"""Offset in the region, and length."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegionOwner:
+    """A segment and the partition that it belongs to, as the tail of its region names them.
+
+    Attributes:
+        key: Redis key of the segment, which signatures cover.
+    """
+
+    field: str
+    entry: str
+    ident: str
+    gen: str
+    operator: int
+    partition: int
+    store: str
+    key: str
+
+    def tail(self, header: int, at: Sequence[tuple[str, int, int]]) -> dict[str, Any]:
+        """Returns the content of the tail."""
+        return {
+            "field": self.field,
+            "entry": self.entry,
+            "gen": self.gen,
+            "operator": self.operator,
+            "partition": self.partition,
+            "store": self.store,
+            "h": header,
+            "at": [word for one in at for word in one],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Blocks that one directory block describes; `first` is the number of the first one."""
+
+    name: str
+    first: int
+    numbers: list[tuple[int, int, str]]
+
+
+def sort_key(name: str) -> tuple[int, int, int]:
+    """Returns the position of a field in a region.
+
+    Raises:
+        FormatError: A field of a segment cannot have this name.
+    """
+    family, slash, rest = name.rpartition("/")
+    number, dot, part = rest.partition(".")
+    words = [one for one in (family, number, part) if one]
+    is_known = all(one.isdigit() and one.isascii() for one in words) and bool(number)
+    if not is_known or (slash and (dot or not family)) or (dot and not part):
+        raise FormatError("reading a segment", found="a field has a name that is not known")
+    return (int(family) if slash else -1, int(number), int(part) if dot else 0)
+
+
+def write_region(
+    owner: RegionOwner,
+    values: Mapping[str, bytes],
+    *,
+    signer: BlockSigner | None = None,
+    compress: bool = True,
+) -> Iterator[bytes]:
+    """Yields the bytes of a region; the last piece is its head.
+
+    Args:
+        values: Values of all fields as Redis holds them, signatures included.
+        compress: See `block.encode`.
+
+    Raises:
+        FormatError: A field has an unknown name.
+    """
+    groups = _grouped(values)
+    yield MAGIC
+    offset = len(MAGIC)
+    directory: list[tuple[str, bytes]] = []
+    for group in groups:
+        payload: dict[str, Any] = {"o": offset}
+        lengths = [0] * (group.numbers[-1][0] - group.first + 1)
+        parts: list[Any] = []
+        for number, part, name in group.numbers:
+            value = values[name]
+            if part == 0:
+                lengths[number - group.first] = len(value)
+            elif parts and parts[-2] == number:
+                parts[-1].append(len(value))
+            else:
+                parts += [number, [len(value)]]
+            offset += len(value)
+            yield value
+        payload["l"] = b"".join(map(_leb128, lengths))
+        if parts:
+            payload["p"] = parts
+        directory.append((group.name, _sealed(owner, group.name, payload, signer, compress)))
+    at = []
+    for name, raw in directory:
+        at.append((name, offset, len(raw)))
+        offset += len(raw)
+    header = values.get(HEADER, b"")
+    tail = _sealed(owner, TAIL, owner.tail(len(header), at), signer, compress)
+    end = header + tail + _END.pack(len(tail), MAGIC)
+    listed = b"".join(raw for _, raw in directory)
+    if len(listed) + len(end) <= HEAD_BYTES_MAX:
+        yield listed + end
+    else:
+        yield listed
+        yield end
+
+
+def _grouped(values: Mapping[str, bytes]) -> list[_Group]:
+    groups: list[_Group] = []
+    for (family, number, part), name in sorted(
+        (sort_key(name), name) for name in values if name != HEADER
+    ):
+        chunk = number // CHUNK
+        called = f"i{chunk}" if family < 0 else f"{family}/i{chunk}"
+        if not groups or groups[-1].name != called:
+            groups.append(_Group(called, chunk * CHUNK, []))
+        groups[-1].numbers.append((number, part, name))
+    return groups
+
+
+def _sealed(
+    owner: RegionOwner,
+    name: str,
+    payload: Mapping[str, Any],
+    signer: BlockSigner | None,
+    compress: bool,
+) -> bytes:
+    packed = msgpack.packb(payload, use_bin_type=True)
+    raw = block.encode(owner.ident, name, packed, compress=compress)
+    return raw if signer is None else signer.signed(owner.key, name, raw)
+
+
+def _leb128(number: int) -> bytes:
+    found = bytearray()
+    while True:
+        number, low = number >> _LEB_BITS, number & 0x7F
+        if not number:
+            found.append(low)
+            return bytes(found)
+        found.append(low | 0x80)
+
+
+@dataclass(frozen=True, slots=True)
+class RegionHead:
+    """The described end of a region.
+
+    Attributes:
+        header: The value of the header field; ``None`` without one.
+        at: Place of each directory block, by name.
+        known: Values of the directory blocks that the head contains, by name.
+    """
+
+    owner: RegionOwner
+    header: bytes | None
+    at: Mapping[str, Span]
+    known: Mapping[str, bytes]
+
+    def directory_of(self, name: str) -> str | None:
+        """Returns the name of the directory block that describes a field; ``None`` without one.
+
+        Raises:
+            FormatError: A field of a segment cannot have this name.
+        """
+        family, number, _ = sort_key(name)
+        called = f"i{number // CHUNK}"
+        called = called if family < 0 else f"{family}/{called}"
+        return called if called in self.at else None
+
+    def spans(self, called: str, raw: bytes, signer: BlockSigner | None) -> dict[str, Span]:
+        """Returns the place of each field that a directory block describes.
+
+        Raises:
+            FormatError: The directory block is damaged.
+        """
+        found = _opened(self.owner, called, raw, signer)
+        parts = found.get("p", [])
+        end = min((offset for offset, _ in self.at.values()), default=0)
+        family, _, chunk = called.rpartition("/")
+        offset, packed = found.get("o"), found.get("l")
+        if not isinstance(packed, bytes) or not isinstance(offset, int):
+            raise _bad(self.owner, "a directory block is malformed")
+        if not isinstance(parts, list) or len(parts) % 2:
+            raise _bad(self.owner, "a directory block is malformed")
+        further = _parts(self.owner, parts)
+        spans: dict[str, Span] = {}
+        lengths = _lengths(self.owner, packed)
+        for number, length in enumerate(lengths, int(chunk[1:]) * CHUNK):
+            name = f"{family}/{number}" if family else str(number)
+            if length:
+                spans[name] = (offset, length)
+                offset += length
+            for part, size in enumerate(further.pop(number, ()), 1):
+                spans[f"{name}.{part}"] = (offset, size)
+                offset += size
+        if further or len(lengths) > CHUNK or offset > end or found["o"] < len(MAGIC):
+            raise _bad(self.owner, "a directory block has a length that its region cannot have")
+        return spans
+
+
+def read_head(
+    owner: RegionOwner, raw: bytes, *, region_bytes: int, signer: BlockSigner | None = None
+) -> RegionHead:
+    """Decodes the head of a region.
+
+    Args:
+        owner: The expected segment.
+        raw: The end of the region.
+        region_bytes: Length of the region.
+
+    Raises:
+        FormatError: The bytes are damaged, or the region is of another segment.
+    """
+    if len(raw) < _END.size:
+        raise _bad(owner, "its head is too short")
+    length, magic = _END.unpack_from(raw, len(raw) - _END.size)
+    begin = len(raw) - _END.size - length
+    if magic != MAGIC or begin < 0:
+        raise _bad(owner, "its end is not that of a region")
+    tail = _opened(owner, TAIL, raw[begin : begin + length], signer)
+    header, flat = tail.get("h"), tail.get("at")
+    if not isinstance(header, int) or not isinstance(flat, list) or len(flat) % 3:
+        raise _bad(owner, "its tail is malformed")
+    at = _places(owner, flat)
+    if tail != owner.tail(header, [(name, *span) for name, span in at.items()]):
+        raise _bad(owner, "it is the region of another segment")
+    start = region_bytes - len(raw)
+    if not 0 <= header <= begin or any(
+        offset < len(MAGIC) or offset + size > start + begin - header
+        for offset, size in at.values()
+    ):
+        raise _bad(owner, "its tail names places outside of the region")
+    known = {
+        name: raw[offset - start : offset - start + size]
+        for name, (offset, size) in at.items()
+        if offset >= start
+    }
+    return RegionHead(owner, raw[begin - header : begin] if header else None, at, known)
+
+
+def read_region(
+    owner: RegionOwner, raw: bytes, *, signer: BlockSigner | None = None
+) -> dict[str, bytes]:
+    """Decodes a whole region: the values of all fields as Redis has them.
+
+    Raises:
+        FormatError: The bytes are damaged, or the region is of another segment.
+    """
+    if raw[: len(MAGIC)] != MAGIC:
+        raise _bad(owner, "it does not begin as a region")
+    head = read_head(owner, raw, region_bytes=len(raw), signer=signer)
+    found: dict[str, bytes] = {}
+    for called, directory in head.known.items():
+        for name, (offset, length) in head.spans(called, directory, signer).items():
+            found[name] = raw[offset : offset + length]
+    if head.header is not None:
+        found[HEADER] = head.header
+    return found
+
+
+def _opened(
+    owner: RegionOwner, name: str, raw: bytes, signer: BlockSigner | None
+) -> dict[str, Any]:
+    plain = raw if signer is None else signer.opened(owner.key, name, raw)
+    try:
+        found = msgpack.unpackb(block.decode(owner.ident, name, plain), strict_map_key=True)
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        raise _bad(owner, f"its block {name} is malformed") from error
+    if not isinstance(found, dict):
+        raise _bad(owner, f"its block {name} is malformed")
+    return found
+
+
+def _lengths(owner: RegionOwner, packed: bytes) -> list[int]:
+    found, number, shift = [], 0, 0
+    for byte in packed:
+        number |= (byte & 0x7F) << shift
+        shift += _LEB_BITS
+        if byte & 0x80:
+            if shift >= _LEB_BITS * _LEB_BYTES_MAX:
+                raise _bad(owner, "a length of its directory is malformed")
+            continue
+        found.append(number)
+        number = shift = 0
+    if shift:
+        raise _bad(owner, "a length of its directory is cut")
+    return found
+
+
+def _parts(owner: RegionOwner, flat: list[Any]) -> dict[int, list[int]]:
+    found = {}
+    for number, lengths in zip(flat[::2], flat[1::2], strict=True):
+        is_known = isinstance(number, int) and isinstance(lengths, list)
+        if not is_known or not all(isinstance(one, int) and one > 0 for one in lengths):
+            raise _bad(owner, "the parts of a bucket are malformed")
+        found[number] = lengths
+    return found
+
+
+def _places(owner: RegionOwner, flat: list[Any]) -> dict[str, Span]:
+    found: dict[str, Span] = {}
+    for name, offset, size in zip(flat[::3], flat[1::3], flat[2::3], strict=True):
+        numbers = isinstance(offset, int) and isinstance(size, int) and size > 0
+        if not isinstance(name, str) or not numbers or name in found or not _is_directory(name):
+            raise _bad(owner, "its tail is malformed")
+        found[name] = (offset, size)
+    return found
+
+
+def _is_directory(name: str) -> bool:
+    family, slash, chunk = name.rpartition("/")
+    digits: Callable[[str], bool] = lambda text: text.isdigit() and text.isascii()  # noqa: E731
+    return chunk[:1] == "i" and digits(chunk[1:]) and (not slash or digits(family))
+
+
+def _bad(owner: RegionOwner, found: str) -> FormatError:
+    return FormatError(f"reading {owner.ident} from a file", found=found)

@@ -1,0 +1,244 @@
+"""Files of a checkpoint: where bytes are, verification, bringing back, sweep, deletion."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from redis_state import keys
+from redis_state.backend.client import Client
+from redis_state.backend.replies import time_ms
+from redis_state.errors import FormatError, NotFoundError, StateError
+from redis_state.files import Folder
+from redis_state.format.entry import Segment, segments_in
+from redis_state.format.place import folder_of, is_file_name
+from redis_state.ids import PartitionId
+from redis_state.places import Places, places_of
+from redis_state.places.moving import FileRow, bring_back, condemn, discard, rows_of
+from redis_state.places.reading import files_of
+from redis_state.places.settings import set_places
+from redis_state.progress import Progress, silent
+from redis_state.protocol import PartitionClient, SegmentGoneError
+from redis_state.protocol.registry import counted_partitions, parse_operators
+from redis_state.protocol.version_rows import read_whole
+
+ANNOUNCED_MS = 86_400_000
+"""Time for which an announced file may have no segment."""
+
+_WHAT = "examining the files of a query"
+
+Guard = Callable[[PartitionId], str]
+"""Returns why nothing of a partition may be deleted; empty if it may."""
+
+
+@dataclass(slots=True)
+class PartitionPlaces:
+    """Bytes of a partition, by place.
+
+    Attributes:
+        redis: Segments whose keys Redis has, and their bytes.
+        files: Segments in files, and their bytes.
+        parent: Segments that a fork reads from its parent, and their bytes.
+        rows: Files that Redis knows.
+        oldest: Lowest version of a segment in files; 0 without one.
+    """
+
+    id: PartitionId
+    redis: tuple[int, int] = (0, 0)
+    files: tuple[int, int] = (0, 0)
+    parent: tuple[int, int] = (0, 0)
+    rows: list[FileRow] = field(default_factory=list)
+    oldest: int = 0
+
+
+@dataclass(slots=True)
+class SweptFiles:
+    """Result of a sweep.
+
+    Attributes:
+        condemned: Files that nothing needs, found now.
+        waiting: Condemned files that are younger than the grace.
+        due: Condemned files that may be deleted, and were not.
+        deleted: Files that were deleted.
+        bytes: Length of the due and deleted files, as far as Redis knows it.
+        kept: Why nothing was deleted in a partition.
+    """
+
+    condemned: int = 0
+    waiting: int = 0
+    due: int = 0
+    deleted: int = 0
+    bytes: int = 0
+    kept: list[str] = field(default_factory=list)
+
+    def add(self, other: SweptFiles) -> None:
+        """Adds the counts of another partition."""
+        self.condemned += other.condemned
+        self.waiting += other.waiting
+        self.due += other.due
+        self.deleted += other.deleted
+        self.bytes += other.bytes
+        self.kept += other.kept
+
+
+def partitions_with(client: Client, gen: str, *, tenant: str = "") -> list[PartitionId]:
+    """Returns the partitions of a checkpoint that were ever written.
+
+    Raises:
+        FormatError: The description of the query is damaged.
+    """
+    (raw,) = client.call(_WHAT, [("HGETALL", keys.query(gen, tenant=tenant))])
+    ids = counted_partitions(client, gen, parse_operators(raw).values(), tenant=tenant)
+    there = client.call(_WHAT, [("EXISTS", keys.meta(id_)) for id_ in ids]) if ids else []
+    return [id_ for id_, is_there in zip(ids, there, strict=True) if is_there]
+
+
+def places_needed(client: Client, gen: str, *, tenant: str = "") -> Places:
+    """Returns where the files of a checkpoint are.
+
+    Raises:
+        NotFoundError: The checkpoint never had files.
+    """
+    found = places_of(client, gen, tenant=tenant)
+    if found is None:
+        raise NotFoundError(
+            _WHAT,
+            found="it has no files: no run of it had the option history=files",
+            advice="Start it with history=files to move its history out of Redis.",
+        )
+    return found
+
+
+def look_at_places(client: Client, id_: PartitionId) -> PartitionPlaces:
+    """Returns where the bytes of a partition are.
+
+    Raises:
+        FormatError: An entry is damaged.
+    """
+    (raw,) = client.call(_WHAT, [("HGETALL", keys.meta(id_))])
+    found = PartitionPlaces(id_, rows=rows_of(client, id_))
+    for one in _segments(raw):
+        kind = "parent" if one.gen else "redis" if one.place is None else "files"
+        count, size = getattr(found, kind)
+        setattr(found, kind, (count + 1, size + one.entry.bytes))
+        if kind == "files":
+            found.oldest = min(found.oldest or one.version, one.version)
+    return found
+
+
+def verify_files(client: Client, id_: PartitionId, *, deep: bool = False) -> Iterator[str]:
+    """Yields a problem for each segment of a partition whose file is not whole.
+
+    Args:
+        deep: Reads every block; else the end of each segment's region.
+
+    Raises:
+        UnavailableError: The file system does not answer: nothing is known.
+    """
+    (raw,) = client.call(_WHAT, [("HGETALL", keys.meta(id_))])
+    partition = PartitionClient(client, id_, versions_to_retain=1)
+    for one in _segments(raw):
+        if one.place is None:
+            continue
+        try:
+            if deep:
+                read_whole(partition.fetch, one)
+            elif not files_of(client).is_there(client, id_, one):
+                yield f"{id_}: {one.ident}: its file {one.place.file} is gone, or was cut"
+        except (FormatError, StateError) as error:
+            yield f"{id_}: {one.ident}: {error}"
+        except SegmentGoneError:
+            # Retention has dropped it meanwhile.
+            continue
+
+
+def bring_all_back(
+    client: Client,
+    gen: str,
+    ids: Sequence[PartitionId],
+    *,
+    tenant: str = "",
+    progress: Progress = silent,
+) -> int:
+    """Brings all segments back into Redis, and ends the moving; may be repeated.
+
+    Returns:
+        Number of segments that came back.
+
+    Raises:
+        StateError: A file is gone.
+        FullError: Redis has no room.
+    """
+    places = places_needed(client, gen, tenant=tenant)
+    set_places(client, gen, replace(places, moves=False), tenant=tenant)
+    count = 0
+    for number, id_ in enumerate(ids, 1):
+        (raw,) = client.call(_WHAT, [("HGETALL", keys.meta(id_))])
+        for one in _segments(raw):
+            count += one.place is not None and bring_back(client, id_, one)
+        progress("bringing segments back", number, len(ids))
+    return count
+
+
+def sweep_files(
+    client: Client,
+    id_: PartitionId,
+    places: Places,
+    *,
+    guard: Guard,
+    delete: bool,
+    unknown_too: bool,
+) -> SweptFiles:
+    """Condemns files of a partition that nothing needs, and deletes those that are due.
+
+    Args:
+        guard: Asked before a deletion, after the row of the file was read.
+        delete: False only reports what would be deleted.
+        unknown_too: Also deletes files that never had a segment here. Without a log to compare
+            with, such a file may be one of the Redis that this one is a copy of.
+
+    Raises:
+        ConfigError: The folder cannot be read, or a file cannot be removed.
+        UnavailableError: Redis or the file system does not answer.
+    """
+    found, folder = SweptFiles(), places.folder_of(id_.store.gen)
+    known = {row.file: row for row in rows_of(client, id_)}
+    for name in [*_listed(folder, id_), *known]:
+        row = known.get(name)
+        if row is None or row.state == "n":
+            found.condemned += condemn(client, id_, name, announced_ms=ANNOUNCED_MS)
+    due: list[FileRow] = []
+    rows = rows_of(client, id_)
+    (time,) = client.call(_WHAT, [("TIME",)])
+    for row in rows:
+        if row.state == "d" and is_file_name(row.file):
+            if time_ms(time) - row.at_ms < places.grace_ms:
+                found.waiting += 1
+            else:
+                due.append(row)
+    kept = guard(id_) if due else ""
+    if kept:
+        found.kept.append(f"{id_}: {kept}")
+    for row in due:
+        found.bytes += row.bytes
+        if not delete or kept or not (unknown_too or row.bytes):
+            found.due += 1
+            continue
+        folder.remove_file(row.file)
+        found.deleted += discard(client, id_, row.file)
+    return found
+
+
+def _listed(folder: Folder, id_: PartitionId) -> list[str]:
+    """Returns the names of the partition's files that a listing shows now."""
+    own = folder_of(id_.store.operator, id_.partition, keys.store_hash(id_.store.store))
+    items = (folder / own).items() or []
+    names = [f"{own}/{one.name}" for one in items if not one.is_folder]
+    return [name for name in names if is_file_name(name)]
+
+
+def _segments(raw: dict[bytes, bytes]) -> list[Segment]:
+    return sorted(
+        (one for one in segments_in(raw) if one.entry.blocks),
+        key=lambda one: (one.version, one.ident),
+    )

@@ -1,0 +1,8 @@
+"""Segments in files (docs/format.md, section 17): moving out, reading, bringing back, deleting.
+
+Imports `files`, `backend`, `format` and the layers below. Begin with `reading.py` and `moving.py`.
+"""
+
+from redis_state.places.settings import Places, declare, places_in, places_of
+
+__all__ = ["Places", "declare", "places_in", "places_of"]

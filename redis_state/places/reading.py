@@ -1,0 +1,354 @@
+"""Reads the blocks of segments from files, and finds a segment that has moved meanwhile."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from threading import Lock
+from weakref import WeakKeyDictionary
+
+from redis_state import keys
+from redis_state.backend.client import Client
+from redis_state.errors import FormatError, Kind, StateError, UnavailableError
+from redis_state.files import Folder
+from redis_state.format.entry import Segment
+from redis_state.format.header import FIELD as HEADER
+from redis_state.format.place import FIELD as PLACE
+from redis_state.format.place import FilePlace, parse_place
+from redis_state.format.region import RegionHead, RegionOwner, Span, read_head, read_region
+from redis_state.ids import PartitionId
+from redis_state.places.settings import places_of
+
+Values = dict[str, bytes]
+
+WHOLE_BYTES_MAX = 16 << 20
+"""Regions up to this length are read at once if half of their fields are wanted."""
+LATE_S = 5.0
+"""Time for which a file that is not found is looked for again."""
+_PAUSES_S = (0.1, 0.4, 1.0)
+_GAP_BYTES_MAX = 128 << 10
+_RANGE_BYTES_MAX = 8 << 20
+_HEADS_BYTES_MAX = 32 << 20
+_FOLDERS_MAX = 64
+_WHAT = "reading segments from files"
+
+_known: WeakKeyDictionary[Client, SegmentFiles] = WeakKeyDictionary()
+_lock = Lock()
+
+
+@dataclass(slots=True)
+class _Head:
+    """A decoded head, and the places of the fields that its directory blocks describe."""
+
+    head: RegionHead
+    bytes: int
+    spans: dict[str, dict[str, Span]] = field(default_factory=dict)
+
+
+def files_of(client: Client) -> SegmentFiles:
+    """Returns the reader of files that belongs to a client."""
+    with _lock:
+        found = _known.get(client)
+        if found is None:
+            found = _known[client] = SegmentFiles()
+        return found
+
+
+class SegmentFiles:
+    """Reads segments from files; thread-safe.
+
+    Files never change, so the heads that were read stay valid. Places of foreign segments are never
+    remembered.
+    """
+
+    def __init__(self) -> None:
+        # Methods are given the client, which must not stay alive through the registry of readers.
+        self._heads: OrderedDict[tuple[str, str, int], _Head] = OrderedDict()
+        self._heads_bytes = 0
+        self._folders: OrderedDict[tuple[str, str], Folder] = OrderedDict()
+        self._lock = Lock()
+
+    def read(
+        self,
+        client: Client,
+        id_: PartitionId,
+        segment: Segment,
+        names: Sequence[str] | None,
+        from_redis: Callable[[], Values | None],
+    ) -> Values | None:
+        """Reads fields of a segment that a file has, or that Redis does not have whole.
+
+        Args:
+            names: Fields to read; ``None`` reads all of them.
+            from_redis: Reads the same fields from Redis; ``None`` if the segment is not whole
+                there.
+
+        Returns:
+            The values that exist, signatures included; ``None`` if the segment is gone.
+
+        Raises:
+            StateError: The file of a segment is gone, of kind `FILE_LOST`.
+            UnavailableError: The file system does not answer.
+            FormatError: The file is damaged, or is of another segment.
+        """
+        owner = id_.of_gen(segment.gen) if segment.gen else id_
+        place = segment.place or place_now(client, owner, segment)
+        late_s = client.clock.monotonic_s() + LATE_S
+        pauses = list(_PAUSES_S)
+        while True:
+            if place is None:
+                found = from_redis()
+                if found is not None:
+                    return found
+                place = place_now(client, owner, segment)
+                if place is None:
+                    return None
+            found = self._read(client, owner, segment, place, names)
+            if found is not None:
+                return found
+            now = place_now(client, owner, segment)
+            if now != place:
+                place = now
+                continue
+            self._forget(owner)
+            if client.clock.monotonic_s() >= late_s:
+                raise self._lost(client, owner, segment, place)
+            client.clock.sleep_s(pauses.pop(0) if len(pauses) > 1 else pauses[0])
+
+    def is_there(self, client: Client, id_: PartitionId, segment: Segment) -> bool:
+        """Returns whether the file of a segment has the end of its region.
+
+        Raises:
+            UnavailableError: The file system does not answer.
+            FormatError: The region is of another segment.
+        """
+        owner = id_.of_gen(segment.gen) if segment.gen else id_
+        place = segment.place or place_now(client, owner, segment)
+        if place is None:
+            return False
+        # A head that was read before says nothing about the file now.
+        return self._head(client, owner, segment, place, afresh=True) is not None
+
+    def folder(self, client: Client, id_: PartitionId) -> Folder:
+        """Returns the folder with the files of a partition's checkpoint.
+
+        Raises:
+            FormatError: The query names no folder.
+        """
+        of = id_.store
+        with self._lock:
+            found = self._folders.get((of.tenant, of.gen))
+        if found is not None:
+            return found
+        places = places_of(client, of.gen, tenant=of.tenant)
+        if places is None:
+            raise FormatError(
+                _WHAT,
+                found="a segment is in a file, but the query does not name their folder",
+                advice="Restore the data of that Redis; or start the query again, with the "
+                "'placesFolder' that it had.",
+                where=str(id_),
+            )
+        folder = places.folder_of(of.gen)
+        with self._lock:
+            self._folders[of.tenant, of.gen] = folder
+            while len(self._folders) > _FOLDERS_MAX:
+                self._folders.popitem(last=False)
+        return folder
+
+    def _read(
+        self,
+        client: Client,
+        owner: PartitionId,
+        segment: Segment,
+        place: FilePlace,
+        names: Sequence[str] | None,
+    ) -> Values | None:
+        folder = self.folder(client, owner)
+        is_most = names is None or len(names) * 2 >= segment.entry.blocks
+        if is_most and (names is None or place.bytes <= WHOLE_BYTES_MAX):
+            raws = folder.read_ranges(place.file, _pieces(place.offset, place.bytes))
+            if raws is None:
+                return None
+            named = owner_of(owner, segment)
+            found = read_region(named, b"".join(raws), signer=client.signer)
+            if len(found) != segment.entry.blocks:
+                raise _damaged(owner, segment, place)
+            return found if names is None else {one: found[one] for one in names if one in found}
+        return self._some(client, owner, segment, place, names or ())
+
+    def _some(
+        self,
+        client: Client,
+        owner: PartitionId,
+        segment: Segment,
+        place: FilePlace,
+        names: Sequence[str],
+    ) -> Values | None:
+        head = self._head(client, owner, segment, place)
+        if head is None:
+            return None
+        folder, found = self.folder(client, owner), {}
+        wanted: dict[str, Span] = {}
+        for name in names:
+            if name == HEADER:
+                if head.head.header is not None:
+                    found[name] = head.head.header
+                continue
+            called = head.head.directory_of(name)
+            if called is None:
+                continue
+            spans = self._spans(client, head, folder, place, called)
+            if spans is None:
+                return None
+            if name in spans:
+                wanted[name] = spans[name]
+        ranges = _merged(list(wanted.values()))
+        if not ranges:
+            return found
+        shifted = [(place.offset + offset, length) for offset, length in ranges]
+        raws = folder.read_ranges(place.file, shifted)
+        if raws is None:
+            return None
+        for name, (offset, length) in wanted.items():
+            at, raw = next(
+                (begin, raw)
+                for (begin, size), raw in zip(ranges, raws, strict=True)
+                if begin <= offset and offset + length <= begin + size
+            )
+            found[name] = raw[offset - at : offset - at + length]
+        return found
+
+    def _head(
+        self,
+        client: Client,
+        owner: PartitionId,
+        segment: Segment,
+        place: FilePlace,
+        *,
+        afresh: bool = False,
+    ) -> _Head | None:
+        key = (owner.store.gen, place.file, place.offset)
+        with self._lock:
+            known = self._heads.get(key)
+            if known is not None and not afresh:
+                self._heads.move_to_end(key)
+                return known
+        span = (place.offset + place.bytes - place.head, place.head)
+        raws = self.folder(client, owner).read_ranges(place.file, [span])
+        if raws is None:
+            return None
+        named = owner_of(owner, segment)
+        decoded = read_head(named, raws[0], region_bytes=place.bytes, signer=client.signer)
+        found = _Head(decoded, len(raws[0]))
+        with self._lock:
+            before = self._heads.pop(key, None)
+            self._heads[key] = found
+            self._heads_bytes += found.bytes - (before.bytes if before else 0)
+            while self._heads_bytes > _HEADS_BYTES_MAX and len(self._heads) > 1:
+                self._heads_bytes -= self._heads.popitem(last=False)[1].bytes
+        return found
+
+    def _spans(
+        self, client: Client, head: _Head, folder: Folder, place: FilePlace, called: str
+    ) -> dict[str, Span] | None:
+        spans = head.spans.get(called)
+        if spans is None:
+            raw = head.head.known.get(called)
+            if raw is None:
+                offset, length = head.head.at[called]
+                raws = folder.read_ranges(place.file, [(place.offset + offset, length)])
+                if raws is None:
+                    return None
+                raw = raws[0]
+            spans = head.spans[called] = head.head.spans(called, raw, client.signer)
+        return spans
+
+    def _forget(self, owner: PartitionId) -> None:
+        """Forgets a folder, which may have been moved as a whole."""
+        with self._lock:
+            self._folders.pop((owner.store.tenant, owner.store.gen), None)
+
+    def _lost(
+        self, client: Client, owner: PartitionId, segment: Segment, place: FilePlace
+    ) -> StateError | UnavailableError:
+        folder = self.folder(client, owner)
+        what = f"reading {segment.ident}"
+        if folder.items() is None:
+            return UnavailableError(
+                what,
+                found=f"the folder {folder} is not there, which has its file",
+                advice="Make the folder reachable from here, as a mount or with the rights of the "
+                "query, then try again. If its files were moved, start the query with the new "
+                "'placesFolder'.",
+                where=str(owner),
+            )
+        return StateError(
+            what,
+            found=f"its file {folder / place.file} is gone, or was cut",
+            advice="Restore the file from a backup of the folder. Newer versions do not need it: "
+            "`redis-state doctor` shows which ones are whole.",
+            kind=Kind.FILE_LOST,
+            where=str(owner),
+            version=segment.version,
+        )
+
+
+def owner_of(owner: PartitionId, segment: Segment) -> RegionOwner:
+    """Returns the names that the region of a segment has to have.
+
+    Args:
+        owner: The partition that has the segment, which is another one for a foreign segment.
+    """
+    of = owner.store
+    return RegionOwner(
+        segment.field,
+        segment.entry.text,
+        segment.ident,
+        of.gen,
+        of.operator,
+        owner.partition,
+        of.store,
+        keys.segment(owner, segment.ident),
+    )
+
+
+def place_now(client: Client, owner: PartitionId, segment: Segment) -> FilePlace | None:
+    """Returns the file that has a segment now; ``None`` if none has, or the segment is gone.
+
+    Args:
+        owner: See `owner_of`.
+    """
+    field_ = f"{PLACE}{segment.ident}"
+    (raw,) = client.call("looking for a segment", [("HGET", keys.meta(owner), field_)])
+    return parse_place(raw.decode("ascii", "replace"))[1] if raw is not None else None
+
+
+def _pieces(offset: int, length: int) -> list[Span]:
+    return [
+        (at, min(_RANGE_BYTES_MAX, offset + length - at))
+        for at in range(offset, offset + length, _RANGE_BYTES_MAX)
+    ]
+
+
+def _merged(spans: Sequence[Span]) -> list[Span]:
+    """Joins neighbours, so that a few larger ranges are read."""
+    found: list[Span] = []
+    for offset, length in sorted(spans):
+        if found:
+            begin, size = found[-1]
+            end = offset + length - begin
+            if offset - begin - size <= _GAP_BYTES_MAX and end <= _RANGE_BYTES_MAX:
+                found[-1] = (begin, max(size, end))
+                continue
+        found.append((offset, length))
+    return found
+
+
+def _damaged(owner: PartitionId, segment: Segment, place: FilePlace) -> FormatError:
+    return FormatError(
+        f"reading {segment.ident} from a file",
+        found=f"{place.file} does not have the blocks that the manifest counts",
+        where=str(owner),
+    )

@@ -1,0 +1,141 @@
+"""Settings of the files of a checkpoint: field `places` of its query (docs/format.md, 17)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from redis_state import keys
+from redis_state.backend.client import Client
+from redis_state.backend.script import script
+from redis_state.config import Config
+from redis_state.errors import ConfigError, FormatError
+from redis_state.files import Folder, folder_at
+
+FIELD = "places"
+GRACE_MS = 86_400_000
+GRACE_MS_MIN = 3_600_000
+FOLDER_IN_CHECKPOINT = "state/_redis_state_segments"
+_FILES = "files"
+_REDIS = "redis"
+_WHAT = "reading where the files of a checkpoint are"
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Settings of a checkpoint's files.
+
+    Attributes:
+        folder: Absolute address of the folder, as Hadoop writes it.
+        grace_ms: How long a condemned file stays.
+        moves: True if history moves into files.
+        deletes: True if condemned files are deleted.
+    """
+
+    folder: str
+    grace_ms: int = GRACE_MS
+    moves: bool = True
+    deletes: bool = False
+
+    @property
+    def text(self) -> str:
+        """The value of the field."""
+        return json.dumps(
+            {
+                "folder": self.folder,
+                "grace": self.grace_ms,
+                "history": _FILES if self.moves else _REDIS,
+                "delete": self.deletes,
+            }
+        )
+
+    def folder_of(self, gen: str) -> Folder:
+        """Returns the folder with the files of a checkpoint.
+
+        Raises:
+            ConfigError: The address is wrong, or a package is missing.
+        """
+        return folder_at(self.folder) / gen
+
+
+def places_in(query: Mapping[bytes, bytes]) -> Places | None:
+    """Parses the field in a query's hash; ``None`` if the query never had files.
+
+    Raises:
+        FormatError: The field is damaged.
+    """
+    raw = query.get(FIELD.encode())
+    return None if raw is None else _parse(raw)
+
+
+def places_of(client: Client, gen: str, *, tenant: str = "") -> Places | None:
+    """Returns the settings of a checkpoint; ``None`` if it never had files.
+
+    Raises:
+        FormatError: The field is damaged.
+        UnavailableError: Redis gave no answer before the deadline.
+    """
+    (raw,) = client.call(_WHAT, [("HGET", keys.query(gen, tenant=tenant), FIELD)])
+    return None if raw is None else _parse(raw)
+
+
+def set_places(client: Client, gen: str, places: Places, *, tenant: str = "") -> None:
+    """Writes the settings of a checkpoint; does nothing in one that was purged."""
+    args = ["", FIELD, places.text]
+    client.script(
+        "naming a folder for files", script("stay"), [keys.query(gen, tenant=tenant)], args
+    )
+
+
+def declare(client: Client, gen: str, config: Config, *, tenant: str = "") -> None:
+    """Writes the settings that a writer's options give, before its first file is announced.
+
+    Without ``history=files`` nothing is moved any more; what is in files stays there.
+
+    Raises:
+        ConfigError: The options do not fit together.
+    """
+    if config.history == _FILES:
+        places = places_by(config)
+        set_places(client, gen, places, tenant=tenant)
+        return
+    found = places_of(client, gen, tenant=tenant)
+    if found is not None and found.moves:
+        kept = Places(found.folder, found.grace_ms, moves=False, deletes=found.deletes)
+        set_places(client, gen, kept, tenant=tenant)
+
+
+def places_by(config: Config) -> Places:
+    """Returns the settings that the options of a Python store with ``history=files`` give.
+
+    Raises:
+        ConfigError: There is no folder, or the checkpoint is ephemeral.
+    """
+    what = "option 'history'"
+    if config.ephemeral:
+        raise ConfigError(
+            what,
+            found="an ephemeral checkpoint has no history in files",
+            advice="Leave out 'history' or 'ephemeral'.",
+        )
+    if config.places_folder is None:
+        raise ConfigError(
+            what,
+            found="history=files needs a folder, and 'placesFolder' is missing",
+            advice="Give 'placesFolder', an address that every writer and reader reaches.",
+        )
+    address = folder_at(config.places_folder).spelling()
+    return Places(address, config.places_grace, moves=True, deletes=config.places_delete)
+
+
+def _parse(raw: bytes) -> Places:
+    try:
+        found = json.loads(raw.decode())
+        folder, grace = found["folder"], found.get("grace", GRACE_MS)
+        moves, deletes = found.get("history") == _FILES, found.get("delete") is True
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
+        raise FormatError(_WHAT, found="the field 'places' of the query is damaged") from error
+    if not isinstance(folder, str) or not folder or type(grace) is not int:
+        raise FormatError(_WHAT, found="the field 'places' of the query is damaged")
+    return Places(folder, max(GRACE_MS_MIN, grace), moves, deletes)

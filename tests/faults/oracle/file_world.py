@@ -1,0 +1,211 @@
+"""A folder of three kinds of file systems, and the rules of files (docs/format.md, section 17)."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import BinaryIO
+
+import redis
+
+from redis_state import keys
+from redis_state.backend.script import Command
+from redis_state.backend.transport import Transport
+from redis_state.errors import FormatError, UnavailableError
+from redis_state.files import Item
+from redis_state.format.entry import Segment
+from redis_state.format.place import FilePlace
+from redis_state.format.region import read_region
+from redis_state.places.reading import owner_of
+from tests.faults.oracle.dice import Dice
+from tests.faults.oracle.network import Network
+from tests.faults.oracle.pin_world import DAY_MS, Node, World
+
+KINDS = ("prompt", "late", "cut")
+"""File systems: one that shows at once what was written, one that shows it late and lists it later,
+and one whose uploads may be cut without an error."""
+
+_LATE_TURNS = 6
+_LISTED_TURNS = 60
+_LASTING_MS = 30 * DAY_MS
+
+
+class SimFiles:
+    """Files in memory. Each step is a turn of its own, which may get no answer.
+
+    Attributes:
+        content: Bytes of every file.
+        problems: Broken rules.
+    """
+
+    renames = False
+
+    def __init__(self, kind: str, dice: Dice, network: Network) -> None:
+        self.kind = kind
+        self.content: dict[str, bytes] = {}
+        self.problems: list[str] = []
+        self._dice, self._network = dice, network
+        self._written: dict[str, int] = {}
+        self._turns = 0
+
+    def items(self, path: str) -> list[Item]:
+        """Implements `Files.items`; a late file system lists a file long after it was written."""
+        self._turn()
+        lag = _LISTED_TURNS if self.kind == "late" and self._network.faults else 0
+        begin = f"{path}/"
+        names = sorted(
+            name.removeprefix(begin)
+            for name in self.content
+            if name.startswith(begin) and self._turns - self._written[name] >= lag
+        )
+        return [Item(name, False, 0) for name in names if "/" not in name]
+
+    def read_ranges(self, path: str, spans: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Implements `Files.read_ranges`."""
+        self._turn()
+        lag = _LATE_TURNS if self.kind == "late" and self._network.faults else 0
+        if path not in self.content or self._turns - self._written[path] < lag:
+            raise FileNotFoundError(path)
+        return [self.content[path][at : at + length] for at, length in spans]
+
+    def create_open(self, path: str) -> BinaryIO:
+        """Implements `Files.create_open`."""
+        return _Upload(self._turn, lambda raw: self._store(path, raw))
+
+    def remove(self, path: str) -> None:
+        """Implements `Files.remove`."""
+        self._turn()
+        if self.content.pop(path, None) is None:
+            raise FileNotFoundError(path)
+
+    def error(self, attempted: str, error: Exception) -> UnavailableError:
+        """Implements `Files.error`."""
+        return UnavailableError(attempted, found=f"{type(error).__name__}")
+
+    def _store(self, path: str, raw: bytes) -> None:
+        if path in self._written:
+            self.problems.append(f"{path} was written twice")
+        self._written[path] = self._turns
+        is_cut = self.kind == "cut" and self._network.faults and self._dice.one_in(4)
+        self.content[path] = raw[: self._dice.below(len(raw) + 1)] if is_cut else raw
+
+    def _turn(self) -> None:
+        self._turns += 1
+        try:
+            self._network.exchange([("PING",)])
+        except redis.ConnectionError as error:
+            raise TimeoutError from error
+
+
+class _Upload(io.BytesIO):
+    """A file that is there once it is closed, as a whole or as far as its writer came."""
+
+    def __init__(self, turn: Callable[[], None], store: Callable[[bytes], None]) -> None:
+        super().__init__()
+        self._turn, self._store = turn, store
+
+    def close(self) -> None:
+        if not self.closed:
+            raw = self.getvalue()
+            super().close()
+            self._store(raw)
+            self._turn()
+
+
+class FileWorld(World):
+    """Checkpoints of a schedule with files.
+
+    Attributes:
+        files: The file system; ``None`` before the schedule has begun.
+        rows: Files that Redis knows, by the checkpoint's id.
+    """
+
+    def __init__(self, server: Transport) -> None:
+        super().__init__(server)
+        self.files: SimFiles | None = None
+        self.rows: dict[str, dict[str, tuple[str, int]]] = {}
+
+    def look(self) -> None:
+        """Reads the files that Redis knows, too."""
+        super().look()
+        some = [node for node in self.nodes if node.life != "gone"]
+        found = self.ask(*(("HGETALL", keys.files(node.id)) for node in some))
+        self.rows = {
+            node.gen: {
+                name.decode(): (row.decode()[0], int(row.split(b" ")[2]))
+                for name, row in rows.items()
+            }
+            for node, rows in zip(some, found, strict=True)
+        }
+
+    def judge(self) -> None:
+        """Compares files, their rows and what manifests name."""
+        super().judge()
+        self.problems += self.files.problems if self.files else []
+        for node in self.nodes:
+            if node.life in ("live", "purged"):
+                self._judge_rows(node)
+
+    def _judge_rows(self, node: Node) -> None:
+        used: dict[str, int] = {}
+        for one in node.seen.all:
+            if one.place is not None:
+                used[one.place.file] = used.get(one.place.file, 0) + 1
+        rows = self.rows.get(node.gen, {})
+        for file, count in used.items():
+            if rows.get(file) != ("u", count):
+                self._wrong(node, f"{count} segments are in {file}, whose row is {rows.get(file)}")
+        for file, (state, count) in rows.items():
+            if state == "u" and file not in used:
+                self._wrong(node, f"{file} is used by {count} segments, and none is there")
+
+    def _whole(self, node: Node, one: Segment, *, lasting: bool) -> None:
+        at = node if not one.gen else self.of(one.gen)
+        if at is None or at.life in ("gone", "lost") or not one.entry.blocks:
+            return
+        owned = next((own for own in at.seen.all if own.ident == one.ident), one)
+        if owned.place is None:
+            super()._whole(node, one, lasting=lasting)
+            return
+        problem = self._in_file(at, owned, owned.place)
+        if problem:
+            self._wrong(node, f"{one.ident} of {at.name}: {problem}")
+        _, left_ms = self._keys.get(self._key(node, one), (0, -2))
+        if at.life == "live" and (left_ms == -1 or left_ms > _LASTING_MS):
+            self._wrong(node, f"{one.ident} of {at.name} is in a file, and stays in Redis")
+
+    def _in_file(self, at: Node, one: Segment, place: FilePlace) -> str:
+        raw = self.files.content.get(path_of(at.gen, place.file)) if self.files else None
+        if raw is None:
+            return f"{place.file} is gone"
+        region = raw[place.offset : place.offset + place.bytes]
+        found = _blocks_in(region, owner_of(at.id, one))
+        return "" if found == one.entry.blocks else f"{place.file} has {found} blocks"
+
+    def _age(self, node: Node, ms: int) -> None:
+        super()._age(node, ms)
+        (rows,) = self.ask(("HGETALL", keys.files(node.id)))
+        for name, row in rows.items():
+            state, at, *rest = row.decode().split(" ")
+            later = " ".join([state, str(int(at) - ms), *rest])
+            self.ask(("HSET", keys.files(node.id), name, later))
+
+    def minute(self, node: Node) -> bool:
+        """The keys of segments that were moved expire; false if there are none."""
+        idents = [one.ident for one in node.seen.all if one.place is not None]
+        commands: list[Command] = [("DEL", keys.segment(node.id, one)) for one in idents]
+        return any(self.ask(*commands))
+
+
+def path_of(gen: str, file: str) -> str:
+    """Path of a file in the simulated folder."""
+    return f"/{gen}/{file}"
+
+
+@cache
+def _blocks_in(region: bytes, owner: object) -> int:
+    try:
+        return len(read_region(owner, region))  # type: ignore[arg-type]  # hashable for the cache
+    except FormatError:
+        return -1

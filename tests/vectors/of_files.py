@@ -1,0 +1,112 @@
+"""Vectors of segments in files: places, and whole small files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from redis_state import keys
+from redis_state.format.place import FilePlace
+from redis_state.format.region import RegionOwner, write_region
+from redis_state.format.rows import stored_key
+from redis_state.format.signature import BlockSigner
+from redis_state.ids import PartitionId, StoreId
+from tests.vectors import of_segments
+
+GEN = "a" * 32
+_NAME = "0-3-37a8eec1ce19687d/1-9-" + "5" * 32 + ".seg"
+_SEGMENTS = ("first", "second", "parts", "snapshot", "families", "timed in order")
+_SECRET = bytes(range(32))
+
+
+def places() -> dict[str, Any]:
+    """Places that a reader accepts, and those that it refuses."""
+    file = FilePlace(_NAME, 900, 1200, 300)
+    good: list[dict[str, Any]] = [
+        {"text": "", "gen": "", "file": None},
+        {"text": f"p {GEN}", "gen": GEN, "file": None},
+        {
+            "text": file.text,
+            "gen": "",
+            "file": {"name": _NAME, "offset": 900, "bytes": 1200, "head": 300},
+        },
+    ]
+    refused = [
+        "p",
+        "p ",
+        f"p {GEN} 1",
+        f"p {GEN[1:]}",
+        f"f {_NAME}",
+        f"f {_NAME} 0 1200",
+        f"f {_NAME} 0 1200 300 1",
+        f"f {_NAME} 0 1200 1201",
+        f"f {_NAME} 0 1200 7",
+        f"f {_NAME} -1 1200 300",
+        f"f {_NAME} 01 1200 300",
+        f"f {_NAME} 0 {(1 << 40) + 1} 300",
+        f"f ../{_NAME} 0 1200 300",
+        f"f {_NAME}x 0 1200 300",
+        f"f {_NAME.replace('/', '/../')} 0 1200 300",
+        f"b {_NAME} 0 1200 300",
+        f"q {GEN}",
+    ]
+    return {
+        "about": "Places of docs/format.md, sections 14 and 16, by the manifest's text.",
+        "good": good,
+        "refused": refused,
+    }
+
+
+def files() -> dict[str, Any]:
+    """Whole files, each with all segments of one version's vectors, and what is in them."""
+    plans = of_segments.plans()
+    planned = [plans[name] for name in _SEGMENTS]
+    many = {stored_key(0, b"\0key-%d" % n): b"\0%d" % n for n in range(150)}
+    planned.append(of_segments.plan(9, [many], live=150, buckets=256))
+    return {
+        "about": "Files of docs/format.md, section 17. `values`: what Redis holds in each field, "
+        "and what a reader of the region at `place` MUST find. Blocks are not compressed.",
+        "secret": _SECRET.hex(),
+        "cases": [_file("plain", planned, None), _file("signed", planned, BlockSigner(_SECRET))],
+    }
+
+
+def _file(
+    name: str, planned: Sequence[of_segments.Planned], signer: BlockSigner | None
+) -> dict[str, Any]:
+    id_ = PartitionId(StoreId(GEN, 0, "default"), 3)
+    raw, regions = bytearray(), []
+    for one in planned:
+        segment = one.segment
+        key = keys.segment(id_, segment.ident)
+        owner = RegionOwner(
+            segment.field, segment.entry.text, segment.ident, GEN, 0, 3, "default", key
+        )
+        values = {
+            field: value if signer is None else signer.signed(key, field, value)
+            for field, value in one.fields.items()
+        }
+        pieces = list(write_region(owner, values, signer=signer, compress=False))
+        size = sum(map(len, pieces))
+        place = FilePlace(_NAME, len(raw), size, len(pieces[-1]))
+        raw += b"".join(pieces)
+        regions.append(
+            {
+                "key": key,
+                "ident": segment.ident,
+                "field": segment.field,
+                "entry": segment.entry.text,
+                "place": place.text,
+                "values": {field: value.hex() for field, value in values.items()},
+            }
+        )
+    return {
+        "name": name,
+        "gen": GEN,
+        "operator": 0,
+        "partition": 3,
+        "store": "default",
+        "signed": signer is not None,
+        "hex": bytes(raw).hex(),
+        "regions": regions,
+    }
