@@ -38,8 +38,10 @@ _VALUE_FAT_TIMES = 4
 _STALE_TIMES = 5
 _BLOCKS_MIN = 10
 _HOUR_MS = 3_600_000
-_NO_TTL = ("transformWithState", "symmetricHashJoin")
+_NO_TTL = ("transformWithState",)
 """Beginnings of the names of Spark's operators that refuse the option stateTtl."""
+
+_JOIN = "symmetricHashJoin"
 
 _SPARK_WATERMARK = (
     "Redis does not have Spark's watermark: see eventTime.watermark in query.lastProgress, or in "
@@ -188,7 +190,9 @@ def _expiry_advice(of: StoreHistory) -> str:
 
 def _ttl(of: StoreHistory) -> str:
     """Returns the advice to set a time to live, for operators that take one."""
-    if of.status.name.startswith(_NO_TTL):
+    # The rows of joins of state formats 3 and 4 are in one store, and cannot have a time to live.
+    is_late_join = of.status.name == _JOIN and of.status.store == DEFAULT_STORE
+    if is_late_join or of.status.name.startswith(_NO_TTL):
         return ""
     return " The option stateTtl removes keys that no batch writes again."
 
