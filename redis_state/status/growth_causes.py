@@ -15,6 +15,7 @@ from statistics import median
 from redis_state.errors import ConfigError
 from redis_state.format.entry import Entry
 from redis_state.format.header import Family, Header
+from redis_state.ids import DEFAULT_STORE
 from redis_state.protocol.pins import FORK, KEEP
 from redis_state.protocol.quota import WARN_SHARE
 from redis_state.status.block_times import times_of_blocks
@@ -38,10 +39,8 @@ _VALUE_FAT_TIMES = 4
 _STALE_TIMES = 5
 _BLOCKS_MIN = 10
 _HOUR_MS = 3_600_000
-_NO_TTL = ("transformWithState",)
-"""Beginnings of the names of Spark's operators that refuse the option stateTtl."""
-
-_JOIN = "symmetricHashJoin"
+_NO_TTL = ("transformWithState", "symmetricHashJoin")
+"""Beginnings of the names of operators with one store that refuse stateTtl; most joins have four."""
 
 _SPARK_WATERMARK = (
     "Redis does not have Spark's watermark: see eventTime.watermark in query.lastProgress, or in "
@@ -190,11 +189,8 @@ def _expiry_advice(of: StoreHistory) -> str:
 
 def _ttl(of: StoreHistory) -> str:
     """Returns the advice to set a time to live, for operators that take one."""
-    # The rows of joins of state formats 3 and 4 are in one store, and cannot have a time to live.
-    is_late_join = of.status.name == _JOIN and of.status.store == DEFAULT_STORE
-    if is_late_join or of.status.name.startswith(_NO_TTL):
-        return ""
-    return " The option stateTtl removes keys that no batch writes again."
+    refuses = of.status.store == DEFAULT_STORE and of.status.name.startswith(_NO_TTL)
+    return "" if refuses else " The option stateTtl removes keys that no batch writes again."
 
 
 def _watermark_advice(of: StoreHistory) -> str:

@@ -19,6 +19,7 @@ from redis_state.keys import store_hash
 from tests.spark.lives import EVENTS, manifest_of, shift
 from tests.spark.streams import FORMAT, Input, Output, Streams, run_to_end
 from tests.support.redis_server import RedisServer
+from tools import compatibility
 
 pytestmark = pytest.mark.spark
 
@@ -230,6 +231,10 @@ def checkpoint_format(request: pytest.FixtureRequest, streams: Streams) -> Itera
         ("left_outer", True),
         ("left_semi", True),
     ],
+)
+@pytest.mark.compatibility("time to live", "{how} join, checkpoint format {checkpoint_format}")
+@pytest.mark.compatibility(
+    "stream-stream join", "{how}, state format 2", column=compatibility.TIME_TO_LIVE
 )
 @pytest.mark.usefixtures("checkpoint_format")
 def test_join_keys_expire(

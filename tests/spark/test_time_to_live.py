@@ -22,6 +22,7 @@ from tests.spark.lives import Lives, manifest_of, shift
 from tests.spark.streams import FORMAT, Output, Streams, run_to_end
 from tests.support.pages import fenced
 from tests.support.redis_server import RedisServer
+from tools import compatibility
 
 pytestmark = pytest.mark.spark
 
@@ -115,6 +116,20 @@ OPERATORS: Mapping[str, tuple[Callable[[DataFrame], DataFrame], Any, str]] = {
 }
 
 
+ROWS = {
+    "deduplication": ("dropDuplicates",),
+    "aggregation": ("aggregation", "update mode"),
+    "applyInPandasWithState": ("applyInPandasWithState", "NoTimeout"),
+    "limit": ("limit",),
+    "session window": ("session windows", "complete mode"),
+}
+"""Rows of the operators in the table of docs/compatibility.md."""
+
+
+def _column(name: str) -> pytest.MarkDecorator:
+    return pytest.mark.compatibility(*ROWS[name], column=compatibility.TIME_TO_LIVE)
+
+
 @pytest.fixture
 def server(shared_redis_server: RedisServer) -> Iterator[Redis]:
     with Redis.from_url(shared_redis_server.url) as client:
@@ -122,8 +137,9 @@ def server(shared_redis_server: RedisServer) -> Iterator[Redis]:
         yield client
 
 
-@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=_column(name)) for name in OPERATORS])
 @pytest.mark.parametrize("version", ["1", "2"])
+@pytest.mark.compatibility("time to live", "{name}, checkpoint format {version}")
 def test_state_expires(
     streams: Streams,
     server: Redis,
