@@ -40,7 +40,7 @@ _STALE_TIMES = 5
 _BLOCKS_MIN = 10
 _HOUR_MS = 3_600_000
 _NO_TTL = ("transformWithState", "symmetricHashJoin")
-"""Beginnings of the names of operators with one store that refuse stateTtl; most joins have four."""
+"""Beginnings of names of operators that refuse stateTtl if they have one store; joins have four."""
 
 _SPARK_WATERMARK = (
     "Redis does not have Spark's watermark: see eventTime.watermark in query.lastProgress, or in "

@@ -12,16 +12,18 @@ import platform
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
+from typing import cast
 
 import pyspark
 import redis
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
+from redis_state.format.entry import segments_in
 from tests.bench.__main__ import session
 from tests.bench.page import add_write_option, show
 from tests.bench.workloads import PARTITIONS, PROVIDER, PROVIDERS
@@ -39,7 +41,7 @@ STILL_MAX = 1.1
 
 _MIB = 1 << 20
 _SLOW = 3
-"""After so many times the time that the batches should take the soak ends."""
+"""After so many times the time that the batches should take, and a minute, the soak ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,8 @@ class Sample:
     Attributes:
         heap_mib: Heap of the JVM of driver and executor, after a collection.
         rows: Rows in memory and Redis, expired ones included until they are removed.
+        segments_mib: Segments in Redis that a version needs.
+        redis_mib: All of Redis, with segments that were dropped in the last ten minutes.
     """
 
     seconds: float
@@ -57,6 +61,7 @@ class Sample:
     rows: int
     state_mib: float
     heap_mib: float
+    segments_mib: float
     redis_mib: float
 
 
@@ -66,12 +71,11 @@ class Soak:
     def __init__(self, spark: SparkSession, server: redis.Redis, folder: Path, keys: int) -> None:
         self._spark, self._server = spark, server
         self._batches = -(-keys // BATCH_KEYS)
-        self._passed = self._seen = 0
+        self._passed: list[int] = []
         self.samples: list[Sample] = []
         spark.conf.set(PROVIDER, PROVIDERS["redis"])
         spark.conf.set(PREFIX + "stateTtl", f"{BATCHES_TO_LIVE * SECONDS:.0f}s")
         spark.conf.set(PREFIX + "versionsToRetain", str(VERSIONS))
-
         rate = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", BATCH_KEYS)
         fresh = rate.option("numPartitions", 2).load().select("value")
         twice = fresh.select(sf.explode(sf.array("value", sf.col("value") - BATCH_KEYS)).alias("k"))
@@ -85,8 +89,7 @@ class Soak:
         )
 
     def _take(self, batch: DataFrame, _: int) -> None:
-        self._passed += batch.count()
-        self._seen += 1
+        self._passed.append(batch.count())
 
     def run(self) -> None:
         """Waits for all batches.
@@ -96,21 +99,22 @@ class Soak:
         """
         began = time.monotonic()
         every = max(1, self._batches // SAMPLES)
-        while self._seen < self._batches and self._query.isActive:
+        while len(self._passed) < self._batches and self._query.isActive:
             time.sleep(SECONDS / 2)
-            if self._seen >= every * (len(self.samples) + 1):
+            if len(self._passed) >= every * (len(self.samples) + 1):
                 self.samples.append(self._sample(time.monotonic() - began))
                 print(self.samples[-1], file=sys.stderr)
-            if time.monotonic() - began > _SLOW * self._batches * SECONDS:
+            if time.monotonic() - began > _SLOW * self._batches * SECONDS + 60:
                 break
         self._query.stop()
         failure = self._query.exception()
         if failure is not None:
             raise SystemExit(f"the query failed: {failure}")
-        if self._seen < self._batches:
-            raise SystemExit(f"only {self._seen} of {self._batches} batches were done in time")
-        if self._passed != self._seen * BATCH_KEYS:
-            raise SystemExit(f"{self._passed:,} keys passed in {self._seen} batches")
+        if len(self._passed) < self._batches:
+            done = len(self._passed)
+            raise SystemExit(f"only {done} of {self._batches} batches were done in time")
+        if set(self._passed) != {BATCH_KEYS}:
+            raise SystemExit(f"batches passed {set(self._passed)} keys instead of {BATCH_KEYS:,}")
 
     def _sample(self, seconds: float) -> Sample:
         jvm = self._spark._jvm
@@ -122,13 +126,20 @@ class Soak:
         operator = progress["stateOperators"][0]
         return Sample(
             seconds,
-            self._seen,
-            self._passed,
+            len(self._passed),
+            sum(self._passed),
             int(operator["numRowsTotal"]),
             int(operator["memoryUsedBytes"]) / _MIB,
             (runtime.totalMemory() - runtime.freeMemory()) / _MIB,
+            sum(self._segment_bytes()) / _MIB,
             int(self._server.info("memory")["used_memory"]) / _MIB,
         )
+
+    def _segment_bytes(self) -> Iterator[int]:
+        """Yields the bytes of the segments that a version needs."""
+        for meta in self._server.scan_iter(match="*:m"):
+            manifest = cast("Mapping[bytes, bytes]", self._server.hgetall(meta))
+            yield sum(one.entry.bytes for one in segments_in(manifest))
 
 
 def main() -> int:
@@ -163,12 +174,12 @@ def _head(command: str) -> str:
 def _table(samples: Sequence[Sample]) -> list[str]:
     lines = [
         "| seconds | batches | keys that passed | rows of the state | state in memory, MiB "
-        "| heap, MiB | Redis, MiB |",
-        "|---|---|---|---|---|---|---|",
+        "| heap, MiB | segments in use, MiB | all of Redis, MiB |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     lines += [
         f"| {one.seconds:.0f} | {one.batches} | {one.keys:,} | {one.rows:,} | {one.state_mib:.0f} "
-        f"| {one.heap_mib:.0f} | {one.redis_mib:.0f} |"
+        f"| {one.heap_mib:.0f} | {one.segments_mib:.0f} | {one.redis_mib:.0f} |"
         for one in samples
     ]
     third = len(samples) // 3
@@ -176,7 +187,7 @@ def _table(samples: Sequence[Sample]) -> list[str]:
     found = [
         _still("rows", [one.rows for one in before], [one.rows for one in last]),
         _still("heap", [one.heap_mib for one in before], [one.heap_mib for one in last]),
-        _still("Redis", [one.redis_mib for one in before], [one.redis_mib for one in last]),
+        _still("segments", *([one.segments_mib for one in part] for part in (before, last))),
     ]
     return [
         *lines,
