@@ -76,7 +76,7 @@ object Expiry {
   /** Least number of steps of a time to live. */
   val StepsMin: Int = 128
 
-  /** As `StepsMin`, of a join, which writes all rows of a key again at each step. */
+  /** Least number of steps for a join, which writes all rows of a key again at each step. */
   val JoinStepsMin: Int = 4
 
   /** For versions without a time to live. */

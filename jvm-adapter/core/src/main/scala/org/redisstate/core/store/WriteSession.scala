@@ -107,7 +107,7 @@ final class WriteSession private[store] (
   /** Returns the expiry of a row of a family with a time to live; None if there is no such row. */
   def expiryOf(key: Array[Byte], length: Int): Option[Long] = changes.expiryOf(key, length)
 
-  /** Gives a row another expiry, if it is there. */
+  /** Replaces the expiry of a row; does nothing for an absent row. */
   def renew(key: Array[Byte], length: Int, expiryS: Long): Unit = {
     startWrite("renew")
     changes.renew(key, length, expiryS)

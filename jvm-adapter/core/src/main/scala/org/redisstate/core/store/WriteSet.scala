@@ -89,7 +89,7 @@ private[store] final class WriteSet(
     found
   }
 
-  /** Puts a row with the expiry that the version gives. */
+  /** Writes a row with the version's expiry. */
   def put(key: Array[Byte], keyLength: Int, value: Array[Byte], valueLength: Int): Unit =
     put(key, keyLength, value, valueLength, times.expiryS)
 
@@ -115,7 +115,7 @@ private[store] final class WriteSet(
     found
   }
 
-  /** Gives a row that can expire another expiry, if it is there. */
+  /** Replaces the expiry of a row that can expire; does nothing for an absent row. */
   def renew(key: Array[Byte], length: Int, expiryS: Long): Unit =
     if (get(key, length, probe)) {
       stamp(probe.array, probe.offset, probe.length, expiryS)

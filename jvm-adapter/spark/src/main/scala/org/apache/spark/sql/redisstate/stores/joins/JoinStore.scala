@@ -22,7 +22,13 @@ private[redisstate] final class JoinStore(
 
   private val hasRows = id.storeName.endsWith(JoinKeys.Rows)
   private lazy val indexed = new IndexedKeys(codec.layout.keySchema)
-  private val keys = JoinKeys.join(this)
+  private val keys =
+    try JoinKeys.join(this)
+    catch {
+      case e: Throwable =>
+        abort()
+        throw e
+    }
 
   private def codec: RowCodec = codecs.of("put", Family)
 
@@ -48,13 +54,13 @@ private[redisstate] final class JoinStore(
   /** Returns the number of rows of a join key, in a store of counts. */
   def countOf(key: UnsafeRow): Long = Option(get(key, Family)).fold(0L)(_.getLong(0))
 
-  /** Gives a row another expiry. */
+  /** Replaces the expiry of a row. */
   def renew(key: UnsafeRow, expiryS: Long): Unit = {
     val length = codec.encodeKey(key)
     asked(session.renew(codec.key, length, expiryS))
   }
 
-  /** Gives a row of a join key another expiry, in a store of rows. */
+  /** Replaces the expiry of a row of a join key, in a store of rows. */
   def renew(key: UnsafeRow, index: Long, expiryS: Long): Unit =
     renew(indexed.of(key, index), expiryS)
 }
