@@ -63,7 +63,7 @@ class GroupsTimeToLiveSuite extends AnyFunSuite with BeforeAndAfterAll {
   /** Makes the newest version of each partition later, and thereby those on top of it. */
   private def pass(seconds: Long): Unit =
     texts("KEYS", "*:m").foreach { meta =>
-      val manifest = texts("HGETALL", meta).grouped(2).map { case Seq(k, v) => k -> v }.toMap
+      val manifest = texts("HGETALL", meta).grouped(2).map(pair => pair.head -> pair.last).toMap
       manifest.filter(_._1.matches(s"[ds]:${manifest("l")}:.*")).foreach { case (field, text) =>
         val entry = Entry.parse(text)
         ask("HSET", meta, field, entry.copy(time = entry.time + seconds).text)
@@ -73,7 +73,8 @@ class GroupsTimeToLiveSuite extends AnyFunSuite with BeforeAndAfterAll {
   private def texts(words: String*): Seq[String] =
     ask(words: _*).asInstanceOf[Seq[Array[Byte]]].map(new String(_, UTF_8))
 
-  private def ask(words: String*): AnyRef = raw.call("a test", Seq(Command(words: _*))).head
+  private def ask(words: String*): AnyRef =
+    raw.call("a test", Seq(Command(words.head, words.tail: _*))).head
 
   private def outputs(life: Seq[(Long, String)])(
       build: Dataset[String] => DataFrame): Seq[Seq[String]] = {

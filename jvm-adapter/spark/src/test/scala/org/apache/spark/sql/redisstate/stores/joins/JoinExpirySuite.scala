@@ -15,7 +15,7 @@ import org.apache.spark.sql.catalyst.expressions.{GenericInternalRow, UnsafeProj
 import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.internal.SQLConf
-import org.apache.spark.sql.redisstate.RedisStateStoreProvider
+import org.apache.spark.sql.redisstate.{ProviderHarness, RedisStateStoreProvider}
 import org.apache.spark.sql.redisstate.conf.RedisStateConf
 import org.apache.spark.sql.types._
 import org.apache.spark.unsafe.types.UTF8String
@@ -45,6 +45,16 @@ class JoinExpirySuite extends AnyFunSuite with BeforeAndAfterAll {
         TaskContext.unset()
       }
     }
+
+  test("joins of state formats 3 and 4 are refused, which have one store") {
+    val harness = new ProviderHarness(server.url)
+    val options = Map(RedisStateConf.Prefix + "stateTtl" -> "1h")
+    val made = harness.provider(harness.newId(), families = true, options = options)
+    val e = intercept[Exception](made.getStore(0))
+    assert(e.getMessage.contains("it is transformWithState, or a join of state format 3 or 4"))
+    assert(e.getMessage.contains("A new join of state format 2, which is the default"))
+    made.close()
+  }
 
   test("a batch without an entry in the offset log is refused") {
     val play = new Play(server.url, 1, new Random(1))
