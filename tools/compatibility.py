@@ -6,8 +6,8 @@
                                                tests/upgrades; the other cells stay
 
 pytest runs the tests; this tool makes the table. A minor runs in the environment `.venv-MINOR`, and
-the newest in `.venv`. How a test becomes a row: tests/support/compatibility.py. The last column is
-of tests in real-time mode, on the newest minor.
+the newest in `.venv`. How a test becomes a row: tests/support/compatibility.py. The last columns
+are of tests with a time to live and in real-time mode, on the newest minor.
 """
 
 from __future__ import annotations
@@ -27,7 +27,14 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "compatibility.md"
 MINORS = tuple(json.loads((ROOT / "redis_state" / "options.json").read_text())["sparkMinors"])
 REAL_TIME = "real-time"
-COLUMNS = (*MINORS, REAL_TIME)
+TIME_TO_LIVE = "time to live"
+OF_NEWEST = {
+    TIME_TO_LIVE: f"time to live on {MINORS[-1]}",
+    REAL_TIME: f"real-time mode of {MINORS[-1]}",
+}
+"""Titles of the columns that only the newest minor fills."""
+
+COLUMNS = (*MINORS, *OF_NEWEST)
 FOLDERS = ("tests/spark", "tests/upgrades")
 _BEGIN = "<!-- table: made by `make compatibility` -->"
 _END = "<!-- end of table -->"
@@ -59,10 +66,10 @@ class Table:
 
     def merge(self, run: dict[str, Any], ran_with: str) -> None:
         """Updates the cells that a run of some tests has."""
-        # A row of an ordinary query and of one in real-time mode names the test of the former.
-        for row in sorted(run["rows"], key=lambda row: not row["real_time"]):
+        # A row of an ordinary query and of one in another column names the test of the former.
+        for row in sorted(run["rows"], key=lambda row: not row["column"]):
             test = row["test"].split("::")[0].removeprefix("tests/")
-            if not row["real_time"] or key_of(row) not in self.tests:
+            if not row["column"] or key_of(row) not in self.tests:
                 self.tests[key_of(row)] = test
         found = cells_of(run)
         for (key, column), cell in found.items():
@@ -73,7 +80,7 @@ class Table:
 
     def text(self) -> str:
         """Formats the table for the page."""
-        titles = [*(f"Spark {minor}" for minor in MINORS), f"real-time mode of {MINORS[-1]}"]
+        titles = [*(f"Spark {minor}" for minor in MINORS), *OF_NEWEST.values()]
         head = ["operator", "option", *titles, "test"]
         ran_with = [_RUN_WITH, "", *(self.ran_with.get(one, _EMPTY) for one in COLUMNS), _EMPTY]
         lines = [_line(head), "|---" * len(head) + "|", _line(ran_with)]
@@ -89,7 +96,7 @@ def key_of(row: dict[str, str]) -> Key:
 
 def columns_of(minor: str) -> tuple[str, ...]:
     """Returns the columns that a run on this minor fills."""
-    return (minor, REAL_TIME) if minor == MINORS[-1] else (minor,)
+    return (minor, *OF_NEWEST) if minor == MINORS[-1] else (minor,)
 
 
 def cells_of(run: dict[str, Any]) -> dict[Place, str]:
@@ -97,7 +104,7 @@ def cells_of(run: dict[str, Any]) -> dict[Place, str]:
     cells: dict[Place, str] = {}
     minor = minor_of(run["spark"])
     for row in run["rows"]:
-        place = key_of(row), REAL_TIME if row["real_time"] else minor
+        place = key_of(row), row["column"] or minor
         known = cells.get(place, "green")
         refused = f"Spark refuses: {row['reason']}"
         cells_by_status = {
@@ -152,7 +159,7 @@ def differences(run: dict[str, Any], text: str) -> list[str]:
 
 
 def _mode_of(column: str) -> str:
-    return " in real-time mode" if column == REAL_TIME else ""
+    return f" in the column {OF_NEWEST[column]}" if column in OF_NEWEST else ""
 
 
 def minor_of(version: str) -> str:

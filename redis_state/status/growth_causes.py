@@ -15,6 +15,7 @@ from statistics import median
 from redis_state.errors import ConfigError
 from redis_state.format.entry import Entry
 from redis_state.format.header import Family, Header
+from redis_state.ids import DEFAULT_STORE
 from redis_state.protocol.pins import FORK, KEEP
 from redis_state.protocol.quota import WARN_SHARE
 from redis_state.status.block_times import times_of_blocks
@@ -39,7 +40,7 @@ _STALE_TIMES = 5
 _BLOCKS_MIN = 10
 _HOUR_MS = 3_600_000
 _NO_TTL = ("transformWithState", "symmetricHashJoin")
-"""Beginnings of the names of Spark's operators that refuse the option stateTtl."""
+"""Beginnings of names of operators that refuse stateTtl if they have one store; joins have four."""
 
 _SPARK_WATERMARK = (
     "Redis does not have Spark's watermark: see eventTime.watermark in query.lastProgress, or in "
@@ -188,9 +189,8 @@ def _expiry_advice(of: StoreHistory) -> str:
 
 def _ttl(of: StoreHistory) -> str:
     """Returns the advice to set a time to live, for operators that take one."""
-    if of.status.name.startswith(_NO_TTL):
-        return ""
-    return " The option stateTtl removes keys that no batch writes again."
+    refuses = of.status.store == DEFAULT_STORE and of.status.name.startswith(_NO_TTL)
+    return "" if refuses else " The option stateTtl removes keys that no batch writes again."
 
 
 def _watermark_advice(of: StoreHistory) -> str:

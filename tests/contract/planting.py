@@ -79,7 +79,7 @@ class Planted:
 
     live: dict[int, set[bytes]] = field(default_factory=dict)
 
-    def register(self, *, listed: bool = True, name: str | None = None) -> None:
+    def register(self, *, listed: bool = True, name: str | None = None, of: str = "agg") -> None:
         table = [
             self.family.id,
             self.family.name,
@@ -90,7 +90,7 @@ class Planted:
             False,
             False,
         ]
-        described = {"operator": "agg", "partitions": self.partitions, "families": [table]}
+        described = {"operator": of, "partitions": self.partitions, "families": [table]}
         query = keys.query(self.gen, tenant=self.tenant)
         self.client.hset(
             query,

@@ -244,6 +244,27 @@ def test_fat_bucket_of_spark_is_the_cause(redis_server: RedisServer, sick: Sick)
     assert "one join key many rows" in cause.found
 
 
+@pytest.mark.parametrize(
+    ("operator", "store", "is_advised"),
+    [
+        ("stateStoreSave", "default", True),
+        ("symmetricHashJoin", "left-keyWithIndexToValue", True),
+        ("symmetricHashJoin", "default", False),  # state formats 3 and 4
+        ("transformWithStateExec", "default", False),
+    ],
+)
+def test_a_time_to_live_is_advised_where_the_operator_takes_one(
+    redis_server: RedisServer, sick: Sick, operator: str, store: str, *, is_advised: bool
+) -> None:
+    planted = Planted(redis_server.client(), partitions=1, name=NAME, store=store)
+    planted.register(of=operator)
+    for version in range(1, 10):
+        rows = [({"carrier": f"{version} {n}"}, {"count": 1, "total": 0.5}) for n in range(50)]
+        planted.commit(version, rows)
+    (cause,) = (one for one in sick.causes() if one.kind is CauseKind.NOTHING_REMOVED)
+    assert ("The option stateTtl" in cause.advice) == is_advised
+
+
 def test_uneven_partition_is_the_cause(sick: Sick) -> None:
     for partition in range(4):
         sick.run([new(0, 2000 if partition == 2 else 30)], partition)

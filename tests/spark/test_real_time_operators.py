@@ -13,6 +13,7 @@ import pytest
 
 from tests.spark.real_time_operators_job import CASES
 from tests.support.redis_server import RedisServer
+from tools import compatibility
 
 pytestmark = [pytest.mark.spark, pytest.mark.application, pytest.mark.slow]
 
@@ -29,7 +30,7 @@ def case(
     name: str, *row: str, refused: tuple[str, str] | None = None
 ) -> Any:  # the type of pytest.param is private
     marker = pytest.mark.compatibility(
-        *row, real_time=True, refused={"4.3": refused} if refused else {}
+        *row, column=compatibility.REAL_TIME, refused={"4.3": refused} if refused else {}
     )
     return pytest.param(name, marks=marker, id=name)
 

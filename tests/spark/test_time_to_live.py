@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -18,15 +18,16 @@ from redis import Redis
 
 import redis_state
 from redis_state.format.entry import parse_entry
-from tests.spark.streams import FORMAT, Input, Output, Streams, run_to_end
+from tests.spark.lives import Lives, manifest_of, shift
+from tests.spark.streams import FORMAT, Output, Streams, run_to_end
 from tests.support.pages import fenced
 from tests.support.redis_server import RedisServer
+from tools import compatibility
 
 pytestmark = pytest.mark.spark
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "time-to-live.md"
 TTL_S = 1000
-EVENTS = "k string, v long, ts timestamp"
 # Seconds that pass before each batch, and the keys of its rows.
 LIFE: Sequence[tuple[int, str]] = (
     (0, "abc"),
@@ -37,57 +38,6 @@ LIFE: Sequence[tuple[int, str]] = (
     (1100, "abcde"),
     (300, "a"),
 )
-
-
-def shift(server: Redis, seconds: int, *, below: int = 0) -> None:
-    """Moves the time of the newest version of each partition, or of one below it."""
-    for meta in server.scan_iter(match="*:m"):
-        manifest = _manifest(server, meta)
-        wanted = int(manifest[b"l"]) - below
-        for field, text in manifest.items():
-            if field[:2] not in (b"d:", b"s:") or int(field.split(b":")[1]) != wanted:
-                continue
-            entry = parse_entry(text.decode())
-            words = text.decode().split(" ")
-            assert entry.time, "a version of a store with a time to live has no time"
-            words[-2] = str(entry.time + seconds)
-            server.hset(meta, field, " ".join(words))
-
-
-def _manifest(server: Redis, key: bytes) -> Mapping[bytes, bytes]:
-    return cast("Mapping[bytes, bytes]", server.hgetall(key))
-
-
-class Lives:
-    """Runs batches of one query, with time in between."""
-
-    def __init__(self, streams: Streams, server: Redis, build: Callable[[DataFrame], DataFrame]):
-        self._streams, self._server, self._build = streams, server, build
-        self._input: Input = streams.input("in", EVENTS)
-        self.output: Output = {}
-        self._batches = 0
-
-    def batch(self, seconds: int, keys: str, *, mode: str = "update") -> list[str]:
-        """Returns the output of the next batch, which runs so many seconds later."""
-        if seconds:
-            shift(self._server, seconds)
-        self.add(keys)
-        self.again(mode=mode)
-        return self.output[self._batches - 1]
-
-    def add(self, keys: str) -> None:
-        """Adds the rows of the next batch."""
-        time = f"2024-01-01T10:{self._batches:02d}:00.000Z"
-        self._input.add([{"k": key, "v": self._batches, "ts": time} for key in keys])
-        self._batches += 1
-
-    def frame(self) -> DataFrame:
-        """The query."""
-        return self._build(self._input.stream(self._streams.spark))
-
-    def again(self, *, mode: str = "update") -> None:
-        """Starts the query until nothing is left to do."""
-        self._streams.run(self.frame(), "query", mode=mode, output=self.output)
 
 
 def distinct(frame: DataFrame) -> DataFrame:
@@ -166,6 +116,20 @@ OPERATORS: Mapping[str, tuple[Callable[[DataFrame], DataFrame], Any, str]] = {
 }
 
 
+ROWS = {
+    "deduplication": ("dropDuplicates",),
+    "aggregation": ("aggregation", "update mode"),
+    "applyInPandasWithState": ("applyInPandasWithState", "NoTimeout"),
+    "limit": ("limit",),
+    "session window": ("session windows", "complete mode"),
+}
+"""Rows of the operators in the table of docs/compatibility.md."""
+
+
+def _column(name: str) -> pytest.MarkDecorator:
+    return pytest.mark.compatibility(*ROWS[name], column=compatibility.TIME_TO_LIVE)
+
+
 @pytest.fixture
 def server(shared_redis_server: RedisServer) -> Iterator[Redis]:
     with Redis.from_url(shared_redis_server.url) as client:
@@ -173,8 +137,9 @@ def server(shared_redis_server: RedisServer) -> Iterator[Redis]:
         yield client
 
 
-@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=_column(name)) for name in OPERATORS])
 @pytest.mark.parametrize("version", ["1", "2"])
+@pytest.mark.compatibility("time to live", "{name}, checkpoint format {version}")
 def test_state_expires(
     streams: Streams,
     server: Redis,
@@ -250,7 +215,7 @@ def test_option_of_one_operator(
     lives = Lives(streams, server, counted)
     lives.batch(0, "a")
     assert lives.batch(0, "a") == ["Row(k='a', count=2)"]
-    metas = [_manifest(server, key) for key in server.scan_iter(match="*:m")]
+    metas = [manifest_of(server, key) for key in server.scan_iter(match="*:m")]
     entries = [v for meta in metas for k, v in meta.items() if k[:2] == b"d:"]
     assert entries
     assert not any(parse_entry(v.decode()).time for v in entries)
@@ -274,21 +239,6 @@ def test_moved_rows_live_from_the_next_batch_on(
     lives.add("ab")
     lives.again()
     assert lives.output[4] == ["Row(k='a', count=1)", "Row(k='b', count=3)"]
-
-
-def test_joins_are_refused(
-    streams: Streams, server: Redis, redis_conf: Callable[..., None]
-) -> None:
-    redis_conf({"stateTtl": f"{TTL_S}s"})
-
-    def joined(frame: DataFrame) -> DataFrame:
-        left = frame.withWatermark("ts", "1 hour")
-        return left.alias("l").join(left.alias("r"), sf.expr("l.k = r.k and l.ts = r.ts"))
-
-    lives = Lives(streams, server, joined)
-    with pytest.raises(StreamingQueryException) as caught:
-        lives.batch(0, "a", mode="append")
-    assert "is a join, which numbers the rows of a key" in str(caught.value)
 
 
 def test_the_example_of_the_page(

@@ -23,9 +23,11 @@ Where there is nothing to run, the test is skipped with the reason, and the cell
 
     @pytest.mark.compatibility("state of the minor before", absent={"4.0": "the oldest minor"})
 
-A query in real-time mode fills the last column. It runs on the newest minor only:
+A query with a time to live, or in real-time mode, fills a column of its own, of the newest minor:
 
-    @pytest.mark.compatibility("dropDuplicates", real_time=True)
+    @pytest.mark.compatibility("dropDuplicates", column=compatibility.REAL_TIME)
+
+On other minors such a test runs only if another marker gives it a row there.
 
 A marker without an operator only adds refusals; `pytest.param(..., marks=...)` takes one for one
 parameter. Such a test should ask Spark's own provider first (`Streams.same_on_both` does): then it
@@ -64,7 +66,7 @@ class Row:
     status: Status
     reason: str
     test: str
-    real_time: bool = False
+    column: str = ""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -98,8 +100,16 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         if reason is not None:
             item.stash[_ABSENT] = reason
             pytest.skip(reason)
-        if marker.kwargs.get("real_time") and not _is_newest():
-            pytest.skip(f"the column of real-time mode is of Spark {compatibility.MINORS[-1]}")
+    if not _is_newest() and _has_only_columns(item):
+        pytest.skip(f"its column of the table is of Spark {compatibility.MINORS[-1]}")
+
+
+def _has_only_columns(item: pytest.Item) -> bool:
+    """Returns whether all rows of a test are in columns of the newest minor."""
+    columns = [
+        marker.kwargs.get("column", "") for marker in item.iter_markers(_MARKER) if marker.args
+    ]
+    return bool(columns) and all(columns)
 
 
 def _is_newest() -> bool:
@@ -139,7 +149,7 @@ def pytest_runtest_makereport(
         item.config.stash[_ROWS] += [
             _row(item, marker, report)
             for marker in item.iter_markers(_MARKER)
-            if marker.args and (_is_newest() or not marker.kwargs.get("real_time"))
+            if marker.args and (_is_newest() or not marker.kwargs.get("column"))
         ]
     return report
 
@@ -161,7 +171,7 @@ def _row(item: pytest.Item, marker: pytest.Mark, report: pytest.TestReport) -> R
         status,
         reason,
         item.nodeid.split("[")[0],
-        real_time=marker.kwargs.get("real_time", False),
+        column=marker.kwargs.get("column", ""),
     )
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from tools import compatibility
 
+TEST = "`spark/test_operators.py`"
 PAGE = "before\n<!-- table: made by `make compatibility` -->\n<!-- end of table -->\nafter\n"
 
 
@@ -17,17 +18,22 @@ def row(
     status: str = "green",
     reason: str = "",
     *,
-    real_time: bool = False,
+    column: str = "",
 ) -> dict[str, Any]:
-    test = f"tests/spark/test_{'real_time' if real_time else 'operators'}.py::test_it"
+    test = f"tests/spark/test_{'column' if column else 'operators'}.py::test_it"
     return {
         "operator": operator,
         "option": option,
         "status": status,
         "reason": reason,
         "test": test,
-        "real_time": real_time,
+        "column": column,
     }
+
+
+def _of(column: str, cell: str) -> str:
+    """Returns the cells of the columns of the newest minor."""
+    return " | ".join(cell if one == column else "–" for one in compatibility.OF_NEWEST)
 
 
 def run(*rows: dict[str, Any], spark: str = "4.2.1") -> dict[str, Any]:
@@ -48,30 +54,33 @@ def test_new_column_is_inserted_and_others_are_kept() -> None:
     newer = run(row("join", "inner", "refused", "not there"), spark="4.3.0")
     lines = page(("4.3", newer), text=first).splitlines()
     test = "`spark/test_operators.py`"
-    assert f"| join | inner | – | – | green | Spark refuses: not there | – | {test} |" in lines
-    assert f"| limit |  | – | – | green | – | – | {test} |" in lines
-    assert "| *ran with* |  | – | – | pyspark 4.2.1 | pyspark 4.3.0 | – | – |" in lines
+    assert f"| join | inner | – | – | green | Spark refuses: not there | – | – | {test} |" in lines
+    assert f"| limit |  | – | – | green | – | – | – | {test} |" in lines
+    assert "| *ran with* |  | – | – | pyspark 4.2.1 | pyspark 4.3.0 | – | – | – |" in lines
 
 
-def test_real_time_mode_has_a_column_of_its_own() -> None:
-    both = run(row("limit", "", real_time=True), row("limit", ""), spark="4.3.0")
-    alone = row("windows", "", "refused", "not there", real_time=True)
+@pytest.mark.parametrize("column", compatibility.OF_NEWEST)
+def test_what_the_newest_minor_has_alone_is_in_a_column_of_its_own(column: str) -> None:
+    both = run(row("limit", "", column=column), row("limit", ""), spark="4.3.0")
+    alone = row("windows", "", "refused", "not there", column=column)
     both["rows"].append(alone)
     text = page(("4.3", both))
     lines = text.splitlines()
-    assert "| limit |  | – | – | – | green | green | `spark/test_operators.py` |" in lines
-    cells = "– | – | – | – | Spark refuses: not there"
-    assert f"| windows |  | {cells} | `spark/test_real_time.py` |" in lines
-    assert "| *ran with* |  | – | – | – | pyspark 4.3.0 | pyspark 4.3.0 | – |" in lines
+    assert f"| limit |  | – | – | – | green | {_of(column, 'green')} | {TEST} |" in lines
+    cells = f"– | – | – | – | {_of(column, 'Spark refuses: not there')}"
+    assert f"| windows |  | {cells} | `spark/test_column.py` |" in lines
+    cells = f"– | – | – | pyspark 4.3.0 | {_of(column, 'pyspark 4.3.0')}"
+    assert f"| *ran with* |  | {cells} | – |" in lines
     assert compatibility.differences(both, text) == []
-    other = run(row("limit", "", "red", real_time=True), spark="4.3.0")
+    other = run(row("limit", "", "red", column=column), spark="4.3.0")
+    title = compatibility.OF_NEWEST[column]
     assert compatibility.differences(other, text) == [
-        "limit,  in real-time mode: this run says **red**, the page green",
+        f"limit,  in the column {title}: this run says **red**, the page green",
     ]
     older = page(("4.2", run(row("limit", ""))), text=text).splitlines()
-    assert "| limit |  | – | – | green | green | green | `spark/test_operators.py` |" in older
+    assert f"| limit |  | – | – | green | green | {_of(column, 'green')} | {TEST} |" in older
     newer = page(("4.3", run(row("limit", ""), spark="4.3.1")), text=text).splitlines()
-    assert "| limit |  | – | – | – | green | – | `spark/test_operators.py` |" in newer
+    assert f"| limit |  | – | – | – | green | – | – | {TEST} |" in newer
 
 
 def test_row_without_a_test_is_removed() -> None:

@@ -24,7 +24,11 @@ final class Expiry private (timeS: Long, families: Set[Int]) {
 
   /** Returns whether a row with this value is expired. */
   def isOver(value: Array[Byte], offset: Int, length: Int): Boolean =
-    (Block.getInt(value, offset + length - Bytes) & UnsignedMask) <= timeS
+    expiryOf(value, offset, length) <= timeS
+
+  /** Returns the expiry of a row with this value; None if it is over. */
+  def left(value: Slice): Option[Long] =
+    Some(expiryOf(value.array, value.offset, value.length)).filter(_ > timeS)
 
   /** Removes the expiry from the value of a stored key, if it has one; @return whether the row is not expired */
   def show(key: Array[Byte], value: Slice): Boolean = !ofKey(key, 0) || show(value)
@@ -69,8 +73,11 @@ object Expiry {
   private val UnsignedMask = 0xffffffffL
   private val MillisPerSecond = 1000L
 
-  /** A time to live has at least so many steps. */
-  private val StepsMin = 128
+  /** Least number of steps of a time to live. */
+  val StepsMin: Int = 128
+
+  /** Least number of steps for a join, which writes all rows of a key again at each step. */
+  val JoinStepsMin: Int = 4
 
   /** For versions without a time to live. */
   val None: Expiry = new Expiry(0, Set.empty)
@@ -81,13 +88,18 @@ object Expiry {
 
   /**
    * Returns the expiry of a row that is written at a time. It is rounded up, by less than a second or
-   * a 128th of the time to live, so that rows have few different ones and blocks stay small.
+   * one of the steps, so that rows have few different ones and blocks stay small.
+   *
+   * @param stepsMin least number of steps of the time to live
    */
-  def after(timeS: Long, ttlMs: Long): Long = {
+  def after(timeS: Long, ttlMs: Long, stepsMin: Int = StepsMin): Long = {
     val ttlS = (ttlMs + MillisPerSecond - 1) / MillisPerSecond
-    val step = math.max(1, java.lang.Long.highestOneBit(ttlS / StepsMin))
+    val step = math.max(1, java.lang.Long.highestOneBit(ttlS / stepsMin))
     math.min(Never - 1, (timeS + ttlS + step - 1) / step * step)
   }
+
+  private def expiryOf(value: Array[Byte], offset: Int, length: Int): Long =
+    Block.getInt(value, offset + length - Bytes) & UnsignedMask
 }
 
 /**

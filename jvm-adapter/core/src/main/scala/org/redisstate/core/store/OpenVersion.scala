@@ -58,8 +58,18 @@ final class OpenVersion private[store] (
    * Begins to write the next version. Where rows begin to expire, or expire no more, it is written
    * as a whole: the first rows of the write set are those of this version.
    */
-  def write(): WriteSession = {
-    val times = WriteTimes(nextS, store.ttlMs)
+  def write(): WriteSession = write(WriteTimes(nextS, store.ttlMs))
+
+  /**
+   * Begins to write the next version of a store of a join, whose rows expire together with those of
+   * other stores.
+   *
+   * @param batchS time of the batch, the same for all stores and attempts
+   */
+  def writeOfJoin(batchS: Long): WriteSession =
+    write(WriteTimes(math.max(batchS, local.timeS), store.ttlMs, Expiry.JoinStepsMin))
+
+  private def write(times: WriteTimes): WriteSession =
     if (local.families.forall(family => times.described(family) == family))
       session(local, times, isComplete = isAlone)
     else {
@@ -72,7 +82,6 @@ final class OpenVersion private[store] (
       }
       begun
     }
-  }
 
   private def session(
       below: LocalVersion,

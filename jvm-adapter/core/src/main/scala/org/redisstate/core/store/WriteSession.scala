@@ -86,9 +86,31 @@ final class WriteSession private[store] (
   /** Returns whether a key exists; reads no list of values. */
   def contains(key: Array[Byte], length: Int): Boolean = changes.contains(key, length)
 
-  def put(key: Array[Byte], keyLength: Int, value: Array[Byte], valueLength: Int): Unit = {
+  def put(key: Array[Byte], keyLength: Int, value: Array[Byte], valueLength: Int): Unit =
+    put(key, keyLength, value, valueLength, expiryS)
+
+  /** @param expiryS of the row, in a family with a time to live: seconds since 1970 */
+  def put(
+      key: Array[Byte],
+      keyLength: Int,
+      value: Array[Byte],
+      valueLength: Int,
+      expiryS: Long): Unit = {
     startWrite("put")
-    changes.put(key, keyLength, value, valueLength)
+    changes.put(key, keyLength, value, valueLength, expiryS)
+    stageIfLarge()
+  }
+
+  /** Expiry of a row that is written, unless its writer gives it another one: seconds since 1970. */
+  def expiryS: Long = times.expiryS
+
+  /** Returns the expiry of a row of a family with a time to live; None if there is no such row. */
+  def expiryOf(key: Array[Byte], length: Int): Option[Long] = changes.expiryOf(key, length)
+
+  /** Replaces the expiry of a row; does nothing for an absent row. */
+  def renew(key: Array[Byte], length: Int, expiryS: Long): Unit = {
+    startWrite("renew")
+    changes.renew(key, length, expiryS)
     stageIfLarge()
   }
 

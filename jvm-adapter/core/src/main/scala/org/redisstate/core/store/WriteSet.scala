@@ -89,18 +89,43 @@ private[store] final class WriteSet(
     found
   }
 
-  def put(key: Array[Byte], keyLength: Int, value: Array[Byte], valueLength: Int): Unit = {
+  /** Writes a row with the version's expiry. */
+  def put(key: Array[Byte], keyLength: Int, value: Array[Byte], valueLength: Int): Unit =
+    put(key, keyLength, value, valueLength, times.expiryS)
+
+  /** @param expiryS of the row, if it can expire */
+  def put(
+      key: Array[Byte],
+      keyLength: Int,
+      value: Array[Byte],
+      valueLength: Int,
+      expiryS: Long): Unit = {
     SegmentWriter.checkLimits(keyLength, valueLength, s"put in $id")
     if (expiry.ofKey(key, 0)) {
-      stamp(value, valueLength)
+      stamp(value, 0, valueLength, expiryS)
       putRow(key, keyLength, stamped, valueLength + Expiry.Bytes)
     } else putRow(key, keyLength, value, valueLength)
   }
 
-  private def stamp(value: Array[Byte], length: Int): Unit = {
+  /** Returns the expiry of a row that can expire; None if there is no such row. */
+  def expiryOf(key: Array[Byte], length: Int): Option[Long] = {
+    val found =
+      if (lookup(families.hashOf(key, 0, length), key, length, probe)) expiry.left(probe) else None
+    lastKey.set(key, length, found.nonEmpty)
+    found
+  }
+
+  /** Replaces the expiry of a row that can expire; does nothing for an absent row. */
+  def renew(key: Array[Byte], length: Int, expiryS: Long): Unit =
+    if (get(key, length, probe)) {
+      stamp(probe.array, probe.offset, probe.length, expiryS)
+      putRow(key, length, stamped, probe.length + Expiry.Bytes)
+    }
+
+  private def stamp(value: Array[Byte], offset: Int, length: Int, expiryS: Long): Unit = {
     if (stamped.length < length + Expiry.Bytes) stamped = new Array[Byte](2 * length + Expiry.Bytes)
-    System.arraycopy(value, 0, stamped, 0, length)
-    Block.putInt(stamped, length, times.expiryS.toInt)
+    System.arraycopy(value, offset, stamped, 0, length)
+    Block.putInt(stamped, length, expiryS.toInt)
   }
 
   private def putRow(

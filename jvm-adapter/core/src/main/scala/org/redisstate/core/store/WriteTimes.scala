@@ -8,11 +8,15 @@ import org.redisstate.core.local.Expiry
  *
  * @param timeS seconds since 1970
  * @param ttlMs time to live of the rows; None where they do not expire
+ * @param stepsMin least number of steps of the time to live
  */
-private[store] final case class WriteTimes(timeS: Long, ttlMs: Option[Long]) {
+private[store] final case class WriteTimes(
+    timeS: Long,
+    ttlMs: Option[Long],
+    stepsMin: Int = Expiry.StepsMin) {
 
   /** Expiry of a row that is written. */
-  val expiryS: Long = ttlMs.fold(Expiry.Never)(Expiry.after(timeS, _))
+  val expiryS: Long = ttlMs.fold(Expiry.Never)(Expiry.after(timeS, _, stepsMin))
 
   /** Returns a family as the version describes it. */
   def described(family: Family): Family = family.copy(ttl = ttlMs.nonEmpty && family.canExpire)

@@ -8,7 +8,7 @@ import org.apache.spark.{SparkContext, TaskContext}
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
 import org.apache.spark.sql.execution.streaming.state._
-import org.apache.spark.sql.redisstate.checkpoint.{QueryEntry, StoreLink, StorePlan}
+import org.apache.spark.sql.redisstate.checkpoint.{BatchTimes, QueryEntry, StoreLink, StorePlan}
 import org.apache.spark.sql.redisstate.conf.{ExpiringOperators, RedisStateConf}
 import org.apache.spark.sql.redisstate.copies.WaysOn
 import org.apache.spark.sql.redisstate.errors.{ErrorCounters, StoreErrors}
@@ -26,6 +26,7 @@ import org.apache.spark.sql.redisstate.stores.{
   SnapshotReportShim,
   StoreHost
 }
+import org.apache.spark.sql.redisstate.stores.joins.JoinStore
 import org.apache.spark.sql.types.StructType
 
 import org.redisstate.core.backend.Clock
@@ -201,7 +202,7 @@ class RedisStateStoreProvider
     catch { case e: RedisStateException => throw StoreErrors.cannotLoad(id, e) }
     checkQuota(linked, opened.pin.version)
     val session =
-      try opened.write()
+      try if (isTimedJoin) opened.writeOfJoin(batchS(opened.pin.version)) else opened.write()
       catch {
         case e: RedisStateException =>
           failed(e)
@@ -224,7 +225,17 @@ class RedisStateStoreProvider
   private[redisstate] def newStore(
       session: WriteSession,
       codecs: CodecSet,
-      host: StoreHost): RedisStateStore = new RedisStateStore(id, session, codecs, host)
+      host: StoreHost): RedisStateStore =
+    if (isTimedJoin) new JoinStore(id, session, codecs, host)
+    else new RedisStateStore(id, session, codecs, host)
+
+  /** True if rows expire that belong to those of other stores. */
+  private def isTimedJoin: Boolean =
+    ExpiringOperators.isJoin(id) && plan.conf.stateTtlMs(id.operatorId).nonEmpty
+
+  /** Time of the batch that loads a version. */
+  private def batchS(version: Long): Long =
+    BatchTimes.of(id.checkpointRootLocation, plan.runId, version, plan.hadoopConf)
 
   /** Clock for the wait for a marker. */
   private[redisstate] def clock: Clock = Clock.System

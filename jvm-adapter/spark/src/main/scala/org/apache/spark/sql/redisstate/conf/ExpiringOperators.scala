@@ -6,30 +6,26 @@ import org.redisstate.core.errors.ConfigException
 
 /** Operators of Spark whose rows can have a time to live (docs/time-to-live.md). */
 private[redisstate] object ExpiringOperators {
-  private val JoinStore = "(left|right)-.*".r
+  private val JoinStore = "(left|right)-(keyToNumValues|keyWithIndexToValue)".r
+
+  /** Returns whether a store is one of the four of a join, whose rows expire with those of the others. */
+  def isJoin(id: StateStoreId): Boolean = JoinStore.matches(id.storeName)
 
   /**
    * @param hasFamilies whether the operator keeps column families
    * @param ttlMs time to live that the options give the operator
-   * @throws ConfigException for an operator whose rows belong together, or that has its own expiry
+   * @throws ConfigException for an operator whose rows cannot expire, or that has its own expiry
    */
   def check(id: StateStoreId, hasFamilies: Boolean, ttlMs: Option[Long]): Unit =
-    if (ttlMs.nonEmpty) id.storeName match {
-      case JoinStore(_) => throw refused(
-          id,
-          "is a join, which numbers the rows of a key: none of them may expire alone",
-          Join)
-      case _ if hasFamilies && id.storeName == StateStore.DEFAULT_COL_FAMILY_NAME =>
-        throw refused(
-          id,
-          "keeps several column families: it is transformWithState, or a join of state format 3 or 4",
-          OwnExpiry)
-      case _ => ()
-    }
+    if (ttlMs.nonEmpty && hasFamilies && id.storeName == StateStore.DEFAULT_COL_FAMILY_NAME)
+      throw refused(
+        id,
+        "keeps several column families: it is transformWithState, or a join of state format 3 or 4",
+        OwnExpiry)
 
-  private val Join = "Bound a join by watermarks on both sides and a condition on their times"
   private val OwnExpiry =
-    "transformWithState has a TTLConfig for each state variable, and a join is bound by watermarks"
+    "transformWithState has a TTLConfig for each state variable. A new join of state format 2, which is the default, can have a time to " +
+      "live; this one is bound by watermarks on both sides and a condition on their times"
 
   private def refused(id: StateStoreId, found: String, instead: String): ConfigException =
     new ConfigException(

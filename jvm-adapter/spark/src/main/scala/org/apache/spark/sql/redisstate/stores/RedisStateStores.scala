@@ -128,13 +128,17 @@ private[redisstate] class RedisStateStore(
   override def version: Long = session.pin.version
 
   override def put(key: UnsafeRow, value: UnsafeRow, colFamilyName: String): Unit = {
-    checkUpdating()
-    require(key != null, "Key cannot be null")
-    require(value != null, "Cannot put a null value")
+    checkPut(key, value)
     val codec = codecs.of("put", colFamilyName)
     val keyLength = codec.encodeKey(key)
     val valueLength = codec.encodeValue(value)
     asked(session.put(codec.key, keyLength, codec.value, valueLength))
+  }
+
+  protected def checkPut(key: UnsafeRow, value: UnsafeRow): Unit = {
+    checkUpdating()
+    require(key != null, "Key cannot be null")
+    require(value != null, "Cannot put a null value")
   }
 
   override def remove(key: UnsafeRow, colFamilyName: String): Unit = {
