@@ -11,6 +11,7 @@ from redis_state.ids import PartitionId, is_gen, is_uid, text_number
 STORE_HASH_DIGITS = 16
 _CLAIM = "x"
 _FILES = "f"
+_STAGED = "n"
 _PLACES = "i"
 _TOTALS = "t"
 _SEGMENTS = ("d:", "s:", "u:")
@@ -55,6 +56,11 @@ def segment(id_: PartitionId, ident: str, gen: str = "") -> str:
         gen: The checkpoint that has the key, if the segment is foreign (docs/format.md, 14).
     """
     return f"{partition(id_.of_gen(gen) if gen else id_)}:{ident}"
+
+
+def staged(id_: PartitionId, ident: str) -> str:
+    """Returns the key of a snapshot's blocks before the manifest names it."""
+    return f"{partition(id_)}:{_STAGED}:{ident}"
 
 
 def claim(id_: PartitionId) -> str:

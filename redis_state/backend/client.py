@@ -226,6 +226,7 @@ class Client:
         commands: Sequence[Command | ScriptCall],
         *,
         counts: Callable[[list[Any]], bool] | None = None,
+        unanswered: LateError = CommitOutcomeUnknownError,
     ) -> list[Any]:
         """Sends `MULTI` … `EXEC` in one write, and returns the replies without errors.
 
@@ -236,6 +237,7 @@ class Client:
         Args:
             counts: Returns whether these replies are of a write for which `durability` demands a
                 wait. Such commands have written, also if they were repeated.
+            unanswered: Error if the deadline passed without an answer.
 
         Raises:
             CommitOutcomeUnknownError: The deadline passed. The transaction may be applied, or is
@@ -265,7 +267,7 @@ class Client:
                 self._check_waits(attempted, waits, waited)
             return results
 
-        return self._until_answered(attempted, once, CommitOutcomeUnknownError)
+        return self._until_answered(attempted, once, unanswered)
 
     def _wait_ms(self) -> int:
         """Returns the limit of a wait, short enough for the answer to arrive in time."""

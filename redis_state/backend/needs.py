@@ -17,7 +17,7 @@ COMMANDS = (
     *_WITHOUT_ARGUMENTS,
     *("EVAL", "EVALSHA"),
     *("HSET", "HSETNX", "HGET", "HMGET", "HGETALL", "HEXISTS", "HLEN", "HDEL", "HRANDFIELD"),
-    *("SET", "GET", "MGET", "EXISTS", "PEXPIRE", "PTTL", "PERSIST", "UNLINK"),
+    *("SET", "GET", "MGET", "EXISTS", "PEXPIRE", "PTTL", "PERSIST", "UNLINK", "RENAME"),
 )
 """Commands of a job and its scripts."""
 

@@ -69,5 +69,6 @@ def asked_of(record: str, text: str) -> list[Command]:
         ("EXISTS", text),
         ("EVAL", "return 1", "1", record),
         ("HDEL", record, "a"),
+        ("RENAME", record, record),
         ("UNLINK", record, text),
     ]

@@ -50,10 +50,10 @@ def add_snapshot(partition: PartitionClient, opened: Opened) -> Entry | None:
         segment, live, highest_id = _write(partition, opened, ident)
     except SegmentGoneError as error:
         _LOG.info("%s: no snapshot now: %s was replaced", partition.id, error.segment.ident)
-        partition.abort(ident)
+        partition.abort_snapshot(ident)
         return None
     except RedisStateError:
-        partition.abort(ident)
+        partition.abort_snapshot(ident)
         raise
     newest = opened.segments[0].entry
     entry = segment.finish(
@@ -88,24 +88,23 @@ def _write(
     version = VersionRows(partition.fetch, opened.segments)
     buckets = version.fitting_buckets()
     segment = SegmentWriter(ident, version.families, buckets)
-    name = f"s:{opened.pin.version}:{opened.pin.uid}"
     count = 0
     for group in version.hashed(buckets):
         segment.add(group)
         count += len(group)
-        _stage(partition, segment, name)
+        _stage(partition, segment)
     for family in version.ordered_families():
         rows = _CountingRows(version.ordered(family))
         for _ in segment.add_ordered(family, rows):
-            _stage(partition, segment, name)
+            _stage(partition, segment)
         count += rows.count
     version.check(count)
     return segment, count, version.highest_id
 
 
-def _stage(partition: PartitionClient, segment: SegmentWriter, name: str) -> None:
+def _stage(partition: PartitionClient, segment: SegmentWriter) -> None:
     if len(segment.fields) >= BLOCKS_AT_ONCE:
-        partition.stage(segment.ident, name, segment.drain())
+        partition.stage_snapshot(segment.ident, segment.drain())
 
 
 class _CountingRows:

@@ -10,8 +10,8 @@ from typing import ClassVar
 from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.replies import words
-from redis_state.backend.script import script
-from redis_state.errors import FullError, RedisStateError, StateError
+from redis_state.backend.script import Command, script
+from redis_state.errors import FullError, RedisStateError, StateError, UnavailableError
 from redis_state.format.entry import FORMATS, Entry, Segment
 from redis_state.ids import PartitionId, Pin
 from redis_state.process import Home
@@ -162,6 +162,14 @@ class PartitionClient:
             reply = self._script(f"staging blocks of {ident}", "stage", [ident], args)
             self._check_staged(f"staging blocks of {ident}", reply, version=0)
 
+    def stage_snapshot(self, ident: str, fields: Fields) -> None:
+        """Stores blocks of a snapshot ahead of `add_snapshot`, under a key of their own."""
+        what, key = f"staging blocks of {ident}", keys.staged(self.id, ident)
+        for chunk in chunks(fields, bytes_max=STAGED_BYTES_MAX):
+            stored: Command = ("HSET", key, *self._flat(ident, chunk))
+            expiry: Command = ("PEXPIRE", key, str(STAGED_TTL_MS))
+            self._client.transaction(what, [stored, expiry], unanswered=UnavailableError)
+
     def commit(
         self, run: RegisteredRun, parent: Pin, uid: str, entry: Entry, fields: Fields
     ) -> None:
@@ -211,6 +219,14 @@ class PartitionClient:
         except RedisStateError as error:
             log.info("%s: its blocks expire by themselves: %s", self.id, error)
 
+    def abort_snapshot(self, ident: str) -> None:
+        """Drops the staged blocks of a snapshot. Never raises, because leftovers expire anyway."""
+        what = f"dropping the staged blocks of {ident}"
+        try:
+            self._client.call(what, [("UNLINK", keys.staged(self.id, ident))])
+        except RedisStateError as error:
+            log.info("%s: its blocks expire by themselves: %s", self.id, error)
+
     def fetch(self, segment: Segment, names: Sequence[str]) -> list[bytes | None]:
         """Reads fields of a segment; ``None`` for a missing field.
 
@@ -244,10 +260,11 @@ class PartitionClient:
     def add_snapshot(self, pin: Pin, writer: str, entry: Entry, fields: Fields) -> bool:
         """Publishes a snapshot of a version; returns False if the manifest no longer wants it."""
         ident = f"s:{pin.version}:{writer}"
-        self.stage(ident, f"s:{pin.version}:{pin.uid}", fields)
+        self.stage_snapshot(ident, fields)
         args = [str(pin.version), pin.uid, writer, str(entry.blocks), entry.text, self._keep_ms]
         what = f"adding the snapshot of version {pin.version}"
-        reply = self._script(what, "snapshot", [ident], args)
+        all_keys = [self._meta, keys.segment(self.id, ident), keys.staged(self.id, ident)]
+        reply = self._client.script(what, script("snapshot"), all_keys, args)
         if reply[0] not in ("OK", "ALREADY"):
             log.info("%s: %s: %s", self.id, what, " ".join(reply))
         return reply[0] in ("OK", "ALREADY")

@@ -99,6 +99,8 @@ def work_as_job(wanted: Config) -> None:
                 store.put("large", os.urandom(1 << 19))
             store.commit()
             provider.do_maintenance()
+        # A snapshot, which would not be due yet.
+        provider.do_maintenance(make_room=True)
         # Nothing is cached here: the snapshot and the deltas are read.
         cold = StateStoreProvider(id_, config=wanted, client=client)
         assert cold.get_read_store(first + 6).get("k") == first + 5

@@ -131,7 +131,7 @@ def test_expiring_state_is_served_to_no_reader(
     assert not partition.add_snapshot(Pin(3, uid(3)), "late", entry, writer.fields)
     assert maintain_checkpoint(client, GEN, policy=Policy("w")).problems == []
     assert sweep_orphans(client).orphans == 0
-    assert set(raw.keys("*")) - set(expiring) == {keys.segment(planted.id(0), "s:3:late").encode()}
+    assert set(raw.keys("*")) - set(expiring) == {keys.staged(planted.id(0), "s:3:late").encode()}
     assert all(raw.pttl(key) > 0 for key in raw.keys("*") if GEN.encode() in key)
 
 

@@ -1,19 +1,20 @@
 --#include lineage
 -- Publishes a staged snapshot of (version, uid) in the manifest.
--- KEYS  1 P:m  2 key of the snapshot
+-- KEYS  1 P:m  2 key of the snapshot  3 key under which its blocks are staged
 -- ARGV  1 version  2 uid  3 writer  4 blocks  5 manifest entry  6 keep ms (0 = for ever)
 -- Reply OK · ALREADY · EXISTS (another writer was first) · STALE · INCOMPLETE found · STATE_LOST
 --       FORMAT found
 -- Keeps: only versions that the opened version descends from, and attempts right above it, get a snapshot, so no loadable
 --        version changes; publish drops the snapshot with the attempt that it replaces. One of another checkpoint (a fork has
 --        those of its parent) gives way to the fork's own.
---        Every reply but OK, ALREADY and FORMAT leaves no key of the snapshot.
+--        No staged chunk, however late it arrives, touches a key that was entered: it has another name.
+--        Every reply but FORMAT leaves no staged key.
 local version, uid, writer = tonumber(ARGV[1]), ARGV[2], ARGV[3]
 local field = snapshot_field(version, uid)
 
--- A snapshot that was entered before, and set aside since then, keeps its key.
-local function refuse(reply)
-  if redis.call('HEXISTS', META, 'z:s:' .. text(version) .. ':' .. writer) == 0 then redis.call('UNLINK', KEYS[2]) end
+-- A snapshot that was entered before keeps its key, whether it is in the manifest or set aside.
+local function answer(reply)
+  redis.call('UNLINK', KEYS[3])
   return reply
 end
 
@@ -23,21 +24,22 @@ local entry = meta(field)
 local is_filed = format and format ~= FORMAT and file_of('s:' .. text(version) .. ':' .. writer)
 if entry and ref(entry) == writer then
   if not is_filed then keep(KEYS[2], ARGV[6]) end
-  return {'ALREADY'}
+  return answer({'ALREADY'})
 end
-if entry and not match(meta('a:' .. ident_of(field, entry)) or '', '^p ') then return refuse({'EXISTS'}) end
-if not format then return refuse({'STATE_LOST'}) end
+if entry and not match(meta('a:' .. ident_of(field, entry)) or '', '^p ') then return answer({'EXISTS'}) end
+if not format then return answer({'STATE_LOST'}) end
 local function is_above()
   local delta = version == number('o') + 1 and meta(delta_field(version, uid))
   return delta and ref(delta) == meta('ou')
 end
 local on_lineage = walk(number('o'), meta('ou'), version) == uid or is_above()
 if version == 0 or not on_lineage or not is_there(version, uid) then
-  return refuse({'STALE'})
+  return answer({'STALE'})
 end
-local blocks = redis.call('HLEN', KEYS[2])
-if blocks ~= tonumber(ARGV[4]) then return refuse({'INCOMPLETE', text(blocks)}) end
+local blocks = redis.call('HLEN', KEYS[3])
+if blocks ~= tonumber(ARGV[4]) then return answer({'INCOMPLETE', text(blocks)}) end
 if entry then drop(field, entry, ASIDE_MS) end
+if blocks > 0 then redis.call('RENAME', KEYS[3], KEYS[2]) end
 redis.call('HSET', META, field, ARGV[5])
 redis.call('HDEL', META, 'z:s:' .. text(version) .. ':' .. writer)
 if not is_filed then keep(KEYS[2], ARGV[6]) end

@@ -93,14 +93,14 @@ class Keyspace:
             self._server.exchange(had)
 
     def segments(self, partition: PartitionId) -> tuple[set[str], set[str]]:
-        """Keys of segments that are there, and those that the manifest says are there."""
+        """Keys of segments that are there or staged, and those that the manifest says are there."""
         found = self._server.exchange([("HGETALL", keys.meta(partition))])[0]
         fields = _pairs(found)
         aside = [text.split(" ", 1) for name, text in fields if name[:2] == "z:"]
         fields += [(name, text) for name, text in aside]
         parsed = [parse_segment(name, text) for name, text in fields if name[:2] in ("d:", "s:")]
         named = {keys.segment(partition, one.ident) for one in parsed if one.entry.blocks}
-        heads = tuple(keys.segment(partition, kind) for kind in ("d:", "s:", "u:"))
+        heads = tuple(keys.segment(partition, kind) for kind in ("d:", "s:", "u:", "n:"))
         there = {name.decode() for name in self.names()}
         return {name for name in there if name.startswith(heads)}, named
 

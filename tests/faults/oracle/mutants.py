@@ -14,6 +14,7 @@ from unittest import mock
 
 import redis
 
+from redis_state import keys
 from redis_state.backend import script
 from redis_state.backend.client import Client
 from redis_state.batches import streams
@@ -170,6 +171,11 @@ def _commit_blindly(
     self._publish("committing", run, parent, uid, entry, {})
 
 
+def _stage_for_ever(self: PartitionClient, ident: str, fields: Any) -> None:
+    stored = ("HSET", keys.staged(self.id, ident), *self._flat(ident, fields))
+    self._client.transaction("staging", [stored])
+
+
 _plan = retention.plan
 
 
@@ -210,6 +216,11 @@ CLIENT_MUTANTS: tuple[Mutant, ...] = (
         "answers-of-exec-unchecked",
         "every answer of a commit's EXEC is looked at",
         _replace(PartitionClient, "commit", _commit_blindly),
+    ),
+    Mutant(
+        "staged-snapshot-for-ever",
+        "what is staged of a snapshot has an expiry",
+        _replace(PartitionClient, "stage_snapshot", _stage_for_ever),
     ),
     Mutant(
         "cache-by-version",

@@ -127,9 +127,8 @@ PINNED_MUTANTS: tuple[tuple[str, str, tuple[Edit, ...]], ...] = (
         (
             (
                 "snapshot",
-                "if redis.call('HEXISTS', META, 'z:s:' .. text(version) .. ':' .. writer) == 0 "
-                "then",
-                "if true then",
+                "redis.call('UNLINK', KEYS[3])",
+                "redis.call('UNLINK', KEYS[2])",
             ),
         ),
     ),

@@ -136,7 +136,14 @@ SCRIPT_MUTANTS: tuple[tuple[str, str, str, str, str], ...] = (
         "of two snapshots of a version the first stays",
         "snapshot",
         "if entry and not match(meta('a:' .. ident_of(field, entry)) or '', '^p ') then "
-        "return refuse({'EXISTS'}) end\n",
+        "return answer({'EXISTS'}) end\n",
+        "",
+    ),
+    (
+        "refused-snapshot-stays",
+        "a refused snapshot leaves no staged key",
+        "snapshot",
+        "redis.call('UNLINK', KEYS[3])",
         "",
     ),
     (

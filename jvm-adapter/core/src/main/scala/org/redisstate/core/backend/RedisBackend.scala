@@ -96,13 +96,15 @@ final class RedisBackend(
    *   been carried out, and are then found done
    * @param counts whether these replies are of something that has to last as `durability` says; then the commands have written, also if
    *   they were sent before
+   * @param isCommit whether no answer until the deadline means that a version may have been committed
    */
   def transaction(
       what: String,
       commands: Seq[Command],
       counts: Option[Seq[AnyRef] => Boolean] = None,
-      byText: => Seq[Command] = Nil): Seq[AnyRef] =
-    retry(what, mayHaveApplied = true) {
+      byText: => Seq[Command] = Nil,
+      isCommit: Boolean = true): Seq[AnyRef] =
+    retry(what, mayHaveApplied = isCommit) {
       val waits =
         if (durability.asked && counts.nonEmpty) waiting.commands(math.min(waitMs, deadlineMs))
         else Nil

@@ -28,7 +28,8 @@ object ServerNeeds {
     "PEXPIRE",
     "PTTL",
     "PERSIST",
-    "UNLINK"
+    "UNLINK",
+    "RENAME"
   )
 
   /** Lowest limit for requests that a server accepts: a smaller request is never above one. */

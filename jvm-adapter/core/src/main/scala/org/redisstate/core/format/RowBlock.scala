@@ -3,44 +3,70 @@ package org.redisstate.core.format
 import org.redisstate.core.errors.FormatException
 
 /**
- * Sorted rows as they stand in a block's payload, with the place of each row: two ints a row and no
- * object per row. Immutable.
+ * Sorted rows as they stand in a block's payload, without an object per row. Immutable. Rows of one
+ * width need no index: their places follow from their number. All other rows have one of an int a
+ * row. It is one class, since `find` and the offsets are hot: a call with two implementations
+ * behind it would cost more than the branch.
  *
  * @param bytes a msgpack array of keys and values (docs/format.md, section 4.2)
+ * @param places of the rows; null if they have one width
+ * @param count of the rows
+ * @param stride width of a row with its heads; 0 if there are places
+ * @param firstKey start of the content of the first key, and `firstValue` of its value, if there is
+ *   a stride; `keyBytes` and `valueBytes` are their lengths then
  */
-final class RowBlock private (val bytes: Array[Byte], places: Array[Int]) {
-  def count: Int = places.length
-  def memoryBytes: Long = bytes.length.toLong + 4L * places.length + 48L
+final class RowBlock private (
+    val bytes: Array[Byte],
+    places: Array[Int],
+    val count: Int,
+    private val stride: Int,
+    firstKey: Int,
+    keyBytes: Int,
+    firstValue: Int,
+    valueBytes: Int) {
+
+  private def this(bytes: Array[Byte], places: Array[Int]) =
+    this(bytes, places, places.length, 0, 0, 0, 0, 0)
+
+  /** True if each row is a key and its whole value, and all keys and all values have one length. */
+  def isFixed: Boolean = stride > 0
+
+  def memoryBytes: Long =
+    bytes.length.toLong + RowBlock.ObjectBytes + (if (stride > 0) 0L else 4L * count + 16L)
 
   /** Start of the content of row i's key. */
-  def keyOffset(i: Int): Int = places(i) + RowBlock.binHeader(bytes, places(i))
-  def keyLength(i: Int): Int = RowBlock.binLength(bytes, places(i))
+  def keyOffset(i: Int): Int =
+    if (stride > 0) firstKey + i * stride
+    else places(i) + RowBlock.binHeader(bytes, places(i))
+  def keyLength(i: Int): Int = if (stride > 0) keyBytes else RowBlock.binLength(bytes, places(i))
 
-  private def place(i: Int): Int = places(i)
+  private def place(i: Int): Int =
+    if (stride > 0) firstKey - RowBlock.headOf(keyBytes) + i * stride else places(i)
   private def valuePlace(i: Int): Int = keyOffset(i) + keyLength(i)
-  def isRemoved(i: Int): Boolean = (bytes(valuePlace(i)) & 0xff) == 0xc0
+  def isRemoved(i: Int): Boolean = stride == 0 && (bytes(valuePlace(i)) & 0xff) == 0xc0
 
   /** Returns whether the value only holds elements to append to the older value. */
-  def isAppended(i: Int): Boolean = {
-    val code = bytes(valuePlace(i)) & 0xff
-    code >= 0xc7
-  }
+  def isAppended(i: Int): Boolean = stride == 0 && (bytes(valuePlace(i)) & 0xff) >= 0xc7
 
-  def valueOffset(i: Int): Int = {
-    val at = valuePlace(i)
-    at + RowBlock.valueHeader(bytes, at)
-  }
-  def valueLength(i: Int): Int = {
-    val at = valuePlace(i)
-    val code = bytes(at) & 0xff
-    if (code < 0xc7) RowBlock.binLength(bytes, at) else RowBlock.extLength(bytes, at, code)
-  }
+  def valueOffset(i: Int): Int =
+    if (stride > 0) firstValue + i * stride
+    else {
+      val at = valuePlace(i)
+      at + RowBlock.valueHeader(bytes, at)
+    }
+  def valueLength(i: Int): Int =
+    if (stride > 0) valueBytes
+    else {
+      val at = valuePlace(i)
+      val code = bytes(at) & 0xff
+      if (code < 0xc7) RowBlock.binLength(bytes, at) else RowBlock.extLength(bytes, at, code)
+    }
 
   /** Returns whether each row is a key with its whole value. */
-  def isWhole: Boolean = {
+  def isWhole: Boolean = stride > 0 || {
     var i = 0
-    while (i < places.length && !isRemoved(i) && !isAppended(i)) i += 1
-    i == places.length
+    while (i < count && !isRemoved(i) && !isAppended(i)) i += 1
+    i == count
   }
 
   /** Index of a key, or -1 - (where it belongs). */
@@ -48,7 +74,7 @@ final class RowBlock private (val bytes: Array[Byte], places: Array[Int]) {
 
   private def find(key: Array[Byte], offset: Int, length: Int, from: Int): Int = {
     var low = from
-    var high = places.length - 1
+    var high = count - 1
     while (low <= high) {
       val middle = (low + high) >>> 1
       val at = keyOffset(middle)
@@ -65,17 +91,105 @@ final class RowBlock private (val bytes: Array[Byte], places: Array[Int]) {
     }
     -1 - low
   }
+
+  /** Returns whether all rows of one width begin, and separate key from value, by the same bytes. */
+  private def headsAreEqual: Boolean = {
+    val key = place(0)
+    val value = firstKey + keyBytes
+    var shift = stride
+    var i = 1
+    while (i < count && isEqual(key, shift, firstKey - key) &&
+      isEqual(value, shift, firstValue - value)) {
+      i += 1
+      shift += stride
+    }
+    i >= count
+  }
+
+  private def isEqual(at: Int, shift: Int, length: Int): Boolean = {
+    var i = 0
+    while (i < length && bytes(at + i) == bytes(at + shift + i)) i += 1
+    i == length
+  }
+
+  private def isAscending: Boolean = {
+    var at = firstKey + stride
+    var i = 1
+    while (i < count && java.util.Arrays.compareUnsigned(
+        bytes,
+        at - stride,
+        at - stride + keyBytes,
+        bytes,
+        at,
+        at + keyBytes) < 0) {
+      i += 1
+      at += stride
+    }
+    i >= count
+  }
 }
 
 object RowBlock {
   val Empty: RowBlock = new RowBlock(Array(0x90.toByte), Array.emptyIntArray)
+
+  /** Bytes of a block's object and of the head of its array. */
+  private val ObjectBytes = 64L
 
   /** @throws FormatException when the rows are not what the format says */
   def parse(payload: Array[Byte]): RowBlock = {
     val in = new MsgpackReader(payload)
     val size = in.arraySize()
     if ((size & 1) != 0) throw new FormatException("a block holds a key without a value")
-    val places = new Array[Int](size / 2)
+    val fixed = if (size > 0) parseFixed(payload, in.position, size / 2) else null
+    if (fixed != null) fixed else parseAny(payload, in, size / 2)
+  }
+
+  /** Rows of one width, if their heads are equal; otherwise null, whatever is wrong. */
+  private def parseFixed(payload: Array[Byte], from: Int, count: Int): RowBlock = {
+    val keyBytes = shortBin(payload, from)
+    val value = from + headOf(keyBytes) + keyBytes
+    val valueBytes = if (keyBytes < 2) -1 else shortBin(payload, value)
+    if (valueBytes < 0) null
+    else {
+      val rows = fixed(payload, count, from, keyBytes, valueBytes)
+      val end = from.toLong + rows.stride.toLong * count
+      if (end == payload.length && rows.headsAreEqual && rows.isAscending) rows else null
+    }
+  }
+
+  /** Content length of a `bin` in its shortest encoding, or -1; it may reach beyond the payload. */
+  private def shortBin(bytes: Array[Byte], at: Int): Int = {
+    val left = bytes.length - at
+    if (left < 5) if (left >= 2 && (bytes(at) & 0xff) == 0xc4) bytes(at + 1) & 0xff else -1
+    else (bytes(at) & 0xff) match {
+      case 0xc4 | 0xc5 | 0xc6 =>
+        val length = binLength(bytes, at)
+        if (length >= 0 && length < left && headOf(length) == binHeader(bytes, at)) length else -1
+      case _ => -1
+    }
+  }
+
+  private def fixed(
+      bytes: Array[Byte],
+      count: Int,
+      from: Int,
+      keyBytes: Int,
+      valueBytes: Int): RowBlock = {
+    val firstKey = from + headOf(keyBytes)
+    val firstValue = firstKey + keyBytes + headOf(valueBytes)
+    new RowBlock(
+      bytes,
+      null,
+      count,
+      firstValue + valueBytes - from,
+      firstKey,
+      keyBytes,
+      firstValue,
+      valueBytes)
+  }
+
+  private def parseAny(payload: Array[Byte], in: MsgpackReader, count: Int): RowBlock = {
+    val places = new Array[Int](count)
     var i = 0
     var lastFrom, lastTo = -1
     while (i < places.length) {
@@ -106,6 +220,10 @@ object RowBlock {
     if (!in.atEnd) throw new FormatException("a block holds bytes after its last row")
     new RowBlock(payload, places)
   }
+
+  /** Bytes of the head of a `bin`, in its shortest encoding. */
+  private def headOf(length: Int): Int =
+    if (length < 0x100) 2 else if (length < 0x10000) 3 else 5
 
   private def binHeader(bytes: Array[Byte], at: Int): Int = (bytes(at) & 0xff) match {
     case 0xc4 => 2
@@ -141,6 +259,9 @@ object RowBlock {
     private var places = new Array[Int](64)
     private var size = 0
 
+    /** Lengths of all keys and of all values so far; `MixedWidths` if they differ. */
+    private var keyBytes, valueBytes = 0
+
     def count: Int = size
     def rawBytes: Int = rows.length
 
@@ -152,12 +273,14 @@ object RowBlock {
         valueOffset: Int,
         valueLength: Int): Unit = {
       place()
+      note(keyLength, valueLength)
       rows.putBin(key, keyOffset, keyLength)
       rows.putBin(value, valueOffset, valueLength)
     }
 
     def addRemoved(key: Array[Byte], keyOffset: Int, keyLength: Int): Unit = {
       place()
+      keyBytes = MixedWidths
       rows.putBin(key, keyOffset, keyLength)
       rows.putNil()
     }
@@ -171,6 +294,7 @@ object RowBlock {
         valueOffset: Int,
         valueLength: Int): Unit = {
       place()
+      keyBytes = MixedWidths
       rows.putBin(key, keyOffset, keyLength)
       rows.putAppended(value, valueOffset, valueLength)
     }
@@ -217,13 +341,18 @@ object RowBlock {
         val start = block.place(from)
         val end = if (until < block.count) block.place(until) else block.bytes.length
         val shift = rows.length - start
+        val more = until - from
+        if (size + more > places.length) {
+          places = java.util.Arrays.copyOf(places, math.max(size + more, size * 2))
+        }
         var i = from
         while (i < until) {
-          if (size == places.length) places = java.util.Arrays.copyOf(places, size * 2)
-          places(size) = block.place(i) + shift
-          size += 1
+          places(size + i - from) = block.place(i) + shift
           i += 1
         }
+        size += more
+        if (!block.isFixed) keyBytes = MixedWidths
+        else note(size == more, block.keyLength(0), block.valueLength(0))
         rows.raw(block.bytes, start, end - start)
       }
 
@@ -233,9 +362,14 @@ object RowBlock {
       val bytes = new Array[Byte](head.length + rows.length)
       System.arraycopy(head.array, 0, bytes, 0, head.length)
       System.arraycopy(rows.array, 0, bytes, head.length, rows.length)
+      if (size > 0 && keyBytes >= 0) fixed(bytes, size, head.length, keyBytes, valueBytes)
+      else indexed(bytes, head.length)
+    }
+
+    private def indexed(bytes: Array[Byte], head: Int): RowBlock = {
       val shifted = java.util.Arrays.copyOf(places, size)
       var i = 0
-      while (i < size) { shifted(i) += head.length; i += 1 }
+      while (i < size) { shifted(i) += head; i += 1 }
       new RowBlock(bytes, shifted)
     }
 
@@ -246,7 +380,18 @@ object RowBlock {
       places(size) = rows.length
       size += 1
     }
+
+    /** Notes the lengths of the row that was placed last. */
+    private def note(key: Int, value: Int): Unit = note(size == 1, key, value)
+
+    private def note(areFirst: Boolean, key: Int, value: Int): Unit =
+      if (areFirst) {
+        keyBytes = key
+        valueBytes = value
+      } else if (key != keyBytes || value != valueBytes) keyBytes = MixedWidths
   }
+
+  private final val MixedWidths = -1
 
   /**
    * Rows of both; those of `newer` override.

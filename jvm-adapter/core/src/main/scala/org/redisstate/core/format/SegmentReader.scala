@@ -33,13 +33,7 @@ final class SegmentReader(segment: Segment) {
   /** Rows of one field. */
   def rows(name: String, block: Array[Byte]): RowBlock = {
     val rows = RowBlock.parse(Block.decode(segment.ident, name, block))
-    if (segment.isSnapshot) {
-      var i = 0
-      while (i < rows.count) {
-        if (rows.isRemoved(i) || rows.isAppended(i)) bad("a snapshot removes or appends")
-        i += 1
-      }
-    }
+    if (segment.isSnapshot && !rows.isWhole) bad("a snapshot removes or appends")
     rows
   }
 

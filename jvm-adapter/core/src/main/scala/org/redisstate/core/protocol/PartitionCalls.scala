@@ -22,10 +22,25 @@ private[protocol] final class PartitionCalls(backend: RedisBackend, val id: Part
       what: String,
       script: Script,
       idents: Seq[String],
+      args: Seq[Array[Byte]]): Seq[AnyRef] =
+    keyed(what, script, idents.map(Keys.segment(id, _)), args)
+
+  /** @param keys that follow that of the manifest */
+  def keyed(
+      what: String,
+      script: Script,
+      keys: Seq[String],
       args: Seq[Array[Byte]]): Seq[AnyRef] = {
     roundTrips.incrementAndGet()
     bytesSent.addAndGet(args.iterator.map(_.length.toLong).sum)
-    times.timed(backend.script(what, script, meta +: idents.map(Keys.segment(id, _)), args))
+    times.timed(backend.script(what, script, meta +: keys, args))
+  }
+
+  /** Sends writes that belong together, and that may be sent again. */
+  def transaction(what: String, commands: Seq[Command]): Seq[AnyRef] = {
+    roundTrips.incrementAndGet()
+    bytesSent.addAndGet(commands.iterator.map(_.bytes).sum)
+    times.timed(backend.transaction(what, commands, isCommit = false))
   }
 
   def commands(what: String, commands: Seq[Command]): Seq[AnyRef] = {

@@ -212,13 +212,25 @@ final class PartitionClient(
           e.getMessage)
     }
 
-  /** Stores blocks of a snapshot of `pin` ahead of its entry. */
-  def stageSnapshot(pin: Pin, ident: String, fields: Seq[EncodedField]): Unit =
-    segments.stage(ident, Segment.snapshotField(pin.version, pin.uid), fields)
+  /** Stores blocks of a snapshot ahead of its entry. */
+  def stageSnapshot(ident: String, fields: Seq[EncodedField]): Unit =
+    segments.stageSnapshot(ident, fields)
+
+  /** Drops staged blocks of a snapshot. Never throws: what it cannot drop expires. */
+  def abortSnapshot(ident: String): Unit = {
+    val what = s"abort $ident of $id"
+    try {
+      calls.commands(what, Seq(Command("UNLINK", Keys.staged(id, ident))))
+      ()
+    } catch {
+      case e: RedisStateException =>
+        logger.info("{} was not possible, its blocks expire by themselves: {}", what, e.getMessage)
+    }
+  }
 
   /** Stages the blocks of a snapshot, then adds its entry. */
   def addSnapshot(pin: Pin, writer: String, fields: Seq[EncodedField], entry: Entry): Boolean = {
-    stageSnapshot(pin, Segment.snapshotIdent(pin.version, writer), fields)
+    stageSnapshot(Segment.snapshotIdent(pin.version, writer), fields)
     addSnapshot(pin, writer, entry)
   }
 
@@ -233,7 +245,8 @@ final class PartitionClient(
       entry.blocks.toString,
       entry.text,
       settings.keepMs.toString)
-    words(calls.script(what, Script.Snapshot, Seq(ident), args.map(bytes))) match {
+    val keys = Seq(Keys.segment(id, ident), Keys.staged(id, ident))
+    words(calls.keyed(what, Script.Snapshot, keys, args.map(bytes))) match {
       case Seq("OK") | Seq("ALREADY") => true
       case reply =>
         logger.info("{}: {}", what, reply.mkString(" "))

@@ -47,6 +47,7 @@ object Rights {
     Command("EXISTS", text),
     Command("EVAL", "return 1", "1", hash),
     Command("HDEL", hash, "a"),
+    Command("RENAME", hash, hash),
     Command("UNLINK", hash, text)
   )
 

@@ -21,6 +21,21 @@ final class SegmentIo private[protocol] (calls: PartitionCalls, signer: Option[B
     }
   }
 
+  /**
+   * Stores blocks of a snapshot ahead of its entry, under a key of their own. No script looks at
+   * them: to pass blocks through one costs the server more than to store them.
+   */
+  private[protocol] def stageSnapshot(ident: String, fields: Seq[EncodedField]): Unit = {
+    val staged = Command.bytes(Keys.staged(id, ident))
+    chunked(fields, StagedBytesMax).foreach { chunk =>
+      calls.transaction(
+        s"stage blocks of $ident of $id",
+        Seq(
+          Command("HSET", (staged +: stored(ident, chunk)).toArray),
+          Command("PEXPIRE", Array(staged, StagedTtl))))
+    }
+  }
+
   /** Stages all chunks of a delta but the last, which it returns: that one goes along with `publish`. */
   private[protocol] def stageButLast(
       what: String,
@@ -92,12 +107,16 @@ final class SegmentIo private[protocol] (calls: PartitionCalls, signer: Option[B
   private[protocol] def stageArgs(
       ident: String,
       field: String,
-      fields: Seq[EncodedField]): Seq[Array[Byte]] = {
+      fields: Seq[EncodedField]): Seq[Array[Byte]] =
+    Command.bytes(field) +: StagedTtl +: stored(ident, fields)
+
+  /** Names and values of fields, signed for the key that the segment will have. */
+  private def stored(ident: String, fields: Seq[EncodedField]): Seq[Array[Byte]] = {
     val key = Command.bytes(Keys.segment(id, ident))
-    def stored(one: EncodedField): Array[Byte] =
-      signer.fold(one.block)(_.signed(key, one.name, one.block))
-    Seq(Command.bytes(field), Command.bytes(ProtocolSettings.StagedTtlMs.toString)) ++
-      fields.flatMap(f => Seq(Command.bytes(f.name), stored(f)))
+    fields.flatMap { one =>
+      val value = signer.fold(one.block)(_.signed(key, one.name, one.block))
+      Seq(Command.bytes(one.name), value)
+    }
   }
 
   private def opened(piece: Piece, values: Seq[Array[Byte]]): Seq[Array[Byte]] =
@@ -112,6 +131,7 @@ final class SegmentIo private[protocol] (calls: PartitionCalls, signer: Option[B
 object SegmentIo {
   private[core] val ChunkBytesMax = 1L << 20
   private[core] val FieldsMax = 1024L
+  private val StagedTtl = Command.bytes(ProtocolSettings.StagedTtlMs.toString)
 
   /** Bytes of a chunk ahead of a commit: the server does nothing else while it stores a chunk. */
   private[core] val StagedBytesMax = 256L << 10

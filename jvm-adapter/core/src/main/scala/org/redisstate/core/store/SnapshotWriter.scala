@@ -66,7 +66,7 @@ private[store] final class SnapshotWriter(client: PartitionClient, room: Room) {
     try work
     catch {
       case e: Throwable =>
-        client.later(client.abort(ident)): Unit
+        client.later(client.abortSnapshot(ident)): Unit
         throw e
     }
 
@@ -78,12 +78,11 @@ private[store] final class SnapshotWriter(client: PartitionClient, room: Room) {
       keeps: Boolean,
       uid: String,
       ident: String): (Entry, Map[Int, Seq[RowBlock]]) = {
-    val pin = version.pin
     val (buckets, pass) =
       Content.folding(content, version.hashOf, version.live.all, version.expiry)
     val writer = new SegmentWriter(ident, buckets)
     def stage(least: Long): Unit = if (writer.freshBytes > least)
-      client.stageSnapshot(pin, ident, writer.handOver())
+      client.stageSnapshot(ident, writer.handOver())
     pass { (bucket, rows) =>
       writer.add(bucket, rows)
       stage(StageBytes)

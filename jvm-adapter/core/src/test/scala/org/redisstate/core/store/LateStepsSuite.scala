@@ -55,9 +55,12 @@ class LateStepsSuite extends AnyFunSuite {
       val segment = aside(p, "s:")
       val at = Pin(segment.version, segment.uid)
       late(p, segment) {
-        p.client.stageSnapshot(at, segment.ident, fieldsOf(p, segment))
         assert(!p.client.addSnapshot(at, segment.entry.ref, segment.entry))
-        p.client.abort(segment.ident)
+        p.client.stageSnapshot(segment.ident, fieldsOf(p, segment))
+        p.client.abortSnapshot(segment.ident)
+        p.client.stageSnapshot(segment.ident, fieldsOf(p, segment).tail)
+        assert(!p.client.addSnapshot(at, segment.entry.ref, segment.entry))
+        assert(!p.keys.exists(_.startsWith("n:")))
       }
     }
   }

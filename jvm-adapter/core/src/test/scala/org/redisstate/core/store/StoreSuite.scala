@@ -7,7 +7,7 @@ import org.scalatest.funsuite.AnyFunSuite
 
 import org.redisstate.core.RedisServerProcess
 import org.redisstate.core.errors._
-import org.redisstate.core.format.{RowBlock, Segment, SegmentWriter, Vectors}
+import org.redisstate.core.format.{Bucketing, RowBlock, Segment, SegmentWriter, Vectors}
 import org.redisstate.core.ids.{Keys, Pin}
 import org.redisstate.core.local.{Base, Content, RowValidator, Slice}
 import org.redisstate.core.protocol.SegmentGone
@@ -407,6 +407,20 @@ class StoreSuite extends AnyFunSuite with BeforeAndAfterAll {
     assert(read(store.open(2), key(0, "k5")).contains("new"))
     assert(store.counters.bucketsLoaded.get - loaded <= 2 * Base.ChunkBuckets)
     assert(rows(store.open(2).iterator(0)).size == 20000)
+  }
+
+  partition("a first delta that was sent in parts is no layer of a store that opens it") { p =>
+    val store = p.store("a")
+    val value = "v" * 60
+    commit(store, 0)(s => (0 until 60000).foreach(i => put(s, key(0, s"k$i"), value)))
+    commit(store, 1)(s => (0 until 100).foreach(i => put(s, key(0, s"k$i"), "new")))
+    val first = p.client.open("", Some(1), None, Nil).segments.head
+    assert(first.entry.buckets > Bucketing.bucketsFor(60000, 60000L * 80))
+    val opened = p.store("b").open(2)
+    assert(opened.local.content.layers.isEmpty)
+    assert(read(opened, key(0, "k7")).contains("new"))
+    assert(read(opened, key(0, "k59999")).contains(value))
+    assert(rows(opened.iterator(0)).size == 60000)
   }
 
   test("a version whose segment was replaced under it is read again") {

@@ -75,7 +75,10 @@ private[store] final class SegmentLoader(
     else {
       val entries = small.map(_.head.segment.entry)
       val (buckets, below) = (bottom.toSeq ++ large) match {
-        case Nil => Bucketing.bucketsFor(live, 2 * entries.map(_.bytes).sum) -> BucketSource.Empty
+        case Nil =>
+          // A delta that was sent in parts has the buckets that its first part made its writer expect.
+          val own = Bucketing.bucketsFor(live, 2 * entries.map(_.bytes).sum)
+          math.max(own, entries.map(_.buckets).max) -> BucketSource.Empty
         case Seq(one) if one.head.segment.isSnapshot =>
           one.head.segment.entry.buckets -> new SnapshotSource(blocksOf(one.head))
         case all =>
