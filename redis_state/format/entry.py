@@ -117,9 +117,9 @@ class Segment:
 
     Attributes:
         gen: The checkpoint that has its key, if it is foreign; empty for the manifest's own.
-        slice: Number of a slice within its attempt, which reads as a delta; 0 for other segments.
         place: The file that holds its blocks; ``None`` if Redis does. Of a foreign segment only its
             own checkpoint knows. A segment that moves stays equal.
+        slice: Number of a slice within its attempt, which reads as a delta; 0 for other segments.
     """
 
     snapshot: bool
@@ -127,8 +127,8 @@ class Segment:
     uid: str
     entry: Entry
     gen: str = ""
-    slice: int = 0
     place: FilePlace | None = attribute(default=None, compare=False)
+    slice: int = 0
 
     @property
     def field(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -68,8 +69,8 @@ class Case:
             self.scene.raw.hset(meta, "f", "1")
 
     def forks_in_registry(self) -> list[str]:
-        names = [name.decode() for name in self.scene.raw.hkeys(keys.query(GEN))]
-        return [name for name in names if name.startswith("fork:")]
+        names: Any = self.scene.raw.hkeys(keys.query(GEN))
+        return [name.decode() for name in names if name.startswith(b"fork:")]
 
     def maintain(self, gen: str) -> list[str]:
         with self.scene.client() as client:
