@@ -8,6 +8,9 @@ object Keys {
   /** @param ident `d:<version>:<uid>` or `s:<version>:<writer>` */
   def segment(id: PartitionId, ident: String): String = s"${base(id)}:$ident"
 
+  /** Key of the list of a partition's files. */
+  def files(id: PartitionId): String = s"${base(id)}:f"
+
   def query(prefix: String, gen: String): String = s"{${prefix}rs:$gen}:q"
 
   def checkpoints(prefix: String): String = s"{${prefix}rs}:c"
