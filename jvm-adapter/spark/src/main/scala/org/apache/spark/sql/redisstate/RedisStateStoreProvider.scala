@@ -157,6 +157,7 @@ class RedisStateStoreProvider
       logInfo(
         s"Retention of $id dropped ${report.dropped} segments (${report.droppedBytes} bytes), floor ${report.floor}")
     }
+    if (l.entry.hasEntered) l.history.foreach(_.run())
   }
 
   /** Spark would unload a provider whose maintenance fails; no state depends on it, and the next one may succeed. */
