@@ -16,7 +16,7 @@ object Place {
     override val text: String = ""
   }
 
-  /** The same partition of another checkpoint, under the same ident; its manifest has the place there. */
+  /** Partition of another checkpoint, under the same ident; its manifest has the place there. */
   final case class Foreign(gen: String) extends Place {
     override def text: String = s"p $gen"
   }

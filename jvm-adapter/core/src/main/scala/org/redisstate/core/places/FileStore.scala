@@ -42,7 +42,7 @@ trait FileSink {
   /** Ends the file. When this returns, the file outlives a crash, as far as its file system knows how. */
   def close(): Unit
 
-  /** Gives the file up, which may leave a part of it. Never throws. */
+  /** Abandons the file, which may leave a part of it. Never throws. */
   def abandon(): Unit
 }
 

@@ -7,7 +7,7 @@ import org.redisstate.core.errors.InternalException
 import org.redisstate.core.format.Place
 import org.redisstate.core.places.{FileFolders, FileStore}
 
-/** What must hold before a file is deleted, as the checkpoint's folder shows it. */
+/** Checks in the checkpoint's folder before a file is deleted. */
 trait DeletionChecks {
 
   /**

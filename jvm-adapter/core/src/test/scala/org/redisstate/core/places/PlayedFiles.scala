@@ -24,10 +24,10 @@ private[core] final class PlayedFiles(clock: () => Long = () => 0L)
   /** Bytes that an upload loses at its end. */
   var cutBytes: Int = 0
 
-  /** Whether the file system answers. */
+  /** True if the file system answers. */
   var answers: Boolean = true
 
-  /** Whether the folder is there. */
+  /** True if the folder exists. */
   var isThere: Boolean = true
 
   /** Called before each step, with its name. */

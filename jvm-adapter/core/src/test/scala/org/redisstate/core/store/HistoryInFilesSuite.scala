@@ -376,31 +376,6 @@ class HistoryInFilesSuite extends AnyFunSuite {
     }
   }
 
-  test("what got no segment is condemned after a day, and a file that Redis does not know") {
-    onServer() { (p, files) =>
-      val query = begun(p)
-      files.before = step => if (step == "close") throw new UnavailableException("stopped")
-      intercept[UnavailableException](move(query)): Unit
-      files.before = _ => ()
-      val announced = rows(p).keys.head
-      val unknown = announced.replaceAll("[0-9a-f]{32}", "f" * 32)
-      files.put(unknown, Array[Byte](1))
-      files.put(announced.takeWhile(_ != '/') + "/readme.txt", Array[Byte](1))
-      move(query)
-      val used = rows(p).collectFirst { case (file, row) if row.startsWith("u ") => file }.get
-      val policy = FilePolicy(3600000, deletes = false, new Checks(Right(0), copied = false))
-      assert(p.client.files.lookAfter(policy, sweeps = false).condemned == 0)
-      assert(p.client.files.lookAfter(policy, sweeps = true).condemned == 1)
-      age(p, announced, 25 * 3600000L)
-      age(p, used, 25 * 3600000L)
-      assert(p.client.files.lookAfter(policy, sweeps = true).condemned == 1)
-      val states = rows(p).view.mapValues(_.take(1)).toMap
-      assert(states == Map(announced -> "d", unknown -> "d", used -> "u"))
-      expire(p)
-      query.checkAll()
-    }
-  }
-
   private def begun(
       p: TestPartition,
       format: CheckpointFormat = CheckpointFormat.V1,
