@@ -25,8 +25,10 @@ final class LayersSuite extends AnyFunSuite {
     Seq("store.loading"),
     Seq("store.resources"),
     Seq("local", "protocol", "copy"),
+    Seq("places"),
     Seq("format", "backend"),
-    Seq("errors", "ids", "concurrent"))
+    Seq("errors", "ids", "concurrent")
+  )
 
   test("the packages are those of the layers") {
     val packages = classes.asScala.map(_.getPackageName.stripPrefix(s"$root.")).toSet

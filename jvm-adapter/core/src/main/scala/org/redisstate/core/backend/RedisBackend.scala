@@ -71,6 +71,9 @@ final class RedisBackend(
       waitMs,
       awakeMs)
 
+  /** Waits, by the clock of the backend. */
+  def pause(ms: Long): Unit = clock.sleep(ms)
+
   /** Pipelined commands; each reply is neither an error nor transient. */
   def call(what: String, commands: Seq[Command]): Seq[AnyRef] =
     retry(what, mayHaveApplied = false) {

@@ -59,12 +59,16 @@ object Script {
   val Forget: Script = load("forget")
   val Detach: Script = load("detach")
   val Pin: Script = load("pin")
+  val Announce: Script = load("announce")
+  val Place: Script = load("place")
+  val Condemn: Script = load("condemn")
+  val Discard: Script = load("discard")
 
   /**
    * Scripts that touch undeclared keys, because only the manifest names those. On the node that
    * imports a half-moved slot, such a key looks absent until it arrives.
    */
-  val Undeclared: Seq[Script] = Seq(Acquire, Publish, Retain, Renew)
+  val Undeclared: Seq[Script] = Seq(Acquire, Place, Publish, Retain, Renew)
 
   private def load(name: String): Script = {
     val text = read(name)

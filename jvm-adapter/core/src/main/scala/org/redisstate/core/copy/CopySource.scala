@@ -9,6 +9,7 @@ import org.redisstate.core.backend.{Command, RedisBackend}
 import org.redisstate.core.errors.{FencedException, FormatException, UnavailableException}
 import org.redisstate.core.format.{BlockSigner, Header, Segment, SegmentReader}
 import org.redisstate.core.ids.{Keys, PartitionId, Pin}
+import org.redisstate.core.places.FileFolders
 import org.redisstate.core.protocol._
 
 /** A store of an operator as the registry describes it; with 0 partitions their number is not known. */
@@ -50,12 +51,15 @@ final case class CopyPart(
  * Reads the state of a query as Redis stores it, for a copy of one version (docs/format.md, section
  * 11). Changes nothing. Blocks keep their signatures; those of another checkpoint, from which this
  * one was forked, get those of the keys that they have once the copy was restored.
+ *
+ * @param folders of block files, whose segments a copy has as well
  */
 final class CopySource(
     backend: RedisBackend,
     prefix: String,
     gen: String,
-    signer: Option[BlockSigner]) {
+    signer: Option[BlockSigner],
+    folders: Option[FileFolders]) {
   import CopySource._
 
   private val registry = new RunRegistry(backend, prefix, gen)
@@ -178,7 +182,8 @@ final class CopySource(
       }
     }
 
-  private def clientOf(id: PartitionId) = new PartitionClient(backend, id, settings, registry)
+  private def clientOf(id: PartitionId) =
+    new PartitionClient(backend, id, settings, registry, folders = folders)
 }
 
 object CopySource {

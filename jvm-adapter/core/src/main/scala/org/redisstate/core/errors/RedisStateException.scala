@@ -58,6 +58,10 @@ final class StateLostException(
     val isPurged: Boolean = false)
     extends RedisStateException("STATE_LOST", false, detail, cause)
 
+/** A block file that a manifest names is not there, or is cut; its folder answers. */
+final class FileLostException(detail: String, cause: Throwable = null)
+    extends RedisStateException("FILE_LOST", false, detail, cause)
+
 final class VersionExpiredException(detail: String, cause: Throwable = null)
     extends RedisStateException("VERSION_EXPIRED", false, detail, cause)
 

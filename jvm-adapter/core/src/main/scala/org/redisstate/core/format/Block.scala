@@ -19,7 +19,7 @@ object Block {
   def encode(ident: String, field: String, payload: Array[Byte], length: Int): Array[Byte] =
     encode(ident, field, payload, length, compress = true)
 
-  private[format] def encode(
+  private[core] def encode(
       ident: String,
       field: String,
       payload: Array[Byte],

@@ -65,6 +65,9 @@ object BlockSigner {
   private val Algorithm = "HmacSHA256"
   private val TagBytes = 16
 
+  /** Bytes that a stored value has more than its block. */
+  val ValueOverhead: Long = 1L + TagBytes
+
   /** @throws ConfigException when the file cannot be read, or is too short */
   def of(file: String): BlockSigner = {
     def bad(found: String, cause: Throwable = null): Nothing = throw new ConfigException(

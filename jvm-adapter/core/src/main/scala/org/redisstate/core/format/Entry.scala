@@ -75,39 +75,29 @@ object Entry {
   }
 }
 
-/** Text numbers and uids (docs/format.md, section 1). */
-private[format] object EntryText {
-  private val UidMax = 64
-
-  /** The number, or -1 when the text is none below 2^63. */
-  def number(text: String): Long = {
-    val digits = text.nonEmpty && text.length <= 19 && text.forall(c => c >= '0' && c <= '9')
-    if (!digits || (text.length > 1 && text(0) == '0')) -1
-    else text.toLongOption.getOrElse(-1)
-  }
-
-  def isUid(text: String): Boolean =
-    text.nonEmpty && text.length <= UidMax && text != "-" && text.forall { c =>
-      (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') ||
-      c == '_' || c == '.' || c == '-'
-    }
-}
-
 /**
  * A delta or snapshot named in a manifest.
  *
- * @param gen the checkpoint that has its key, if it is foreign; empty for the manifest's own
+ * @param place where its blocks are
  */
 final case class Segment(
     isSnapshot: Boolean,
     version: Long,
     uid: String,
     entry: Entry,
-    gen: String = "") {
+    place: Place = Place.Own) {
 
-  /** Its key in Redis; that of a foreign segment is in the other checkpoint. */
-  def key(id: PartitionId): String =
-    Keys.segment(if (gen.isEmpty) id else id.ofGen(gen), ident)
+  /** The checkpoint that it belongs to, if it is foreign; empty for the manifest's own. */
+  def gen: String = place match {
+    case Place.Foreign(gen) => gen
+    case _ => ""
+  }
+
+  /** Partition that the segment belongs to; of a foreign segment in the other checkpoint. */
+  def owner(id: PartitionId): PartitionId = if (gen.isEmpty) id else id.ofGen(gen)
+
+  /** Its key in Redis, which signatures name even where the blocks are in a file. */
+  def key(id: PartitionId): String = Keys.segment(owner(id), ident)
 
   /** Suffix of the segment's key after `P:`; part of every block's check. */
   def ident: String =
@@ -123,12 +113,9 @@ object Segment {
   def snapshotIdent(version: Long, writer: String): String = s"s:$version:$writer"
   def snapshotField(version: Long, uid: String): String = s"s:$version:$uid"
 
-  private val Place = "p ([0-9a-f]{32})".r
-
   /**
    * @param field manifest field, `d:<version>:<uid>` or `s:<version>:<uid>`
-   * @param place where the key of the segment is (docs/format.md, section 14); empty for the
-   *   partition's own
+   * @param place of the segment, as the manifest has it; empty for the partition's own key
    */
   def parse(field: String, entry: String, place: String = ""): Segment =
     field.split(":", -1) match {
@@ -139,14 +126,7 @@ object Segment {
         if (snapshot && (parsed.ref == "-" || parsed.complete)) {
           throw new FormatException(s"the entry of snapshot ${field.take(200)} is that of a delta")
         }
-        val gen = place match {
-          case "" => ""
-          case Place(found) => found
-          case _ =>
-            throw new FormatException(
-              s"the place of $field is of a kind that this release does not know: ${place.take(200)}")
-        }
-        Segment(snapshot, version.toLong, uid, parsed, gen)
+        Segment(snapshot, version.toLong, uid, parsed, Place.parse(field, place))
       case _ => throw new FormatException(s"a manifest field cannot be read: ${field.take(200)}")
     }
 }

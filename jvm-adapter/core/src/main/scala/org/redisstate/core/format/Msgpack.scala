@@ -21,6 +21,16 @@ final class MsgpackWriter(initialBytes: Int) {
     if (value < 0x80) put(value)
     else sized(value, 0xcc, 0xcd, 0xce)
 
+  /** A number that may be above 2^31. */
+  def putUlong(value: Long): Unit =
+    if (value <= Int.MaxValue) putUint(value.toInt)
+    else if (value <= MsgpackWriter.Uint32Max) { put(0xce); int(value.toInt) }
+    else {
+      put(0xcf)
+      int((value >>> 32).toInt)
+      int(value.toInt)
+    }
+
   def putArray(size: Int): Unit =
     if (size < 16) put(0x90 | size)
     else if (size < 0x10000) { put(0xdc); short(size) }
@@ -78,6 +88,7 @@ final class MsgpackWriter(initialBytes: Int) {
 
 object MsgpackWriter {
   private val BytesMax = (1L << 31) - 64
+  private val Uint32Max = 0xffffffffL
 }
 
 /** Reads what [[MsgpackWriter]] writes; every length is checked against the bytes at hand. */
@@ -112,6 +123,18 @@ final class MsgpackReader(bytes: Array[Byte], private var at: Int, end: Int) {
     else if (code == 0xce) u32()
     else bad("a number")
   }
+
+  /** A number below 2^63. */
+  def ulong(): Long =
+    if (peek() == 0xce) {
+      at += 1
+      (u16().toLong << 16) | u16()
+    } else if (peek() == 0xcf) {
+      at += 1
+      val high = (u16().toLong << 16) | u16()
+      val value = (high << 32) | (u16().toLong << 16) | u16()
+      if (value < 0) bad("a number below 2^63") else value
+    } else uint()
 
   def bool(): Boolean = u8() match {
     case 0xc3 => true

@@ -11,6 +11,9 @@ object Keys {
   /** Key of a snapshot's blocks before the manifest names it. */
   def staged(id: PartitionId, ident: String): String = s"${base(id)}:n:$ident"
 
+  /** Key of the list of a partition's files. */
+  def files(id: PartitionId): String = s"${base(id)}:f"
+
   def query(prefix: String, gen: String): String = s"{${prefix}rs:$gen}:q"
 
   def checkpoints(prefix: String): String = s"{${prefix}rs}:c"

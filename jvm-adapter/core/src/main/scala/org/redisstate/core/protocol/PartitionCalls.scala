@@ -9,13 +9,36 @@ import org.redisstate.core.ids.{Keys, PartitionId}
 /** Calls to the server for one partition, counted. Thread-safe. */
 private[protocol] final class PartitionCalls(backend: RedisBackend, val id: PartitionId) {
   val meta: String = Keys.meta(id)
+
+  /** Key of the partition's list of files. */
+  val files: String = Keys.files(id)
   val roundTrips: AtomicLong = new AtomicLong
   val bytesSent: AtomicLong = new AtomicLong
   val bytesRead: AtomicLong = new AtomicLong
   val times: CallTimes = new CallTimes
 
+  /** Reads of block files, and their time. */
+  val fileReads: AtomicLong = new AtomicLong
+  val fileNs: AtomicLong = new AtomicLong
+
+  def reading[A](read: => A): A = {
+    val from = System.nanoTime()
+    fileReads.incrementAndGet()
+    try read
+    finally {
+      fileNs.addAndGet(System.nanoTime() - from)
+      ()
+    }
+  }
+
   def script(what: String, script: Script, args: Seq[String]): Seq[AnyRef] =
     this.script(what, script, Nil, args.map(Command.bytes))
+
+  /** Runs a script on the manifest and the list of files. */
+  def fileScript(what: String, script: Script, args: Seq[String]): Seq[AnyRef] = {
+    roundTrips.incrementAndGet()
+    times.timed(backend.script(what, script, Seq(meta, files), args.map(Command.bytes)))
+  }
 
   /** @param idents of the segments whose keys follow that of the manifest */
   def script(
@@ -42,6 +65,9 @@ private[protocol] final class PartitionCalls(backend: RedisBackend, val id: Part
     bytesSent.addAndGet(commands.iterator.map(_.bytes).sum)
     times.timed(backend.transaction(what, commands, isCommit = false))
   }
+
+  /** Waits between two looks at a file. */
+  def pause(ms: Long): Unit = backend.pause(ms)
 
   def commands(what: String, commands: Seq[Command]): Seq[AnyRef] = {
     roundTrips.incrementAndGet()

@@ -12,19 +12,22 @@ import org.redisstate.core.backend.{Command, RedisBackend, Script}
 import org.redisstate.core.errors._
 import org.redisstate.core.format.{EncodedField, Entry, Segment}
 import org.redisstate.core.ids.{Keys, PartitionId, Pin, RegisteredRun}
+import org.redisstate.core.places.FileFolders
 
 /**
  * Runs the steps of docs/format.md, sections 6 to 8, for one partition. Thread-safe; keeps only
  * counters.
  *
  * @param log of the query; None where nobody keeps one, so that every registered run may go back
+ * @param folders of block files; None where the caller reads no rows
  */
 final class PartitionClient(
     backend: RedisBackend,
     val id: PartitionId,
     settings: ProtocolSettings,
     registry: RunRegistry,
-    log: Option[CommitLog] = None) {
+    log: Option[CommitLog] = None,
+    folders: Option[FileFolders] = None) {
   import PartitionCalls.words
   import PartitionClient._
 
@@ -33,7 +36,10 @@ final class PartitionClient(
   private val pins = new PinUpkeep(backend, calls)
 
   /** Blocks of the partition's segments. */
-  val segments: SegmentIo = new SegmentIo(calls, settings.signer)
+  val segments: SegmentIo = new SegmentIo(calls, settings.signer, folders)
+
+  /** Files of the partition. */
+  val files: PartitionFiles = new PartitionFiles(calls, segments, folders, settings.signer)
   def format: CheckpointFormat = settings.format
   def roundTrips: AtomicLong = calls.roundTrips
   def bytesSent: AtomicLong = calls.bytesSent
@@ -98,16 +104,18 @@ final class PartitionClient(
       case Seq("EMPTY", rest @ _*) =>
         Opened(Pin.Empty, held = false, 0, 0, Pin.Empty, Nil, timeIn(what, rest, withTime))
       case Seq("OK", at, found, held, opened, floor, start, startUid, rest @ _*) =>
-        val listed = if (withTime) rest.drop(1) else rest
+        val words = if (withTime) rest.drop(1) else rest
+        val listed = words.grouped(3).collect { case Seq(field, entry, place) =>
+          Segment.parse(field, entry, place)
+        }.toSeq
+        segments.listed(listed)
         Opened(
           Pin(Stored.number(what, at), found),
           held == "1",
           Stored.number(what, opened),
           Stored.number(what, floor),
           Pin(Stored.number(what, start), startUid),
-          listed.grouped(3).collect { case Seq(field, entry, place) =>
-            Segment.parse(field, entry, place)
-          }.toSeq,
+          listed,
           timeIn(what, rest, withTime)
         )
       case _ => throw refusal(what, reply, version.getOrElse(0))

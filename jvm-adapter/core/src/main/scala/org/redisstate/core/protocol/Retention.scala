@@ -76,7 +76,7 @@ private[core] object Retention {
    * Returns the fields of the opened version's lineage, as far down as it goes, and its bases,
    * newest first: the complete versions, each with its field.
    */
-  private def lineageOf(
+  private[protocol] def lineageOf(
       segments: Map[String, Segment],
       opened: Pin): (collection.Set[String], Seq[(Long, String)]) = {
     val lineage = mutable.Set.empty[String]

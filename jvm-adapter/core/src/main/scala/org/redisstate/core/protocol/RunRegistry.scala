@@ -236,6 +236,10 @@ final class RunRegistry(backend: RedisBackend, prefix: String, gen: String) {
     put(what, "", Seq(MarkerField, "1"))
   }
 
+  /** Records where the files of the checkpoint are, as JSON (docs/format.md, section 16). */
+  def putFiles(json: String): Unit =
+    put(s"record the folder of the files of checkpoint $gen", "", Seq(FilesName, json))
+
   /** Checkpoints that are listed under the same folder, which was deleted and created again since then. */
   def othersOfFolder(pathHash: String): Seq[String] =
     backend.call("list checkpoints", Seq(Command("HGETALL", Keys.checkpoints(prefix)))).head match {
@@ -274,6 +278,7 @@ final class RunRegistry(backend: RedisBackend, prefix: String, gen: String) {
 object RunRegistry {
   private val log = LoggerFactory.getLogger(classOf[RunRegistry])
   private[protocol] val MarkerField = "marker"
+  private val FilesName = "places"
   private val OperatorPrefix = "op:"
   private val MovedPrefix = "moved:"
   private val PurgedField = "purged"

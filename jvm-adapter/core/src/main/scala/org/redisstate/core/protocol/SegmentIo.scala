@@ -5,10 +5,21 @@ import scala.collection.mutable
 import org.redisstate.core.backend.{Command, Script}
 import org.redisstate.core.format.{BlockSigner, EncodedField, Segment}
 import org.redisstate.core.ids.{Keys, PartitionId}
+import org.redisstate.core.places.{FileFolders, FileMissing}
 
-/** Stages and reads the blocks of one partition's segments, signed where there is a signer. Thread-safe. */
-final class SegmentIo private[protocol] (calls: PartitionCalls, signer: Option[BlockSigner]) {
+/**
+ * Stages and reads the blocks of one partition's segments, signed where there is a signer. Thread-safe.
+ *
+ * @param folders of block files; None where the caller reads no rows
+ */
+final class SegmentIo private[protocol] (
+    calls: PartitionCalls,
+    signer: Option[BlockSigner],
+    folders: Option[FileFolders]) {
   import SegmentIo._
+
+  private val places = new SegmentPlaces(calls)
+  private val files = new FileBlocks(calls, folders, signer)
 
   def id: PartitionId = calls.id
 
@@ -56,6 +67,9 @@ final class SegmentIo private[protocol] (calls: PartitionCalls, signer: Option[B
   def fetch(segment: Segment, fields: Seq[String]): Seq[Array[Byte]] =
     pieces(segment, fields).flatMap(piece => fetch(Seq(piece)).head).toVector
 
+  /** A new listing of a version has these segments, with their places. */
+  private[protocol] def listed(segments: Seq[Segment]): Unit = places.forget(segments)
+
   /** Fields of a segment in groups whose blocks make a reply of about 1 MiB. */
   def pieces(segment: Segment, fields: Seq[String]): Seq[Piece] = {
     val average = math.max(1L, segment.entry.bytes / math.max(1, segment.entry.blocks))
@@ -84,25 +98,85 @@ final class SegmentIo private[protocol] (calls: PartitionCalls, signer: Option[B
     }
   }
 
-  /** Reads all pieces in one round trip, as the server holds them. */
-  private def fetchStored(pieces: Seq[Piece]): Seq[Seq[Array[Byte]]] = {
-    val commands = pieces.flatMap { piece =>
-      val key = Command.bytes(piece.segment.key(id))
-      // HLEN comes second: if the key vanishes in between, the missing fields cannot pass for empty buckets.
-      Seq(
-        Command("HMGET", (key +: piece.fields.map(Command.bytes)).toArray),
-        Command("HLEN", Array(key)))
-    }
-    val replies = calls.commands(s"read ${pieces.head.segment.ident} of $id", commands)
-    pieces.zip(replies.grouped(2).toSeq).map {
-      case (piece, Seq(found: Seq[_], blocks: java.lang.Long))
-          if blocks == piece.segment.entry.blocks.toLong =>
-        val values = found.asInstanceOf[Seq[Array[Byte]]]
-        calls.bytesRead.addAndGet(values.iterator.filter(_ != null).map(_.length.toLong).sum)
-        values
-      case (piece, _) => throw new SegmentGone(piece.segment)
+  /**
+   * Reads all pieces as they are stored: those in Redis in one round trip, then those in files. A
+   * segment that has moved since it was listed is read where it is now.
+   */
+  private[protocol] def fetchStored(pieces: Seq[Piece]): Seq[Seq[Array[Byte]]] = {
+    val sources = pieces.map(piece => places.of(piece.segment))
+    val inRedis = pieces.zip(sources).collect { case (piece, at: Source.Redis) => piece -> at }
+    val found = fromRedis(inRedis).iterator
+    pieces.zip(sources).map {
+      case (piece, at: Source.Redis) => found.next().getOrElse(follow(piece, at, None))
+      case (piece, at: Source.File) =>
+        fromFile(piece, at).fold(m => follow(piece, at, Some(m)), identity)
     }
   }
+
+  /**
+   * Reads a piece whose blocks were missing where they were expected.
+   *
+   * @throws SegmentGone if its manifest does not name the segment any more, or Redis lost it
+   */
+  private def follow(
+      piece: Piece,
+      first: Source,
+      found: Option[FileMissing]): Seq[Array[Byte]] = {
+    var (at, missing, moves, tries) = (first, found, 0, 1)
+    while (true) {
+      val now = places.lookAgain(piece.segment)
+      if (now == at) {
+        (now, missing) match {
+          // Some stores show a new file late.
+          case (_: Source.File, _) if tries < FileTriesMax => calls.pause(FilePauseMs)
+          case (file: Source.File, Some(m)) =>
+            throw files.lost(s"read ${piece.segment.ident} of $id", piece.segment, file, m)
+          case _ => throw new SegmentGone(piece.segment)
+        }
+        tries += 1
+      } else {
+        moves += 1
+        if (moves > MovesMax) throw new SegmentGone(piece.segment)
+        tries = 1
+      }
+      at = now
+      val values = at match {
+        case redis: Source.Redis => fromRedis(Seq(piece -> redis)).head.toRight(None)
+        case file: Source.File => fromFile(piece, file).left.map(Some(_))
+      }
+      values match {
+        case Right(read) => return read
+        case Left(why) => missing = why
+      }
+    }
+    throw new IllegalStateException
+  }
+
+  /** Values of pieces; None where the segment does not have all of its blocks there. */
+  private def fromRedis(pieces: Seq[(Piece, Source.Redis)]): Seq[Option[Seq[Array[Byte]]]] =
+    if (pieces.isEmpty) Nil
+    else {
+      val commands = pieces.flatMap { case (piece, at) =>
+        val key = Command.bytes(Keys.segment(at.owner, piece.segment.ident))
+        // HLEN comes second: if the key vanishes in between, the missing fields cannot pass for empty buckets.
+        Seq(
+          Command("HMGET", (key +: piece.fields.map(Command.bytes)).toArray),
+          Command("HLEN", Array(key)))
+      }
+      val replies = calls.commands(s"read ${pieces.head._1.segment.ident} of $id", commands)
+      pieces.zip(replies.grouped(2).toSeq).map {
+        case ((piece, _), Seq(found: Seq[_], blocks: java.lang.Long))
+            if blocks == piece.segment.entry.blocks.toLong =>
+          val values = found.asInstanceOf[Seq[Array[Byte]]]
+          calls.bytesRead.addAndGet(values.iterator.filter(_ != null).map(_.length.toLong).sum)
+          Some(values)
+        case _ => None
+      }
+    }
+
+  private def fromFile(piece: Piece, at: Source.File): Either[FileMissing, Seq[Array[Byte]]] =
+    try Right(files.read(piece.segment, at, piece.fields))
+    catch { case missing: FileMissing => Left(missing) }
 
   private[protocol] def stageArgs(
       ident: String,
@@ -132,6 +206,9 @@ object SegmentIo {
   private[core] val ChunkBytesMax = 1L << 20
   private[core] val FieldsMax = 1024L
   private val StagedTtl = Command.bytes(ProtocolSettings.StagedTtlMs.toString)
+  private val FileTriesMax = 4
+  private val FilePauseMs = 1700L
+  private val MovesMax = 8
 
   /** Bytes of a chunk ahead of a commit: the server does nothing else while it stores a chunk. */
   private[core] val StagedBytesMax = 256L << 10

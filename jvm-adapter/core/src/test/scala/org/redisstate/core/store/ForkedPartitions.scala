@@ -134,8 +134,12 @@ private[store] final class Timeline(
     assert(found == versions(version)._2.map { case (k, v) => hex(key(0, k)) -> hex(v.getBytes) })
   }
 
+  /** Number of rows of a version. */
+  def count(version: Long): Int = versions(version)._2.size
+
+  def floor: Long = partition.meta("w").toLong
+
   def checkAll(): Unit = {
-    val floor = partition.meta("w").toLong
     val all = versions.keys.filter(_ >= floor).toSeq.sorted
     assert(all.nonEmpty)
     all.foreach(check)

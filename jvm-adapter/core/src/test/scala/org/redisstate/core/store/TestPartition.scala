@@ -13,6 +13,7 @@ import org.redisstate.core.copy.CopySource
 import org.redisstate.core.format.{BlockSigner, Family, FamilyKind, MultiValue, Vectors}
 import org.redisstate.core.ids.{Keys, PartitionId}
 import org.redisstate.core.local.{LayerSizes, RowIterator, RowValidator, Slice}
+import org.redisstate.core.places.FileFolders
 import org.redisstate.core.protocol.{
   CheckpointFormat,
   CommitLog,
@@ -42,6 +43,7 @@ private[store] final class TestPartition(
     socketTimeoutMs: Int = 5000,
     number: Int = 3,
     between: Transport => Transport = identity,
+    val folders: Option[FileFolders] = None,
     val budget: MemoryBudget = new MemoryBudget(1L << 30)) {
   private val settings = ConnectionSettings(
     RedisUrl.parse(url.getOrElse(server.url)),
@@ -70,14 +72,15 @@ private[store] final class TestPartition(
 
   /** Returns the same partition of another checkpoint on this server. */
   def ofGen(other: String): TestPartition =
-    new TestPartition(server, versionsToRetain, gen = other, number = number)
+    new TestPartition(server, versionsToRetain, gen = other, number = number, folders = folders)
 
   /** Steps of a writer without a store. */
   def client: PartitionClient = new PartitionClient(
     backend,
     id,
     ProtocolSettings(versionsToRetain, 0, CheckpointFormat.V1),
-    registry)
+    registry,
+    folders = folders)
 
   def names: VersionNames = new VersionNames(backend, "", gen)
 
@@ -91,7 +94,7 @@ private[store] final class TestPartition(
       sizes: LayerSizes = LayerSizes.Default,
       ttlMs: Option[Long] = None): PartitionVersions = {
     val settings = ProtocolSettings(versionsToRetain, 0, format, signer)
-    val client = new PartitionClient(backend, id, settings, registry, log)
+    val client = new PartitionClient(backend, id, settings, registry, log, folders)
     lazy val registered =
       registry.lookup(run).getOrElse(registry.register(run, byDriver = true, 0, Map.empty))
     new PartitionVersions(
@@ -109,7 +112,7 @@ private[store] final class TestPartition(
   def damaged: Seq[String] = PublishedSegments.damaged(backend, id)
 
   def copySource(signer: Option[BlockSigner]): CopySource =
-    new CopySource(backend, "", gen, signer)
+    new CopySource(backend, "", gen, signer, folders)
 
   /** Names behind `P:` of all keys of the partition. */
   def keys: Set[String] = {

@@ -31,7 +31,12 @@ import org.apache.spark.sql.types.StructType
 
 import org.redisstate.core.backend.Clock
 import org.redisstate.core.concurrent.GuardedBy
-import org.redisstate.core.errors.{QuotaException, RedisStateException, UnavailableException}
+import org.redisstate.core.errors.{
+  ConfigException,
+  QuotaException,
+  RedisStateException,
+  UnavailableException
+}
 import org.redisstate.core.ids.Pin
 import org.redisstate.core.store.{OpenVersion, PartitionVersions, WriteSession}
 
@@ -73,7 +78,7 @@ class RedisStateStoreProvider
     id = stateStoreId
     hasFamilies = useColumnFamilies
     val conf =
-      try RedisStateConf(storeConfs.sqlConfs, storeConfs.minVersionsToRetain)
+      try served(RedisStateConf(storeConfs.sqlConfs, storeConfs.minVersionsToRetain))
       catch { case e: RedisStateException => throw StoreErrors.cannotLoad(id, e) }
     plan = StorePlan(
       id,
@@ -93,6 +98,13 @@ class RedisStateStoreProvider
       new EncoderPool(useColumnFamilies)
     )
   }
+
+  private def served(conf: RedisStateConf): RedisStateConf =
+    if (conf.movesHistory) {
+      throw new ConfigException(
+        "option 'history'; queries of Spark keep their history in Redis in this release. Leave the option out; stores of " +
+          "Python take it.")
+    } else conf
 
   override def stateStoreId: StateStoreId = id
 
@@ -158,6 +170,7 @@ class RedisStateStoreProvider
       logInfo(
         s"Retention of $id dropped ${report.dropped} segments (${report.droppedBytes} bytes), floor ${report.floor}")
     }
+    if (l.entry.hasEntered) l.history.foreach(_.run())
   }
 
   /** Spark would unload a provider whose maintenance fails; no state depends on it, and the next one may succeed. */

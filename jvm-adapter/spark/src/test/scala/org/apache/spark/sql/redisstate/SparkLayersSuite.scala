@@ -33,6 +33,7 @@ final class SparkLayersSuite extends AnyFunSuite {
     Seq("query", "copies", "batches"),
     Seq("stores"),
     Seq("rows", "checkpoint", "executor"),
+    Seq("places"),
     Seq("errors", "conf")
   )
 

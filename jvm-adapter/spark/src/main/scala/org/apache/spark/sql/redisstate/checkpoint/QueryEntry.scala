@@ -11,6 +11,7 @@ import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.redisstate.conf.RedisStateConf
 import org.apache.spark.sql.redisstate.executor.{ExecutorRegistry, Metrics}
+import org.apache.spark.sql.redisstate.places.{FilesField, SegmentFolders}
 import org.apache.spark.sql.redisstate.rows.{EncoderPool, FamilyLayout, StateRowValidator}
 
 import org.redisstate.core.backend.{Clock, RedisBackend}
@@ -36,7 +37,8 @@ private[redisstate] final case class StoreLink(
     instance: ExecutorRegistry.Instance,
     store: PartitionVersions,
     metrics: Metrics,
-    entry: QueryEntry)
+    entry: QueryEntry,
+    history: Option[HistoryUpkeep])
 
 /**
  * Steps by which a partition joins its query. `connect` resolves the gen of the checkpoint; `run`,
@@ -52,7 +54,8 @@ private[redisstate] final class QueryEntry private (
     gen: String,
     mine: Option[String],
     origin: QueryEntry.Origin,
-    instance: ExecutorRegistry.Instance)
+    instance: ExecutorRegistry.Instance,
+    folders: SegmentFolders)
     extends Logging {
   private val id = plan.id
   @GuardedBy("this") @volatile private var registered: Option[RegisteredRun] = None
@@ -63,6 +66,9 @@ private[redisstate] final class QueryEntry private (
    * again.
    */
   def isMisled: Boolean = misled
+
+  /** Returns whether the run writes the partition. */
+  def hasEntered: Boolean = registered.nonEmpty
 
   /**
    * Returns the registered run; registers it at the first call.
@@ -115,6 +121,7 @@ private[redisstate] final class QueryEntry private (
           "id" -> origin.queryId,
           "created" -> System.currentTimeMillis().toString)))
     registry.noteMarker()
+    recordFiles(registry)
     if (id.partitionId == StateStore.PARTITION_ID_TO_CHECK_SCHEMA) {
       val now = registry.nowMs
       val created = registry.field("created").flatMap(_.toLongOption).getOrElse(now)
@@ -127,6 +134,21 @@ private[redisstate] final class QueryEntry private (
     instance.client.renew()
     logInfo(s"Run ${run.id} (epoch ${run.epoch}) writes $id")
     run
+  }
+
+  /**
+   * Records where files of the checkpoint are, before the first one is announced. Without
+   * `history=files` nothing is moved any more; what is in files stays there.
+   */
+  private def recordFiles(registry: RunRegistry): Unit = {
+    val conf = plan.conf
+    val known = registry.field(FilesField.Name).map(FilesField.parsed(gen, _))
+    val wanted =
+      if (conf.movesHistory && instance.keepMs == 0)
+        Some(FilesField(folders.address, conf.placesGraceMs, moves = true, conf.placesDelete))
+      else known.map(_.copy(moves = false))
+    if (conf.movesHistory) known.foreach(folders.checkMove(_))
+    if (wanted != known) wanted.foreach(field => registry.putFiles(field.text))
   }
 }
 
@@ -166,14 +188,16 @@ private[redisstate] object QueryEntry {
     val own = CheckpointIdentity.genOf(plan.runId)
     val gen = marker.fold(identity.proposed(own))(_.gen)
     val registry = new RunRegistry(backend, conf.keyPrefix, gen)
-    val client = clientOf(plan, backend, gen, registry)
+    val folders = foldersOf(plan, backend, gen)
+    val client = clientOf(plan, backend, gen, registry, folders)
     val counters = new StoreCounters
     val quota = Option.when(conf.quota.isSet)(
       ExecutorRegistry.quota(conf.connection, backend, conf.keyPrefix, gen, conf.quota))
     val instance =
       new ExecutorRegistry.Instance(client, registry, plan.runId, keepMs(plan), counters, quota)
     val mine = Option.when(marker.isEmpty)(own)
-    val entry = new QueryEntry(plan, markerFile, identity, gen, mine, taskOrigin(), instance)
+    val entry =
+      new QueryEntry(plan, markerFile, identity, gen, mine, taskOrigin(), instance, folders)
     val store = new PartitionVersions(
       client,
       plan.runId,
@@ -190,14 +214,27 @@ private[redisstate] object QueryEntry {
       counters,
       ttlMs = conf.stateTtlMs(plan.id.operatorId)
     )
-    StoreLink(instance, store, new Metrics(store), entry)
+    val history = Option.when((conf.movesHistory || conf.placesDelete) && instance.keepMs == 0) {
+      val checks = new FolderChecks(plan.id.checkpointRootLocation, plan.hadoopConf, gen)
+      new HistoryUpkeep(client, conf, checks)
+    }
+    StoreLink(instance, store, new Metrics(store), entry, history)
   }
+
+  private def foldersOf(plan: StorePlan, backend: RedisBackend, gen: String): SegmentFolders =
+    new SegmentFolders(
+      plan.id.checkpointRootLocation,
+      plan.hadoopConf,
+      gen,
+      plan.conf.placesFolder,
+      of => new RunRegistry(backend, plan.conf.keyPrefix, of).field(FilesField.Name))
 
   private def clientOf(
       plan: StorePlan,
       backend: RedisBackend,
       gen: String,
-      registry: RunRegistry): PartitionClient = {
+      registry: RunRegistry,
+      folders: SegmentFolders): PartitionClient = {
     val id = plan.id
     val format =
       if (plan.storeConf.enableStateStoreCheckpointIds) CheckpointFormat.V2
@@ -207,7 +244,8 @@ private[redisstate] object QueryEntry {
       PartitionId(plan.conf.keyPrefix, gen, id.operatorId, id.partitionId, id.storeName),
       ProtocolSettings(plan.conf.versionsToRetain, keepMs(plan), format, plan.conf.signer()),
       registry,
-      Some(new CommittedBatches(id.checkpointRootLocation, plan.hadoopConf))
+      Some(new CommittedBatches(id.checkpointRootLocation, plan.hadoopConf)),
+      Some(folders)
     )
   }
 

@@ -54,6 +54,16 @@ final class RedisStateConf private (
   /** Time for which such a version is kept. */
   val keepForMs: Long = number("keepFor").get
 
+  /** True if maintenance moves history into files. */
+  val movesHistory: Boolean = text("history").contains("files")
+
+  /** Folder of block files; None for that in the checkpoint. */
+  val placesFolder: Option[String] = text("placesFolder")
+
+  /** Time for which a condemned file stays, and whether it is deleted then. */
+  val placesGraceMs: Long = number("placesGrace").get
+  val placesDelete: Boolean = flag("placesDelete")
+
   /** Time to live of the rows of an operator; None where they do not expire. */
   def stateTtlMs(operator: Long): Option[Long] =
     number(s"stateTtl.$operator").orElse(number("stateTtl"))
@@ -107,6 +117,10 @@ object RedisStateConf {
       case (name, value) if name.startsWith(Prefix) => name.stripPrefix(Prefix) -> value
     }
     val conf = new RedisStateConf(OptionTable.parse(texts), minVersionsToRetain)
+    if (conf.movesHistory && conf.ephemeral) {
+      throw new ConfigException(
+        "option 'history'; an ephemeral checkpoint has no history in files. Leave out 'history' or 'ephemeral'.")
+    }
     OptionTable.max("versionsToRetain").filter(_ < conf.versionsToRetain).foreach { max =>
       throw new ConfigException(
         s"spark.sql.streaming.minBatchesToRetain is ${conf.versionsToRetain}, and redis-state keeps at most $max versions. " +

@@ -2,7 +2,12 @@ package org.apache.spark.sql.redisstate.errors
 
 import org.apache.spark.TaskContext
 
-import org.redisstate.core.errors.{FencedException, RedisStateException, StateLostException}
+import org.redisstate.core.errors.{
+  FencedException,
+  FileLostException,
+  RedisStateException,
+  StateLostException
+}
 
 /** Errors that are counted beside the figures of instances (docs/format.md, section 9). */
 private[redisstate] object ErrorCounters {
@@ -11,6 +16,7 @@ private[redisstate] object ErrorCounters {
   def of(e: RedisStateException): Option[String] = e match {
     case _: FencedException => Some("fenced")
     case lost: StateLostException if !lost.isPurged => Some("lost")
+    case _: FileLostException => Some("lost")
     case _ => None
   }
 

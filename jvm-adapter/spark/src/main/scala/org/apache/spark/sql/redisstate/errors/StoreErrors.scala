@@ -68,7 +68,7 @@ private[redisstate] object StoreErrors {
 
   /** True if Spark's callers may treat the error as a version whose files are missing. */
   private def isAbsent(e: RedisStateException): Boolean = e match {
-    case _: StateLostException | _: VersionExpiredException | _: MarkerMissingException |
+    case _: StateLostException | _: FileLostException | _: VersionExpiredException | _: MarkerMissingException |
         _: CheckpointMovedException =>
       true
     case _ => false

@@ -9,7 +9,7 @@ import org.redisstate.core.protocol.RunRegistry
 
 /**
  * Size of a state in Redis: all bytes whose keys its manifests have, as `redis-state size` shows
- * them. Segments of another checkpoint are counted there.
+ * them. Segments of another checkpoint are counted there, those in files nowhere.
  */
 private[redisstate] object StateSize {
   private val PartitionsAtOnce = 64
@@ -60,9 +60,10 @@ private[redisstate] object StateSize {
 
   private[redisstate] def bytesOf(manifest: Seq[String]): Long = {
     val pairs = manifest.grouped(2).collect { case Seq(field, value) => field -> value }.toSeq
-    val foreign = pairs.collect { case (field, _) if field.startsWith("a:") => field.drop(2) }.toSet
+    val elsewhere =
+      pairs.collect { case (field, _) if field.startsWith("a:") => field.drop(2) }.toSet
     pairs.flatMap { case (field, value) => segmentIn(field, value) }.collect {
-      case (ident, words) if !foreign(ident) =>
+      case (ident, words) if !elsewhere(ident) =>
         words.lift(BytesWord).flatMap(_.toLongOption).getOrElse(0L)
     }.sum
   }

@@ -1,0 +1,196 @@
+package org.redisstate.core.places
+
+import java.nio.ByteBuffer
+
+import scala.collection.mutable
+
+import org.redisstate.core.errors.InternalException
+import org.redisstate.core.format.{
+  Block,
+  BlockSigner,
+  EncodedField,
+  Header,
+  Place,
+  Segment,
+  SegmentReader
+}
+import org.redisstate.core.ids.PartitionId
+
+/** A segment in a file, and the bytes at the end of its region, for a look at what was written. */
+private[core] final case class WrittenRegion(
+    segment: Segment,
+    place: Place.InFile,
+    head: Array[Byte])
+
+/**
+ * Writes segments into a block file, one region after the other (docs/format.md, section 16). For
+ * one thread.
+ *
+ * @param id partition of the segments
+ * @param file name of the file
+ */
+private[core] final class BlockFileWriter(
+    sink: FileSink,
+    id: PartitionId,
+    file: String,
+    signer: Option[BlockSigner],
+    compress: Boolean = true) {
+  import BlockFileWriter._
+
+  private var at = 0L
+
+  /** Bytes of the regions so far. */
+  def bytes: Long = at
+
+  /**
+   * Writes a segment.
+   *
+   * @param header as the entry's field `h` has it, decoded
+   * @param values of all fields in the order of [[BlockFileWriter.names]], with the names of absent
+   *   ones left out or null; as Redis holds them
+   * @throws org.redisstate.core.errors.FormatException if they are not those of the entry
+   */
+  def write(
+      segment: Segment,
+      headerValue: Option[Array[Byte]],
+      values: Iterator[(String, Array[Byte])]): WrittenRegion = {
+    val blocks = new RegionBlocks(id, segment, signer)
+    val start = at
+    val checks = mutable.ArrayBuffer.empty[EncodedField]
+    var plainBytes = 0L
+    def check(name: String, value: Array[Byte]): Unit = {
+      val block = blocks.plain(name, value)
+      plainBytes += block.length
+      checks += EncodedField(name, java.util.Arrays.copyOf(block, Block.HeaderBytes))
+    }
+    put(RegionBlocks.Magic)
+    val directory = new Directory
+    values.foreach { case (name, value) =>
+      if (value != null) {
+        check(name, value)
+        directory.add(name, at - start, value.length)
+        put(value)
+      }
+    }
+    headerValue.foreach(check(Header.Field, _))
+    new SegmentReader(segment).checkBlocks(checks.toSeq, plainBytes)
+    val head = headOf(blocks, segment, headerValue, directory.chunks, at - start)
+    put(head.bytes)
+    val length = at - start
+    WrittenRegion(
+      segment,
+      Place.InFile(file, start, length, head.bytes.length - head.before),
+      java.util.Arrays.copyOfRange(head.bytes, head.before, head.bytes.length))
+  }
+
+  private def headOf(
+      blocks: RegionBlocks,
+      segment: Segment,
+      header: Option[Array[Byte]],
+      chunks: Seq[(String, RegionChunk)],
+      from: Long): End = {
+    val sealedChunks = chunks.map { case (name, chunk) =>
+      name -> blocks.seal(name, chunk.encode, compress)
+    }
+    val offsets = sealedChunks.scanLeft(from)(_ + _._2.length)
+    val listed = sealedChunks.zip(offsets).map { case ((name, value), offset) =>
+      DirectoryBlock(name, offset, value.length)
+    }
+    val tail = blocks.seal(
+      RegionTail.Name,
+      RegionTail.of(id, segment, header.fold(0)(_.length), listed).encode,
+      compress)
+    val directory = sealedChunks.map(_._2.length.toLong).sum
+    val rest = header.fold(0L)(_.length.toLong) + tail.length + RegionBlocks.FooterBytes
+    if (directory + rest > Int.MaxValue)
+      throw new InternalException(
+        s"write ${segment.ident} of $id into a file: its head is too large.")
+    val bytes = ByteBuffer.allocate((directory + rest).toInt)
+    sealedChunks.foreach { case (_, value) => bytes.put(value) }
+    header.foreach(bytes.put)
+    bytes.put(tail).putInt(tail.length).put(RegionBlocks.Magic)
+    End(bytes.array, if (directory + rest <= RegionBlocks.HeadBytesMax) 0 else directory.toInt)
+  }
+
+  private def put(bytes: Array[Byte]): Unit = {
+    sink.write(bytes)
+    at += bytes.length
+  }
+}
+
+private[core] object BlockFileWriter {
+
+  /** @param before bytes of the directory that are not part of the head */
+  private final case class End(bytes: Array[Byte], before: Int)
+
+  /** Names of the fields that a segment can have, but the header, in the order of a region. */
+  def names(segment: Segment, header: Header): Iterator[String] = {
+    val reader = new SegmentReader(segment)
+    val buckets = (0 until segment.entry.buckets).iterator.flatMap(reader.partNames(header, _))
+    buckets ++ header.ordered.sortBy(_._1).iterator.flatMap { case (family, keys) =>
+      keys.indices.iterator.map(i => s"$family/$i")
+    }
+  }
+
+  /** The directory of a region, built as its blocks come. */
+  private final class Directory {
+    private val made = mutable.ArrayBuffer.empty[(String, RegionChunk)]
+    private val lengths = mutable.ArrayBuffer.empty[Int]
+    private val parts = mutable.LinkedHashMap.empty[Int, mutable.ArrayBuffer[Int]]
+    private var name = ""
+    private var offset = 0L
+
+    def add(field: String, at: Long, length: Int): Unit = {
+      val named = FieldName.parse(field)
+      if (named.chunk != name) {
+        end()
+        name = named.chunk
+        offset = at
+      }
+      if (named.part > 0)
+        parts.getOrElseUpdate(named.number, mutable.ArrayBuffer.empty) += length
+      else {
+        while (lengths.size < named.number % RegionChunk.Size) lengths += 0
+        lengths += length
+      }
+    }
+
+    private def end(): Unit = {
+      if (name.nonEmpty)
+        made += name -> RegionChunk(
+          offset,
+          lengths.toSeq,
+          parts.map { case (bucket, of) => bucket -> of.toSeq }.toMap)
+      lengths.clear()
+      parts.clear()
+    }
+
+    def chunks: Seq[(String, RegionChunk)] = {
+      end()
+      name = ""
+      made.toSeq
+    }
+  }
+}
+
+/** A field of a segment by its name: part `part` of bucket `number`, or block `number` of an ordered family. */
+private[core] final case class FieldName(family: Int, number: Int, part: Int) {
+
+  /** Name of the directory block that has it. */
+  def chunk: String =
+    if (family < 0) s"i${number / RegionChunk.Size}"
+    else s"$family/i${number / RegionChunk.Size}"
+}
+
+private[core] object FieldName {
+  private val OfHashed = -1
+
+  /** @param name of a field that a header names, so that its numbers are right */
+  def parse(name: String): FieldName = {
+    val slash = name.indexOf('/')
+    val dot = name.indexOf('.')
+    if (slash >= 0) FieldName(name.take(slash).toInt, name.drop(slash + 1).toInt, 0)
+    else if (dot >= 0) FieldName(OfHashed, name.take(dot).toInt, name.drop(dot + 1).toInt)
+    else FieldName(OfHashed, name.toInt, 0)
+  }
+}

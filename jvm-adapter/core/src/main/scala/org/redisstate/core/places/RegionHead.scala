@@ -1,0 +1,246 @@
+package org.redisstate.core.places
+
+import java.nio.charset.StandardCharsets.US_ASCII
+
+import scala.collection.mutable
+
+import org.redisstate.core.errors.FormatException
+import org.redisstate.core.format.{Block, BlockSigner, MsgpackReader, MsgpackWriter, Segment}
+import org.redisstate.core.ids.{Keys, PartitionId}
+
+/** A directory block of a region: where it is, counted from the begin of the region. */
+private[core] final case class DirectoryBlock(name: String, offset: Long, length: Int)
+
+/**
+ * Tail of a region: whose segment it has, and where its parts are.
+ *
+ * @param header length of the value of the field `h`; 0 without one
+ */
+private[core] final case class RegionTail(
+    field: String,
+    entry: String,
+    gen: String,
+    operator: Long,
+    partition: Int,
+    store: String,
+    header: Int,
+    directory: Seq[DirectoryBlock]) {
+  import RegionTail._
+
+  def encode: Array[Byte] = {
+    val out = new MsgpackWriter(256)
+    out.putMap(Members.size)
+    out.putString("field")
+    out.putString(field)
+    out.putString("entry")
+    out.putString(entry)
+    out.putString("gen")
+    out.putString(gen)
+    out.putString("operator")
+    out.putUlong(operator)
+    out.putString("partition")
+    out.putUint(partition)
+    out.putString("store")
+    out.putString(store)
+    out.putString("h")
+    out.putUint(header)
+    out.putString("at")
+    out.putArray(directory.size * DirectoryWords)
+    directory.foreach { one =>
+      out.putString(one.name)
+      out.putUlong(one.offset)
+      out.putUint(one.length)
+    }
+    out.toBytes
+  }
+}
+
+private[core] object RegionTail {
+  val Name = "t"
+  private val Members = Seq("field", "entry", "gen", "operator", "partition", "store", "h", "at")
+  private val DirectoryWords = 3
+
+  def of(
+      id: PartitionId,
+      segment: Segment,
+      header: Int,
+      directory: Seq[DirectoryBlock]): RegionTail =
+    RegionTail(
+      segment.field,
+      segment.entry.text,
+      id.gen,
+      id.operator,
+      id.partition,
+      id.storeName,
+      header,
+      directory)
+
+  def decode(payload: Array[Byte]): RegionTail = {
+    val in = new MsgpackReader(payload)
+    if (in.mapSize() != Members.size) bad()
+    def key(name: String): Unit = if (in.string() != name) bad()
+    def text(name: String) = { key(name); in.string() }
+    val field = text("field")
+    val entry = text("entry")
+    val gen = text("gen")
+    key("operator")
+    val operator = in.ulong()
+    key("partition")
+    val partition = in.uint()
+    val store = text("store")
+    key("h")
+    val header = in.uint()
+    key("at")
+    val words = in.arraySize()
+    if (words % DirectoryWords != 0) bad()
+    val directory = mutable.ArrayBuffer.empty[DirectoryBlock]
+    (0 until words / DirectoryWords).foreach { _ =>
+      directory += DirectoryBlock(in.string(), in.ulong(), in.uint())
+    }
+    if (!in.atEnd) bad()
+    RegionTail(field, entry, gen, operator, partition, store, header, directory.toSeq)
+  }
+
+  private def bad(): Nothing = throw new FormatException("the tail cannot be read")
+}
+
+/**
+ * Lengths of up to 64 buckets, or of as many blocks of an ordered family, that lie one behind the
+ * other.
+ *
+ * @param offset of the first of them, counted from the begin of the region
+ * @param lengths 0 where there is no block; of part 0 for buckets
+ * @param parts lengths of the further parts, by bucket
+ */
+private[core] final case class RegionChunk(
+    offset: Long,
+    lengths: Seq[Int],
+    parts: Map[Int, Seq[Int]]) {
+  import RegionChunk._
+
+  def bytes: Long =
+    lengths.iterator.map(_.toLong).sum + parts.valuesIterator.flatten.map(_.toLong).sum
+  def blocks: Long = lengths.count(_ > 0).toLong + parts.valuesIterator.map(_.size.toLong).sum
+
+  def encode: Array[Byte] = {
+    val out = new MsgpackWriter(Size * 3)
+    out.putMap(if (parts.isEmpty) 2 else 3)
+    out.putString("o")
+    out.putUlong(offset)
+    out.putString("l")
+    val packed = leb128(lengths.reverse.dropWhile(_ == 0).reverse)
+    out.putBin(packed, 0, packed.length)
+    if (parts.nonEmpty) {
+      out.putString("p")
+      out.putArray(2 * parts.size)
+      parts.toSeq.sortBy(_._1).foreach { case (bucket, of) =>
+        out.putUint(bucket)
+        out.putArray(of.size)
+        of.foreach(out.putUint)
+      }
+    }
+    out.toBytes
+  }
+}
+
+private[core] object RegionChunk {
+
+  /** Buckets, or blocks of an ordered family, of one directory block. */
+  val Size = 64
+
+  def decode(payload: Array[Byte]): RegionChunk = {
+    val in = new MsgpackReader(payload)
+    val keys = in.mapSize()
+    if ((keys != 2 && keys != 3) || in.string() != "o") bad()
+    val offset = in.ulong()
+    if (in.string() != "l") bad()
+    val lengths = unpacked(in.bin())
+    val parts = mutable.LinkedHashMap.empty[Int, Seq[Int]]
+    if (keys == 3) {
+      if (in.string() != "p") bad()
+      val words = in.arraySize()
+      if (words == 0 || words % 2 != 0) bad()
+      (0 until words / 2).foreach { _ =>
+        val bucket = in.uint()
+        if (parts.lastOption.exists(_._1 >= bucket)) bad()
+        val count = in.arraySize()
+        if (count == 0) bad()
+        parts(bucket) = Seq.fill(count)(in.uint())
+        if (parts(bucket).exists(_ == 0)) bad()
+      }
+    }
+    if (!in.atEnd) bad()
+    RegionChunk(offset, lengths, parts.toMap)
+  }
+
+  private def leb128(numbers: Seq[Int]): Array[Byte] = {
+    val out = mutable.ArrayBuilder.make[Byte]
+    numbers.foreach { number =>
+      var left = number
+      while (left >= 0x80) {
+        out += (left & 0x7f | 0x80).toByte
+        left >>>= 7
+      }
+      out += left.toByte
+    }
+    out.result()
+  }
+
+  private def unpacked(bytes: Array[Byte]): Seq[Int] = {
+    val numbers = mutable.ArrayBuffer.empty[Int]
+    var value = 0L
+    var shift = 0
+    bytes.foreach { byte =>
+      if (shift > MaxShift) bad()
+      value |= (byte & 0x7fL) << shift
+      shift += 7
+      if (byte >= 0) {
+        // Only the shortest form, so that a chunk has one encoding.
+        if (value > Int.MaxValue || (byte == 0 && shift > 7) || numbers.size == Size) bad()
+        numbers += value.toInt
+        value = 0
+        shift = 0
+      }
+    }
+    if (shift != 0 || numbers.lastOption.contains(0)) bad()
+    numbers.toSeq
+  }
+
+  private val MaxShift = 28
+
+  private def bad(): Nothing = throw new FormatException("the directory cannot be read")
+}
+
+/**
+ * Envelope of what a region has beside the segment's own blocks.
+ *
+ * @param id the partition that the segment belongs to
+ */
+private[core] final class RegionBlocks(
+    id: PartitionId,
+    segment: Segment,
+    signer: Option[BlockSigner]) {
+  private val key = Keys.segment(id, segment.ident).getBytes(US_ASCII)
+
+  def seal(name: String, payload: Array[Byte], compress: Boolean): Array[Byte] = {
+    val block = Block.encode(segment.ident, name, payload, payload.length, compress)
+    signer.fold(block)(_.signed(key, name, block))
+  }
+
+  def open(name: String, value: Array[Byte]): Array[Byte] =
+    Block.decode(segment.ident, name, plain(name, value))
+
+  /** A value without its signature, which is checked. */
+  def plain(name: String, value: Array[Byte]): Array[Byte] =
+    signer.fold(value)(_.opened(key, name, value))
+}
+
+private[core] object RegionBlocks {
+  val Magic: Array[Byte] = "rs-seg01".getBytes(US_ASCII)
+
+  /** Length of the tail, and the magic. */
+  val FooterBytes: Int = 4 + Magic.length
+
+  /** Heads up to this size have the directory too. */
+  val HeadBytesMax: Int = 1 << 20
+}

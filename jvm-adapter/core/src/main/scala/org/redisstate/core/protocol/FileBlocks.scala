@@ -1,0 +1,92 @@
+package org.redisstate.core.protocol
+
+import java.util
+
+import org.redisstate.core.concurrent.GuardedBy
+import org.redisstate.core.errors.{FileLostException, InternalException, UnavailableException}
+import org.redisstate.core.format.{BlockSigner, Segment}
+import org.redisstate.core.places.{BlockFileReader, FileFolders, FileMissing, FileStore}
+
+/**
+ * Blocks of segments that are in files. The directories of the regions that were read last stay in
+ * memory. Thread-safe.
+ *
+ * @param folders None where the caller reads no rows
+ */
+private[protocol] final class FileBlocks(
+    calls: PartitionCalls,
+    folders: Option[FileFolders],
+    signer: Option[BlockSigner]) {
+  import FileBlocks._
+
+  @GuardedBy("this") private var blocks = 0L
+  @GuardedBy("this") private val readers =
+    new util.LinkedHashMap[(Segment, Source.File), BlockFileReader](16, 0.75f, true)
+
+  /**
+   * Values of fields, null where the segment has no such field.
+   *
+   * @throws FileMissing if the file is not there, or is cut
+   */
+  def read(segment: Segment, source: Source.File, fields: Seq[String]): Seq[Array[Byte]] = {
+    val values = calls.reading {
+      val reader = known((segment, source)).getOrElse(open(segment, source))
+      reader.read(fields)
+    }
+    calls.bytesRead.addAndGet(values.iterator.filter(_ != null).map(_.length.toLong).sum)
+    values
+  }
+
+  private def known(key: (Segment, Source.File)): Option[BlockFileReader] =
+    synchronized(Option(readers.get(key)))
+
+  private def open(segment: Segment, source: Source.File): BlockFileReader = {
+    val opened =
+      BlockFileReader.open(storeOf(segment, source), source.owner, segment, source.place, signer)
+    synchronized {
+      if (readers.put((segment, source), opened) == null) blocks += segment.entry.blocks
+      val oldest = readers.entrySet.iterator
+      while (blocks > BlocksMax && readers.size > 1) {
+        blocks -= oldest.next().getKey._1.entry.blocks
+        oldest.remove()
+      }
+    }
+    opened
+  }
+
+  private def storeOf(segment: Segment, source: Source): FileStore =
+    folders.getOrElse(
+      throw new InternalException(
+        s"read ${segment.ident} of ${calls.id}: the caller gave no folder of block files."))
+      .of(source.owner.gen)
+
+  /**
+   * Returns the error for a file that is missing though the manifest names it. A folder that cannot
+   * be listed says nothing about its files.
+   */
+  def lost(what: String, segment: Segment, source: Source.File, missing: FileMissing): Throwable = {
+    val store = storeOf(segment, source)
+    val file = source.place.file
+    if (store.list().isEmpty) {
+      new UnavailableException(
+        s"$what: the folder ${store.folder}, which has the file $file of ${segment.ident}, is not there. Nothing was " +
+          "changed. Mount it, or give the folder of the files in 'placesFolder'; then try again.",
+        missing
+      )
+    } else {
+      new FileLostException(
+        s"$what: version ${segment.version} needs ${segment.ident}, which is in the file $file of ${store.folder}: " +
+          s"${missing.found}. Likely: the file was deleted or cut by another program, or the server was set back to " +
+          "data older than 'placesGrace'. Nothing was changed. Restore the file from a backup of the folder, or go " +
+          "back to a batch whose state is intact: `redis-state doctor` names the batch and the steps.",
+        missing
+      )
+    }
+  }
+}
+
+private object FileBlocks {
+
+  /** Each takes about four bytes. */
+  private val BlocksMax = 1L << 18
+}

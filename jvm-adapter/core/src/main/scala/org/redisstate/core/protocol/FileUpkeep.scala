@@ -1,0 +1,154 @@
+package org.redisstate.core.protocol
+
+import org.slf4j.LoggerFactory
+
+import org.redisstate.core.backend.{Command, Script}
+import org.redisstate.core.errors.InternalException
+import org.redisstate.core.format.Place
+import org.redisstate.core.places.{FileFolders, FileStore}
+
+/** Checks in the checkpoint's folder before a file is deleted. */
+trait DeletionChecks {
+
+  /**
+   * Returns the newest batch of Spark's commit log, or why nothing may be deleted: the marker is
+   * another gen's, or there is no log.
+   */
+  def newestBatch(): Either[String, Long]
+
+  /** Returns whether a complete copy names the file. */
+  def isCopied(file: String): Boolean
+}
+
+/**
+ * Settings of the upkeep of files.
+ *
+ * @param graceMs how long a condemned file stays
+ * @param deletes whether it is deleted then; else it is only reported
+ */
+final case class FilePolicy(graceMs: Long, deletes: Boolean, checks: DeletionChecks)
+
+/**
+ * Files that nothing needs any more.
+ *
+ * @param due condemned for longer than the grace, and still there
+ * @param bytes of these
+ */
+final case class FileReport(condemned: Int, deleted: Int, due: Int, bytes: Long)
+
+/**
+ * Condemns files of a partition that got no segment, and deletes what was condemned long ago
+ * (docs/format.md, section 16). Nothing is decided by a listing.
+ */
+private[protocol] final class FileUpkeep(calls: PartitionCalls, folders: Option[FileFolders]) {
+  import FileUpkeep._
+  import PartitionCalls.words
+
+  private val id = calls.id
+
+  /** One pass, of a bounded number of files. */
+  def run(policy: FilePolicy, sweeps: Boolean): FileReport = {
+    val what = s"look after the files of $id"
+    val rows = rowsOf(what)
+    val now = nowMs(what)
+    val forgotten = rows.filter(row => row.state == Announced && row.ageMs(now) >= AnnouncedMaxMs)
+    val unknown = if (sweeps) unknownOf(what, rows) else Nil
+    val condemned = (forgotten.map(_.file) ++ unknown).take(FilesMax).count(condemn(what, _))
+    val due = rows.filter(row => row.state == Condemned && row.ageMs(now) >= policy.graceMs)
+    val deleted = if (policy.deletes && due.nonEmpty) delete(what, policy, due) else Nil
+    val left = due.filterNot(deleted.contains)
+    FileReport(condemned, deleted.size, left.size, left.iterator.map(_.bytes).sum)
+  }
+
+  /** Files in the folder that Redis does not know: the server went back, or lost an announcement. */
+  private def unknownOf(what: String, rows: Seq[Row]): Seq[String] = {
+    val folder = s"${id.operator}-${id.partition}-${id.storeHash}"
+    val known = rows.map(_.file).toSet
+    storeOf(what).list(folder).getOrElse(Nil).map(name => s"$folder/$name")
+      .filter(file => Place.isFileName(file) && !known(file))
+  }
+
+  private def condemn(what: String, file: String): Boolean =
+    script(what, Script.Condemn, file, AnnouncedMaxMs.toString) match {
+      case Seq("OK") =>
+        log.info("{}: {} is condemned, since it has no segment", what: Any, file: Any)
+        true
+      case Seq("USED" | "YOUNG" | "CONDEMNED" | "EMPTY") => false
+      case reply => throw Refusal.of(what, reply, 0, id)
+    }
+
+  /**
+   * Deletes files, oldest first. A server that is behind Spark's log was restored, failed over, or
+   * is somebody's copy: it knows nothing about what the files are for.
+   */
+  private def delete(what: String, policy: FilePolicy, due: Seq[Row]): Seq[Row] =
+    policy.checks.newestBatch() match {
+      case Left(why) =>
+        log.info("{}: nothing is deleted: {}", what: Any, why: Any)
+        Nil
+      case Right(newest) if openedOf(what) < newest =>
+        log.warn(
+          "{}: nothing is deleted: Redis is behind batch {} of Spark's commit log",
+          what,
+          newest)
+        Nil
+      case Right(_) =>
+        val store = storeOf(what)
+        due.sortBy(_.changedMs).take(FilesMax).filterNot(row => policy.checks.isCopied(row.file))
+          .filter { row =>
+            store.delete(row.file)
+            log.info(
+              "{}: deleted {}, which nothing has needed for the grace",
+              what: Any,
+              row.file: Any)
+            script(what, Script.Discard, row.file) == Seq("OK")
+          }
+    }
+
+  private def rowsOf(what: String): Seq[Row] =
+    words(calls.commands(what, Seq(Command("HGETALL", calls.files))).head).grouped(2).collect {
+      case Seq(file, RowText(state, ms, segments, bytes)) if Place.isFileName(file) =>
+        Row(file, state, ms.toLong, segments.toLong, bytes.toLong)
+    }.toSeq
+
+  private def openedOf(what: String): Long =
+    words(calls.commands(what, Seq(Command("HMGET", calls.meta, "o"))).head) match {
+      case Seq(text) => text.toLongOption.getOrElse(-1)
+      case _ => -1
+    }
+
+  private def nowMs(what: String): Long =
+    words(
+      calls.commands(what, Seq(Command("EXISTS", calls.meta), Command("TIME"))).last) match {
+      case Seq(seconds, micros) =>
+        Stored.number(what, seconds) * 1000 + Stored.number(what, micros) / 1000
+      case _ => throw new InternalException(s"$what: the server did not answer TIME with a time.")
+    }
+
+  private def script(what: String, script: Script, args: String*): Seq[String] =
+    words(calls.fileScript(what, script, args))
+
+  private def storeOf(what: String): FileStore =
+    folders.getOrElse(
+      throw new InternalException(s"$what: the caller gave no folder of block files.")).of(id.gen)
+}
+
+private object FileUpkeep {
+  private val log = LoggerFactory.getLogger(classOf[FileUpkeep])
+  private val Announced = "n"
+  private val Condemned = "d"
+
+  /** An announced file without a segment is given up then. */
+  private val AnnouncedMaxMs = 24L * 3600 * 1000
+  private val FilesMax = 16
+  private val RowText = "([a-z]) ([0-9]{1,18}) ([0-9]{1,18}) ([0-9]{1,18})".r
+
+  private final case class Row(
+      file: String,
+      state: String,
+      changedMs: Long,
+      segments: Long,
+      bytes: Long) {
+    def ageMs(nowMs: Long): Long = nowMs - changedMs
+  }
+}

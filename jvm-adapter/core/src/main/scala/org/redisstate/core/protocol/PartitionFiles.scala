@@ -1,0 +1,186 @@
+package org.redisstate.core.protocol
+
+import scala.annotation.tailrec
+
+import org.slf4j.LoggerFactory
+
+import org.redisstate.core.backend.{Command, Script}
+import org.redisstate.core.concurrent.GuardedBy
+import org.redisstate.core.errors.{FormatException, InternalException, UnavailableException}
+import org.redisstate.core.format.{BlockSigner, Header, Segment, SegmentReader}
+import org.redisstate.core.places._
+
+/** Result of a move: segments that have a place in a file now, and their bytes. */
+final case class MoveReport(segments: Int, bytes: Long)
+
+/**
+ * Moves the history of a partition from Redis into files (docs/format.md, section 16). A move
+ * changes no version, so any process may make it at any time. Its files are never deleted here:
+ * whatever ends a move, the row of its file in Redis decides. For maintenance, one thread at a time.
+ */
+final class PartitionFiles private[protocol] (
+    calls: PartitionCalls,
+    segments: SegmentIo,
+    folders: Option[FileFolders],
+    signer: Option[BlockSigner]) {
+  import PartitionCalls.words
+  import PartitionFiles._
+
+  private val id = calls.id
+
+  /** Segments that are not whole, which `redis-state maintain` reports: each costs one file. */
+  @GuardedBy("this") private var damaged = Set.empty[String]
+
+  /**
+   * Moves what one file takes.
+   *
+   * @throws UnavailableException if Redis or the file system does not answer; nothing was moved then
+   */
+  def moveHistory(): MoveReport = synchronized {
+    val what = s"move history of $id into a file"
+    val manifest = manifestOf(what)
+    if (!manifest.get("f").exists(Formats)) MoveReport(0, 0)
+    else {
+      val history = History.of(manifest).filterNot(one => damaged(one.ident))
+      if (history.isEmpty) MoveReport(0, 0) else move(what, History.ofFile(history))
+    }
+  }
+
+  /**
+   * Condemns files that got no segment, and deletes, or counts, what nothing has needed for long.
+   *
+   * @param sweeps whether to look for files in the folder that Redis does not know
+   */
+  def lookAfter(policy: FilePolicy, sweeps: Boolean): FileReport =
+    new FileUpkeep(calls, folders).run(policy, sweeps)
+
+  private def move(what: String, planned: Seq[Segment]): MoveReport =
+    announce(what, planned).fold(MoveReport(0, 0)) { file =>
+      val store = storeOf(what)
+      val regions = write(what, store, file, planned)
+      if (regions.isEmpty) MoveReport(0, 0)
+      else {
+        regions.foreach(readBack(what, store, _))
+        place(what, file, regions)
+      }
+    }
+
+  /** Announces a new name; None if the partition cannot have files. */
+  private def announce(what: String, planned: Seq[Segment]): Option[String] = {
+    @tailrec def attempt(left: Int): Option[String] = {
+      val file = BlockFileName.newName(id, planned.head.version, planned.last.version)
+      words(calls.fileScript(what, Script.Announce, Seq(file))) match {
+        case Seq("OK") => Some(file)
+        // The reply to the first call was lost; that name is condemned in a day.
+        case Seq("TAKEN") if left > 1 => attempt(left - 1)
+        case Seq("EMPTY") | Seq("EXPIRES") => None
+        case reply => throw Refusal.of(what, reply, 0, id)
+      }
+    }
+    attempt(NamesMax)
+  }
+
+  /** Writes the segments that are whole; one that changed meanwhile, or is damaged, ends the file. */
+  private def write(
+      what: String,
+      store: FileStore,
+      file: String,
+      planned: Seq[Segment]): Seq[WrittenRegion] = {
+    val sink = store.create(file)
+    var isClosed = false
+    try {
+      val writer = new BlockFileWriter(sink, id, file, signer)
+      val written =
+        planned.iterator.map(region(what, writer, _)).takeWhile(_.nonEmpty).flatten.toSeq
+      sink.close()
+      isClosed = true
+      written
+    } finally if (!isClosed) sink.abandon()
+  }
+
+  private def region(
+      what: String,
+      writer: BlockFileWriter,
+      segment: Segment): Option[WrittenRegion] =
+    try {
+      val value = Option.when(segment.entry.header)(stored(segment, Header.Field))
+      val block = value.map(_ => segments.fetch(segment, Seq(Header.Field)).head)
+      val header = new SegmentReader(segment).header(block.orNull)
+      val names = BlockFileWriter.names(segment, header).toSeq
+      val values = segments.pieces(segment, names).iterator.flatMap { piece =>
+        piece.fields.iterator.zip(segments.fetchStored(Seq(piece)).head.iterator)
+      }
+      Some(writer.write(segment, value, values))
+    } catch {
+      case gone: SegmentGone =>
+        damaged += gone.segment.ident
+        log.info("{}: {} was dropped meanwhile, or is lost", what: Any, gone.segment.ident: Any)
+        None
+      case e: FormatException =>
+        damaged += segment.ident
+        log.warn("{}: it stays in Redis: {}", what: Any, e.getMessage: Any)
+        None
+    }
+
+  private def stored(segment: Segment, field: String): Array[Byte] =
+    segments.fetchStored(Seq(Piece(segment, Seq(field), 0))).head.head
+
+  /** A file system that cut the upload shows here. */
+  private def readBack(what: String, store: FileStore, region: WrittenRegion): Unit = {
+    val place = region.place
+    val from = place.offset + place.bytes - place.headBytes
+    @tailrec def read(left: Int): Option[Array[Byte]] = {
+      val found =
+        try Some(store.read(place.file, from, place.headBytes))
+        catch { case _: FileMissing => None }
+      if (found.nonEmpty || left == 1) found
+      else {
+        // Some stores show a new file late.
+        calls.pause(ReadPauseMs)
+        read(left - 1)
+      }
+    }
+    if (!read(ReadsMax).exists(java.util.Arrays.equals(_, region.head))) {
+      throw new UnavailableException(
+        s"$what: the file ${place.file} of ${store.folder} is not as it was written. Nothing was moved. Check the " +
+          "file system, and what is between it and this process.")
+    }
+  }
+
+  private def place(what: String, file: String, regions: Seq[WrittenRegion]): MoveReport = {
+    val bytes = regions.last.place.offset + regions.last.place.bytes
+    val args = Seq(file, bytes.toString, LeavingTtlMs.toString) ++ regions.flatMap { one =>
+      Seq(one.segment.field, one.segment.entry.text, one.place.text)
+    }
+    words(calls.fileScript(what, Script.Place, args)) match {
+      case Seq("OK", placed) =>
+        MoveReport(
+          Stored.number(what, placed).toInt,
+          regions.iterator.map(_.segment.entry.bytes).sum)
+      case Seq("GONE") | Seq("EXPIRES") =>
+        log.info("{}: its segments were dropped meanwhile", what)
+        MoveReport(0, 0)
+      case reply => throw Refusal.of(what, reply, 0, id)
+    }
+  }
+
+  private def storeOf(what: String): FileStore =
+    folders.getOrElse(
+      throw new InternalException(s"$what: the caller gave no folder of block files.")).of(id.gen)
+
+  private def manifestOf(what: String): Map[String, String] =
+    words(calls.commands(what, Seq(Command("HGETALL", calls.meta))).head).grouped(2).collect {
+      case Seq(field, value) => field -> value
+    }.toMap
+}
+
+private object PartitionFiles {
+  private val log = LoggerFactory.getLogger(classOf[PartitionFiles])
+  private val Formats = Set("1", "2")
+  private val NamesMax = 8
+  private val ReadsMax = 4
+  private val ReadPauseMs = 1700L
+
+  /** Lifetime of the key of a segment that has moved, for readers under way. */
+  private val LeavingTtlMs = 60000L
+}

@@ -1,0 +1,133 @@
+package org.apache.spark.sql.redisstate.checkpoint
+
+import java.io.FileNotFoundException
+import java.nio.charset.StandardCharsets.UTF_8
+import java.util.concurrent.TimeUnit
+
+import scala.util.Using
+
+import org.apache.hadoop.conf.Configuration
+import org.apache.hadoop.fs.Path
+
+import org.apache.spark.internal.Logging
+import org.apache.spark.sql.redisstate.conf.RedisStateConf
+
+import org.redisstate.core.errors.RedisStateException
+import org.redisstate.core.protocol.{DeletionChecks, FilePolicy, PartitionClient}
+
+/**
+ * Maintenance of a partition's history in files: moves what has become history, and looks after
+ * files that nothing needs any more. For Spark's maintenance, never for a task.
+ */
+private[redisstate] final class HistoryUpkeep(
+    client: PartitionClient,
+    conf: RedisStateConf,
+    checks: DeletionChecks,
+    nowNs: () => Long = () => System.nanoTime())
+    extends Logging {
+  import HistoryUpkeep._
+
+  private val policy = FilePolicy(conf.placesGraceMs, conf.placesDelete, checks)
+  private var failures = 0
+  private var moveAtNs = nowNs()
+  private var filesAtNs = nowNs()
+  private var sweepAtNs = nowNs()
+  private var reported = 0
+
+  /** A pass of bounded work; called again by the next maintenance. */
+  def run(): Unit = synchronized {
+    if (conf.movesHistory && isDue(moveAtNs)) move()
+    if (isDue(filesAtNs)) lookAfterFiles()
+  }
+
+  private def isDue(atNs: Long): Boolean = nowNs() - atNs >= 0
+
+  /** A file that could not be written has a row in Redis all the same: it is tried less often then. */
+  private def move(): Unit =
+    try {
+      val began = nowNs()
+      val moved = client.files.moveHistory()
+      failures = 0
+      if (moved.segments > 0)
+        logInfo(
+          s"Moved ${moved.segments} segments (${moved.bytes} bytes) of ${client.id} into a file in " +
+            s"${(nowNs() - began) / 1000000L} ms")
+    } catch {
+      case e: RedisStateException =>
+        moveAtNs = nowNs() + math.min(PauseMaxNs, PauseNs << math.min(failures, DoublingsMax))
+        failures += 1
+        logWarning(
+          s"History of ${client.id} stays in Redis for now; a later maintenance tries again: ${e.getMessage}")
+    }
+
+  private def lookAfterFiles(): Unit = {
+    filesAtNs = nowNs() + FilesEveryNs
+    val sweeps = conf.movesHistory && isDue(sweepAtNs)
+    if (sweeps) sweepAtNs = nowNs() + SweepEveryNs
+    val report = client.files.lookAfter(policy, sweeps)
+    if (report.deleted > 0) logInfo(s"Deleted ${report.deleted} files of ${client.id}")
+    if (report.due > 0 && report.due != reported) {
+      val why =
+        if (conf.placesDelete) "They are deleted by a later maintenance."
+        else s"They stay until ${RedisStateConf.Prefix}placesDelete is true."
+      logInfo(
+        s"${report.due} files of ${client.id} (${report.bytes} bytes) were not needed for the grace. $why")
+    }
+    reported = report.due
+  }
+}
+
+private[redisstate] object HistoryUpkeep {
+  private val PauseNs = TimeUnit.MINUTES.toNanos(1)
+  private val PauseMaxNs = TimeUnit.HOURS.toNanos(1)
+  private val DoublingsMax = 6
+  private val FilesEveryNs = TimeUnit.MINUTES.toNanos(10)
+  private val SweepEveryNs = TimeUnit.DAYS.toNanos(1)
+}
+
+/**
+ * Checks in a checkpoint's folder before a block file is deleted: a server that does not belong to
+ * the folder, or is behind it, deletes nothing.
+ *
+ * @param stateRoot the checkpoint's state folder, as Spark names it in a store's id
+ */
+private[redisstate] final class FolderChecks(
+    stateRoot: String,
+    hadoopConf: Configuration,
+    gen: String)
+    extends DeletionChecks {
+  import FolderChecks._
+
+  private val root = new Path(stateRoot)
+
+  override def newestBatch(): Either[String, Long] = {
+    val file = new MarkerFile(stateRoot, hadoopConf)
+    file.read() match {
+      case None => Left(s"$stateRoot has no marker file")
+      case Some(marker) if marker.gen != gen =>
+        Left(s"$stateRoot belongs to checkpoint ${marker.gen}")
+      case Some(marker) if marker.pathHash != file.pathHash =>
+        Left(s"$stateRoot was moved or copied")
+      case Some(_) =>
+        QueryLogs.batches(root.getParent, QueryLogs.Commits, hadoopConf).maxOption
+          .toRight(s"the checkpoint of $stateRoot has no commit log")
+    }
+  }
+
+  override def isCopied(file: String): Boolean = {
+    val fs = root.getFileSystem(hadoopConf)
+    val copies =
+      try fs.listStatus(new Path(root, Copies)).toSeq.map(_.getPath)
+      catch { case _: FileNotFoundException => Nil }
+    copies.exists { copy =>
+      try Using.resource(fs.open(new Path(copy, Manifest)))(in =>
+          new String(in.readAllBytes(), UTF_8).contains(file))
+      catch { case _: FileNotFoundException => false }
+    }
+  }
+}
+
+private[redisstate] object FolderChecks {
+  private val Copies = "_redis_state_copies"
+  private val Manifest = "manifest"
+}
