@@ -2,7 +2,7 @@ package org.redisstate.core.places
 
 import org.redisstate.core.ids.{PartitionId, Pin}
 
-/** Names of block files (docs/format.md, section 16). */
+/** Names of block files (docs/format.md, section 17). */
 object BlockFileName {
 
   /** Folder of a checkpoint's block files, in its folder `state`. */

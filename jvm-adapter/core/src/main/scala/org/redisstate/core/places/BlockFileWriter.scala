@@ -23,7 +23,7 @@ private[core] final case class WrittenRegion(
     head: Array[Byte])
 
 /**
- * Writes segments into a block file, one region after the other (docs/format.md, section 16). For
+ * Writes segments into a block file, one region after the other (docs/format.md, section 17). For
  * one thread.
  *
  * @param id partition of the segments

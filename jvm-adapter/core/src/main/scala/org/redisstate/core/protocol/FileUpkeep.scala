@@ -38,7 +38,7 @@ final case class FileReport(condemned: Int, deleted: Int, due: Int, bytes: Long)
 
 /**
  * Condemns files of a partition that got no segment, and deletes what was condemned long ago
- * (docs/format.md, section 16). Nothing is decided by a listing.
+ * (docs/format.md, section 17). Nothing is decided by a listing.
  */
 private[protocol] final class FileUpkeep(calls: PartitionCalls, folders: Option[FileFolders]) {
   import FileUpkeep._

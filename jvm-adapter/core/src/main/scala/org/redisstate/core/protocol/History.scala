@@ -5,7 +5,7 @@ import org.redisstate.core.ids.Pin
 
 /**
  * Segments that the newest base of a partition makes history, chosen from the manifest alone
- * (docs/format.md, section 16).
+ * (docs/format.md, section 17).
  */
 private[protocol] object History {
   private val AsidePrefix = "z:"

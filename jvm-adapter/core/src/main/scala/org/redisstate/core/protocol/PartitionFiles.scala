@@ -14,7 +14,7 @@ import org.redisstate.core.places._
 final case class MoveReport(segments: Int, bytes: Long)
 
 /**
- * Moves the history of a partition from Redis into files (docs/format.md, section 16). A move
+ * Moves the history of a partition from Redis into files (docs/format.md, section 17). A move
  * changes no version, so any process may make it at any time. Its files are never deleted here:
  * whatever ends a move, the row of its file in Redis decides. For maintenance, one thread at a time.
  */

@@ -236,7 +236,7 @@ final class RunRegistry(backend: RedisBackend, prefix: String, gen: String) {
     put(what, "", Seq(MarkerField, "1"))
   }
 
-  /** Records where the files of the checkpoint are, as JSON (docs/format.md, section 16). */
+  /** Records where the files of the checkpoint are, as JSON (docs/format.md, section 17). */
   def putFiles(json: String): Unit =
     put(s"record the folder of the files of checkpoint $gen", "", Seq(FilesName, json))
 

@@ -13,7 +13,7 @@ import org.json4s.jackson.JsonMethods.{compact, parse, render}
 import org.redisstate.core.errors.{ConfigException, FormatException}
 import org.redisstate.core.places.{BlockFileName, FileFolders, FileStore}
 
-/** Settings of a checkpoint's block files: the field `places` of its registry (docs/format.md, section 16). */
+/** Settings of a checkpoint's block files: the field `places` of its registry (docs/format.md, section 17). */
 private[redisstate] final case class FilesField(
     folder: String,
     graceMs: Long,
