@@ -40,6 +40,7 @@ MENTIONS = {
     ("redis_state/cli/look/size.py", "places"): "printed below the query that it is about",
     ("redis_state/places/reading.py", "doctor"): "a segment does not know its checkpoint's folder",
     ("Block.scala", "doctor"): "a block does not know its checkpoint's folder",
+    ("FileBlocks.scala", "doctor"): "a segment does not know its checkpoint's folder",
     ("SparkVersion.scala", "conf"): "the command that sets a session up",
     ("RedisStateQueryListener.scala", "migrate"): "the new folder is the reader's choice",
     ("Adoption.scala", "migrate"): "the new folder is the reader's choice",
@@ -90,7 +91,7 @@ SCENES = {
         "tests/contract/test_keep.py::test_commands_take_the_name"
     ),
     ("redis_state/forks/detach.py", "keep 1 --drop 1"): (
-        "tests/contract/test_fork.py::test_fork_whose_own_fork_needs_the_parent_is_not_detached"
+        "tests/contract/test_detached_forks.py::test_fork_whose_own_fork_needs_the_parent_is_not_detached"
     ),
     ("redis_state/forks/keep.py", "keep 1 --drop 1"): (
         "tests/contract/test_keep.py::test_taken_name_is_refused_with_its_batch"
