@@ -16,7 +16,7 @@ from tests.faults.oracle.runner import Runner
 from tests.faults.oracle.seeds import played
 from tests.support.redis_server import RedisServer
 
-_MUTANT_SEEDS = 800
+_MUTANT_SEEDS = 1600
 _AT_ONCE = 25
 
 _FORBIDDEN = ("wrong", "false lost", "false fenced", "orphans", "hangs")
