@@ -81,8 +81,10 @@ class FixedRowsSuite extends AnyFunSuite {
       }
       val newer = rows(random.nextInt(30), 18, 40, older) ++ mixed
       val merged = RowBlock.merge(block(older), block(newer), resolve = true)
-      assert(shown(merged) == older ++ newer)
-      assert(merged.isFixed == ((older ++ newer).nonEmpty && mixed.isEmpty))
+      val both = older ++ newer
+      assert(shown(merged) == both)
+      val widthsOfRows = both.toSeq.map { case (key, value) => (key.length, value.length) }.toSet
+      assert(merged.isFixed == (widthsOfRows.size == 1))
       val back = RowBlock.merge(block(newer), block(older), resolve = true)
       assert(shown(back) == newer ++ older)
       assert(Vectors.shown(RowBlock.parse(back.bytes)) == Vectors.shown(back))
