@@ -29,10 +29,7 @@ private[protocol] final class FileBlocks(
    * @throws FileMissing if the file is not there, or is cut
    */
   def read(segment: Segment, source: Source.File, fields: Seq[String]): Seq[Array[Byte]] = {
-    val values = calls.reading {
-      val reader = known((segment, source)).getOrElse(open(segment, source))
-      reader.read(fields)
-    }
+    val values = known((segment, source)).getOrElse(open(segment, source)).read(fields)
     calls.bytesRead.addAndGet(values.iterator.filter(_ != null).map(_.length.toLong).sum)
     values
   }

@@ -13,6 +13,10 @@ private[protocol] object History {
   private val SegmentsMax = 100
   private val BytesMax = 64L << 20
 
+  /** Fewer segments that have fewer bytes wait for others, so that files are not many. */
+  private val SegmentsMin = 4
+  private val BytesMin = 1L << 20
+
   /** Returns the segments in Redis that are older than the newest base, oldest first. */
   def of(manifest: Map[String, String]): Seq[Segment] = {
     val named = manifest.collect {
@@ -37,13 +41,20 @@ private[protocol] object History {
     }
   }
 
-  /** Returns as many of them as one file takes: a bounded number and size, or one larger segment. */
-  def ofFile(segments: Seq[Segment]): Seq[Segment] = {
+  /**
+   * Returns as many of them as one file takes: a bounded number and size, or one larger segment.
+   * Empty where they are too few for a file.
+   */
+  def ofFile(segments: Seq[Segment]): Seq[Segment] =
+    if (segments.size < SegmentsMin && segments.iterator.map(_.entry.bytes).sum < BytesMin) Nil
+    else fitting(segments)
+
+  private def fitting(segments: Seq[Segment]): Seq[Segment] = {
     var bytes = 0L
-    val fitting = segments.take(SegmentsMax).takeWhile { one =>
+    val taken = segments.take(SegmentsMax).takeWhile { one =>
       bytes += one.entry.bytes
       bytes <= BytesMax
     }
-    if (fitting.isEmpty) segments.take(1) else fitting
+    if (taken.isEmpty) segments.take(1) else taken
   }
 }

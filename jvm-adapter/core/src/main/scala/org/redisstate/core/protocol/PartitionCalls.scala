@@ -17,20 +17,6 @@ private[protocol] final class PartitionCalls(backend: RedisBackend, val id: Part
   val bytesRead: AtomicLong = new AtomicLong
   val times: CallTimes = new CallTimes
 
-  /** Reads of block files, and their time. */
-  val fileReads: AtomicLong = new AtomicLong
-  val fileNs: AtomicLong = new AtomicLong
-
-  def reading[A](read: => A): A = {
-    val from = System.nanoTime()
-    fileReads.incrementAndGet()
-    try read
-    finally {
-      fileNs.addAndGet(System.nanoTime() - from)
-      ()
-    }
-  }
-
   def script(what: String, script: Script, args: Seq[String]): Seq[AnyRef] =
     this.script(what, script, Nil, args.map(Command.bytes))
 

@@ -42,7 +42,8 @@ final class PartitionFiles private[protocol] (
     if (!manifest.get("f").exists(Formats)) MoveReport(0, 0)
     else {
       val history = History.of(manifest).filterNot(one => damaged(one.ident))
-      if (history.isEmpty) MoveReport(0, 0) else move(what, History.ofFile(history))
+      val planned = History.ofFile(history)
+      if (planned.isEmpty) MoveReport(0, 0) else move(what, planned)
     }
   }
 

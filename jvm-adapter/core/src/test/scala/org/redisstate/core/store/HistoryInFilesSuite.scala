@@ -3,12 +3,10 @@ package org.redisstate.core.store
 import java.io.ByteArrayOutputStream
 
 import scala.jdk.CollectionConverters._
-import scala.util.Using
 
 import org.scalatest.funsuite.AnyFunSuite
 
-import org.redisstate.core.RedisServerProcess
-import org.redisstate.core.backend.{Clock, Command, Script, Transport, TransportException}
+import org.redisstate.core.backend.{Command, Script, Transport, TransportException}
 import org.redisstate.core.copy.CopiedStore
 import org.redisstate.core.errors.{
   FileLostException,
@@ -19,11 +17,10 @@ import org.redisstate.core.errors.{
 import org.redisstate.core.format.{BlockSigner, Place}
 import org.redisstate.core.ids.Keys
 import org.redisstate.core.local.Slice
-import org.redisstate.core.places.PlayedFiles
 import org.redisstate.core.protocol._
 
-/** History that leaves Redis for files, and is read from there (docs/format.md, section 17). */
-class HistoryInFilesSuite extends AnyFunSuite {
+/** History that leaves Redis for files, and is read from there (docs/format.md, section 16). */
+class HistoryInFilesSuite extends AnyFunSuite with FilesFixture {
   import HistoryInFilesSuite._
 
   private val signer = Some(new BlockSigner(Array.fill(32)(9.toByte)))
@@ -334,64 +331,6 @@ class HistoryInFilesSuite extends AnyFunSuite {
     }
   }
 
-  test("condemned files are reported, and deleted where all checks hold") {
-    onServer(retained = 5) { (p, files) =>
-      val query = begun(p)
-      move(query)
-      query.commit(12)
-      query.maintain()
-      query.commit(8)
-      query.maintain()
-      val file = files.all.head
-      assert(rows(p)(file).startsWith("d "))
-      val opened = p.meta("o").toLong
-      def look(
-          deletes: Boolean,
-          newest: => Either[String, Long],
-          copied: Boolean = false,
-          graceMs: Long = 3600000) =
-        p.client.files.lookAfter(
-          FilePolicy(graceMs, deletes, new Checks(newest, copied)),
-          sweeps = false)
-      def stays(report: FileReport): Unit = {
-        assert(report.deleted == 0 && files.all.contains(file) && rows(p).contains(file))
-      }
-      val young = look(deletes = true, Right(opened))
-      stays(young)
-      assert(young.due == 0)
-      age(p, file, 2 * 3600000L)
-      val reported = look(deletes = false, fail())
-      stays(reported)
-      assert(reported.due == 1 && reported.bytes == files.bytes(file).length)
-      stays(look(deletes = true, Left("the marker is another gen's")))
-      stays(look(deletes = true, Right(opened + 1)))
-      stays(look(deletes = true, Right(opened), copied = true))
-      files.before = step => if (step == "delete") throw new UnavailableException("down")
-      intercept[UnavailableException](look(deletes = true, Right(opened))): Unit
-      files.before = _ => ()
-      stays(FileReport(0, 0, 0, 0))
-      assert(look(deletes = true, Right(opened)).deleted == 1)
-      assert(files.all.isEmpty && rows(p).isEmpty)
-      query.checkAll()
-    }
-  }
-
-  private def begun(
-      p: TestPartition,
-      format: CheckpointFormat = CheckpointFormat.V1,
-      signer: Option[BlockSigner] = None): Timeline = {
-    val query = new Timeline(p, "a", format, signer)
-    query.commit(5)
-    query.maintain()
-    query.commit(5)
-    query.maintain()
-    query
-  }
-
-  /** A mover that knows nothing of the query. */
-  private def move(query: Timeline, signer: Option[BlockSigner] = None): MoveReport =
-    query.partition.store("mover", signer = signer).client.files.moveHistory()
-
   private def changes(store: PartitionVersions, version: Long): Seq[String] = {
     val key, value = new Slice
     val found = Seq.newBuilder[String]
@@ -414,24 +353,6 @@ class HistoryInFilesSuite extends AnyFunSuite {
       out)
     out.toByteArray
   }
-
-  private def onServer(
-      clock: Clock = Clock.System,
-      retained: Int = 100,
-      between: Transport => Transport = identity)(body: (TestPartition, PlayedFiles) => Unit)
-      : Unit =
-    Using.resource(new RedisServerProcess()) { server =>
-      val files = new PlayedFiles(() => clock.nowMs)
-      val partition =
-        new TestPartition(
-          server,
-          retained,
-          clock = clock,
-          between = between,
-          folders = Some(files))
-      try body(partition, files)
-      finally partition.close()
-    }
 }
 
 private object HistoryInFilesSuite {
@@ -443,42 +364,6 @@ private object HistoryInFilesSuite {
       val base = fields.filter(_.startsWith("s:")).map(_.split(':')(1).toLong).max
       fields.filter(f => f.startsWith("d:") && f.split(':')(1).toLong < base)
     }
-  }
-
-  def placed(p: TestPartition): Map[String, String] = PinFields.of(p, "a").filter(
-    _._2.startsWith("f "))
-
-  def rows(p: TestPartition): Map[String, String] = p.raw.hgetAll(Keys.files(p.id)).asScala.toMap
-
-  /** The minute is over for which the keys of segments that have moved stay. */
-  def expire(p: TestPartition): Unit = placed(p).keys.foreach { ident =>
-    val key = Keys.segment(p.id, ident)
-    if (p.raw.exists(key)) assert(p.raw.pttl(key) > 0 && p.raw.pttl(key) <= 60000)
-    p.raw.del(key)
-  }
-
-  def age(p: TestPartition, file: String, ms: Long): Unit = {
-    val words = rows(p)(file).split(' ')
-    p.raw.hset(
-      Keys.files(p.id),
-      file,
-      words.updated(1, (words(1).toLong - ms).toString).mkString(" "))
-    ()
-  }
-
-  /** A clock that waits for nobody. */
-  final class Slept extends Clock {
-    private val slept = new java.util.concurrent.atomic.AtomicLong
-    override def nowMs: Long = Clock.System.nowMs + slept.get
-    override def sleep(ms: Long): Unit = {
-      slept.addAndGet(ms)
-      ()
-    }
-  }
-
-  final class Checks(newest: => Either[String, Long], copied: Boolean) extends DeletionChecks {
-    override def newestBatch(): Either[String, Long] = newest
-    override def isCopied(file: String): Boolean = copied
   }
 
   /** Loses the connection once, at a script. */

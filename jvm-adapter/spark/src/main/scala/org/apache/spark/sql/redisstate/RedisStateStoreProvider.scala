@@ -31,12 +31,7 @@ import org.apache.spark.sql.types.StructType
 
 import org.redisstate.core.backend.Clock
 import org.redisstate.core.concurrent.GuardedBy
-import org.redisstate.core.errors.{
-  ConfigException,
-  QuotaException,
-  RedisStateException,
-  UnavailableException
-}
+import org.redisstate.core.errors.{QuotaException, RedisStateException, UnavailableException}
 import org.redisstate.core.ids.Pin
 import org.redisstate.core.store.{OpenVersion, PartitionVersions, WriteSession}
 
@@ -78,7 +73,7 @@ class RedisStateStoreProvider
     id = stateStoreId
     hasFamilies = useColumnFamilies
     val conf =
-      try served(RedisStateConf(storeConfs.sqlConfs, storeConfs.minVersionsToRetain))
+      try RedisStateConf(storeConfs.sqlConfs, storeConfs.minVersionsToRetain)
       catch { case e: RedisStateException => throw StoreErrors.cannotLoad(id, e) }
     plan = StorePlan(
       id,
@@ -98,13 +93,6 @@ class RedisStateStoreProvider
       new EncoderPool(useColumnFamilies)
     )
   }
-
-  private def served(conf: RedisStateConf): RedisStateConf =
-    if (conf.movesHistory) {
-      throw new ConfigException(
-        "option 'history'; queries of Spark keep their history in Redis in this release. Leave the option out; stores of " +
-          "Python take it.")
-    } else conf
 
   override def stateStoreId: StateStoreId = id
 

@@ -1,0 +1,85 @@
+package org.redisstate.core.store
+
+import org.scalatest.funsuite.AnyFunSuite
+
+import org.redisstate.core.errors.UnavailableException
+import org.redisstate.core.protocol._
+
+/** Files that nothing needs any more: condemned, reported, and deleted behind checks. */
+class CondemnedFilesSuite extends AnyFunSuite with FilesFixture {
+  import CondemnedFilesSuite._
+
+  test("condemned files are reported, and deleted where all checks hold") {
+    onServer(retained = 5) { (p, files) =>
+      val query = begun(p)
+      move(query)
+      query.commit(12)
+      query.maintain()
+      query.commit(8)
+      query.maintain()
+      val file = files.all.head
+      assert(rows(p)(file).startsWith("d "))
+      val opened = p.meta("o").toLong
+      def look(
+          deletes: Boolean,
+          newest: => Either[String, Long],
+          copied: Boolean = false,
+          graceMs: Long = 3600000) =
+        p.client.files.lookAfter(
+          FilePolicy(graceMs, deletes, new Checks(newest, copied)),
+          sweeps = false)
+      def stays(report: FileReport): Unit = {
+        assert(report.deleted == 0 && files.all.contains(file) && rows(p).contains(file))
+      }
+      val young = look(deletes = true, Right(opened))
+      stays(young)
+      assert(young.due == 0)
+      age(p, file, 2 * 3600000L)
+      val reported = look(deletes = false, fail())
+      stays(reported)
+      assert(reported.due == 1 && reported.bytes == files.bytes(file).length)
+      stays(look(deletes = true, Left("the marker is another gen's")))
+      stays(look(deletes = true, Right(opened + 1)))
+      stays(look(deletes = true, Right(opened), copied = true))
+      files.before = step => if (step == "delete") throw new UnavailableException("down")
+      intercept[UnavailableException](look(deletes = true, Right(opened))): Unit
+      files.before = _ => ()
+      stays(FileReport(0, 0, 0, 0))
+      assert(look(deletes = true, Right(opened)).deleted == 1)
+      assert(files.all.isEmpty && rows(p).isEmpty)
+      query.checkAll()
+    }
+  }
+
+  test("what got no segment is condemned after a day, and a file that Redis does not know") {
+    onServer() { (p, files) =>
+      val query = begun(p)
+      files.before = step => if (step == "close") throw new UnavailableException("stopped")
+      intercept[UnavailableException](move(query)): Unit
+      files.before = _ => ()
+      val announced = rows(p).keys.head
+      val unknown = announced.replaceAll("[0-9a-f]{32}", "f" * 32)
+      files.put(unknown, Array[Byte](1))
+      files.put(announced.takeWhile(_ != '/') + "/readme.txt", Array[Byte](1))
+      move(query)
+      val used = rows(p).collectFirst { case (file, row) if row.startsWith("u ") => file }.get
+      val policy = FilePolicy(3600000, deletes = false, new Checks(Right(0), copied = false))
+      assert(p.client.files.lookAfter(policy, sweeps = false).condemned == 0)
+      assert(p.client.files.lookAfter(policy, sweeps = true).condemned == 1)
+      age(p, announced, 25 * 3600000L)
+      age(p, used, 25 * 3600000L)
+      assert(p.client.files.lookAfter(policy, sweeps = true).condemned == 1)
+      val states = rows(p).view.mapValues(_.take(1)).toMap
+      assert(states == Map(announced -> "d", unknown -> "d", used -> "u"))
+      expire(p)
+      query.checkAll()
+    }
+  }
+}
+
+private object CondemnedFilesSuite {
+  final class Checks(newest: => Either[String, Long], copied: Boolean) extends DeletionChecks {
+    override def newestBatch(): Either[String, Long] = newest
+    override def isCopied(file: String): Boolean = copied
+  }
+}
