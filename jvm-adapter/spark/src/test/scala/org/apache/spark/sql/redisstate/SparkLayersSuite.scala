@@ -31,6 +31,7 @@ final class SparkLayersSuite extends AnyFunSuite {
     Seq("move.checkpoint"),
     Seq("move.engine"),
     Seq("query", "copies", "batches"),
+    Seq("stores.joins"),
     Seq("stores"),
     Seq("rows", "checkpoint", "executor"),
     Seq("places"),

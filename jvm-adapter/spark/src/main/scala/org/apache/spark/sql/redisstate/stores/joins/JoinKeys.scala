@@ -9,6 +9,26 @@ import org.apache.spark.sql.execution.streaming.state.StateStoreId
 import org.redisstate.core.concurrent.GuardedBy
 import org.redisstate.core.errors.InternalException
 
+/** Rows or counts of one side of a join, whose expiries are those of the join keys. */
+private[redisstate] trait JoinRows {
+  def id: StateStoreId
+
+  /** Expiry that the batch gives to a new row. */
+  def newExpiryS: Long
+
+  /** Returns the expiry of a row that is there. */
+  def expiryOf(key: UnsafeRow): Option[Long]
+
+  /** Returns the number of rows of a join key, in a store of counts. */
+  def countOf(key: UnsafeRow): Long
+
+  /** Replaces the expiry of a row. */
+  def renew(key: UnsafeRow, expiryS: Long): Unit
+
+  /** Replaces the expiry of a row of a join key, in a store of rows. */
+  def renew(key: UnsafeRow, index: Long, expiryS: Long): Unit
+}
+
 /**
  * Join keys of one partition that a task writes: all rows and counts of a key, on both sides, have one
  * expiry (docs/format.md, section 15). For one task thread.
@@ -16,10 +36,10 @@ import org.redisstate.core.errors.InternalException
 private[redisstate] final class JoinKeys {
   import JoinKeys._
 
-  private val stores = mutable.HashMap.empty[String, JoinStore]
+  private val stores = mutable.HashMap.empty[String, JoinRows]
   private lazy val sides = Sides.map(side => new Side(storeOf(side + Counts), storeOf(side + Rows)))
 
-  private def storeOf(name: String): JoinStore = stores.getOrElse(
+  private def storeOf(name: String): JoinRows = stores.getOrElse(
     name,
     throw new InternalException(s"a task writes a join without its store $name"))
 
@@ -45,7 +65,7 @@ private[redisstate] object JoinKeys {
   @GuardedBy("this") private val open = mutable.HashMap.empty[Place, JoinKeys]
 
   /** Adds a store to those of its task; the task opens all four before it writes. */
-  def join(store: JoinStore): JoinKeys = {
+  def join(store: JoinRows): JoinKeys = {
     val task = Option(TaskContext.get()).getOrElse(
       throw new InternalException(s"a join of ${store.id} is written outside a task"))
     val place = Place(task.taskAttemptId(), store.id.copy(storeName = ""))
@@ -61,7 +81,7 @@ private[redisstate] object JoinKeys {
   }
 
   /** Stores of one side. */
-  private final class Side(val counts: JoinStore, rows: JoinStore) {
+  private final class Side(val counts: JoinRows, rows: JoinRows) {
     def renew(key: UnsafeRow, expiryS: Long): Unit = {
       val count = counts.countOf(key)
       if (count > 0) counts.renew(key, expiryS)

@@ -17,7 +17,8 @@ private[redisstate] final class JoinStore(
     session: WriteSession,
     codecs: CodecSet,
     host: StoreHost)
-    extends RedisStateStore(id, session, codecs, host) {
+    extends RedisStateStore(id, session, codecs, host)
+    with JoinRows {
   import JoinStore._
 
   private val hasRows = id.storeName.endsWith(JoinKeys.Rows)
@@ -32,8 +33,7 @@ private[redisstate] final class JoinStore(
 
   private def codec: RowCodec = codecs.of("put", Family)
 
-  /** Expiry that the batch gives to a new row. */
-  def newExpiryS: Long = session.expiryS
+  override def newExpiryS: Long = session.expiryS
 
   override def put(key: UnsafeRow, value: UnsafeRow, colFamilyName: String): Unit = {
     checkPut(key, value)
@@ -45,23 +45,19 @@ private[redisstate] final class JoinStore(
     asked(session.put(codec.key, keyLength, codec.value, valueLength, expiryS))
   }
 
-  /** Returns the expiry of a row that is there. */
-  def expiryOf(key: UnsafeRow): Option[Long] = {
+  override def expiryOf(key: UnsafeRow): Option[Long] = {
     val length = codec.encodeKey(key)
     asked(session.expiryOf(codec.key, length))
   }
 
-  /** Returns the number of rows of a join key, in a store of counts. */
-  def countOf(key: UnsafeRow): Long = Option(get(key, Family)).fold(0L)(_.getLong(0))
+  override def countOf(key: UnsafeRow): Long = Option(get(key, Family)).fold(0L)(_.getLong(0))
 
-  /** Replaces the expiry of a row. */
-  def renew(key: UnsafeRow, expiryS: Long): Unit = {
+  override def renew(key: UnsafeRow, expiryS: Long): Unit = {
     val length = codec.encodeKey(key)
     asked(session.renew(codec.key, length, expiryS))
   }
 
-  /** Replaces the expiry of a row of a join key, in a store of rows. */
-  def renew(key: UnsafeRow, index: Long, expiryS: Long): Unit =
+  override def renew(key: UnsafeRow, index: Long, expiryS: Long): Unit =
     renew(indexed.of(key, index), expiryS)
 }
 
