@@ -3,4 +3,7 @@ package org.apache.spark.sql.redisstate.conf
 /** Spark minor that this jar is built for. */
 private[redisstate] object SparkMinor {
   val BuiltFor = "4.2"
+
+  /** Whether the state reader opens the stores of a join by `getReadStore`, and not by `getStore`. */
+  val ReadsJoinsOnly = false
 }

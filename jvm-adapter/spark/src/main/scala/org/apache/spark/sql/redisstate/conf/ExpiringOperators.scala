@@ -16,12 +16,18 @@ private[redisstate] object ExpiringOperators {
    * @param ttlMs time to live that the options give the operator
    * @throws ConfigException for an operator whose rows cannot expire, or that has its own expiry
    */
-  def check(id: StateStoreId, hasFamilies: Boolean, ttlMs: Option[Long]): Unit =
+  def check(id: StateStoreId, hasFamilies: Boolean, ttlMs: Option[Long]): Unit = {
+    if (ttlMs.nonEmpty && isJoin(id) && !SparkMinor.ReadsJoinsOnly)
+      throw refused(
+        id,
+        s"is a join, and the state reader of Spark ${SparkMinor.BuiltFor} opens the stores of a join for writing",
+        "Bound it by watermarks on both sides and a condition on their times, or run it on Spark 4.3")
     if (ttlMs.nonEmpty && hasFamilies && id.storeName == StateStore.DEFAULT_COL_FAMILY_NAME)
       throw refused(
         id,
         "keeps several column families: it is transformWithState, or a join of state format 3 or 4",
         OwnExpiry)
+  }
 
   private val OwnExpiry =
     "transformWithState has a TTLConfig for each state variable. A new join of state format 2, which is the default, can have a time to " +
