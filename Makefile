@@ -200,6 +200,7 @@ bench: build jvm-test-build redis ## Compare with Spark's own providers; all tab
 	@$(PY) -m tests.bench.beside $(BENCH_ARGS)
 	@$(PY) -m tests.bench.live_state $(BENCH_ARGS)
 	@$(PY) -m tests.bench.time_to_live $(BENCH_ARGS)
+	@$(PY) -m tests.bench.uncommitted $(BENCH_ARGS)
 	@$(PY) -m tests.bench.fork $(BENCH_ARGS)
 	@$(PY) -m tests.bench.moving $(BENCH_ARGS)
 	@$(PY) -m tests.bench.real_time $(BENCH_ARGS)

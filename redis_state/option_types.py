@@ -44,6 +44,7 @@ class Options(TypedDict, total=False):
     places_grace: str | float | timedelta | None
     places_delete: bool | None
     state_ttl: str | float | timedelta | None
+    publish_every: str | float | timedelta | None
     state_bytes_max: str | None
     prefix_bytes_max: str | None
     socket_timeout: str | float | timedelta | None

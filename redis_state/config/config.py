@@ -31,6 +31,7 @@ class Config:
         local_memory: ``auto`` or bytes.
         keep_every: ``None`` means never.
         state_ttl: ``None`` means that rows do not expire.
+        publish_every: ``None`` means never.
         state_ttls: Pairs of an operator id and its `state_ttl`, in ascending order.
         state_bytes_max: ``None`` means no limit, as for `prefix_bytes_max`.
     """
@@ -62,6 +63,7 @@ class Config:
     places_grace: int = 86_400_000
     places_delete: bool = False
     state_ttl: int | None = None
+    publish_every: int | None = None
     state_bytes_max: int | None = None
     prefix_bytes_max: int | None = None
     socket_timeout: int = 5_000

@@ -39,6 +39,7 @@ from redis_state.protocol.registry import OperatorInfo
 from redis_state.protocol.segments import SegmentGoneError
 from redis_state.reader.query import Query
 from redis_state.reader.version_request import VersionRequest as WantedVersion
+from redis_state.reader.version_request import refuse_uncommitted
 from redis_state.reader.view import QueryView
 
 FILE_BYTES = 256 << 20
@@ -106,6 +107,7 @@ class _ExportRun:
                 found="there is a complete export in this folder",
                 advice="Nothing was changed. Give another folder, or delete this one first.",
             )
+        refuse_uncommitted(at, self._what)
         plan = self._plan(at, operator)
         if not self._folder.exists(PLAN):
             self._folder.write(PLAN, plan.to_json())

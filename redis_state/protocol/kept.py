@@ -22,7 +22,17 @@ KEEP_FIELD = "keep:"
 NAME_MAX = 50
 _NAME = re.compile(r"[0-9A-Za-z_.-]{1,50}")
 _NUMBER = re.compile(r"[+-]?[0-9_.]*(?:[eE][+-]?[0-9]+)?")
-_RESERVED = ("confirmed", "latest", "opened", "newest", "earliest", "start", "inf", "nan")
+_RESERVED = (
+    "confirmed",
+    "latest",
+    "uncommitted",
+    "opened",
+    "newest",
+    "earliest",
+    "start",
+    "inf",
+    "nan",
+)
 _SHOWN_MAX = 20
 _READING = "reading a kept version"
 

@@ -122,6 +122,8 @@ class StoredRows:
         # expired rows.
         expires = any(family.ttl for family in families)
         expires |= any(time_of(opened.segments) for opened in partitions)
+        # Those of a preview are of another moment than its rows.
+        expires |= any(opened.below is not None for opened in partitions)
         if users == [likely.family.name] and not expires:
             heads = [opened.segments[0].entry for opened in partitions if opened.segments]
             return sum(head.live - head.internal for head in heads)

@@ -30,6 +30,9 @@ INTERVAL_S = 0.1
 class LiveView(Operators):
     """A query at its confirmed version, at most an interval old; made by `Query.live_view`.
 
+    With ``at="uncommitted"`` it is the newest published version with rows of the running batch;
+    `QueryView.uncommitted` of `current` tells how many partitions have such rows.
+
     Between two polls for a newer version, reads of cached blocks send nothing to Redis, and all
     reads are of one version. A poll reads the list of stores and three fields of each partition,
     and new data if there is any. If a poll fails, the read that needed it fails, too: no answer is
@@ -47,6 +50,8 @@ class LiveView(Operators):
         query: ViewedQuery,
         look: Callable[[QueryView | None], QueryView],
         interval_s: float,
+        *,
+        wanted: VersionRequest = NEWEST,
     ) -> None:
         is_number = isinstance(interval_s, (int, float)) and not isinstance(interval_s, bool)
         if not (is_number and interval_s > 0 and math.isfinite(interval_s)):
@@ -59,6 +64,7 @@ class LiveView(Operators):
         self.blocks = query.blocks
         self._client = client
         self._query = query
+        self._wanted = wanted
         self._looks = _Looks(client.clock, look, interval_s)
 
     def __repr__(self) -> str:
@@ -126,7 +132,7 @@ class LiveView(Operators):
             )
         view = self.current()
         if only is None and view.known(operator, store) is not None:
-            view = self.view(operator)
+            view = self.view(operator, at=self._wanted.at)
         return view.open_at(operator, store, NEWEST, only=only)
 
     def partitions(self, operator: int, store: str) -> tuple[OperatorInfo, list[PartitionId]]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.script import Command
-from redis_state.errors import FormatError, NotFoundError, StateError
+from redis_state.errors import ConfigError, FormatError, NotFoundError, StateError
 from redis_state.format.header import Family
 from redis_state.ids import PartitionId, StoreId
 from redis_state.protocol.instances import find_counted
@@ -30,8 +30,14 @@ from redis_state.reader.feed.waiting import LOOK_S
 from redis_state.reader.live_view import INTERVAL_S, LiveView
 from redis_state.reader.operators import Operators
 from redis_state.reader.scan import families_of
-from redis_state.reader.version_request import CONFIRMED, LATEST, NEWEST, VersionRequest, which_of
-from redis_state.reader.versions import NewestOpener, level, open_latest
+from redis_state.reader.unconfirmed import open_unconfirmed
+from redis_state.reader.version_request import (
+    CONFIRMED,
+    UNCOMMITTED,
+    VersionRequest,
+    which_of,
+)
+from redis_state.reader.versions import NewestOpener, level
 from redis_state.reader.view import QueryView
 from redis_state.status.figures import some_of
 from redis_state.status.growth_causes import Cause, causes_of
@@ -167,7 +173,13 @@ class Query(Operators):
         """
         return QueryView(self._client, self, self._stores(operator), which_of(which, version))
 
-    def live_view(self, operator: int | None = None, *, interval_s: float = INTERVAL_S) -> LiveView:
+    def live_view(
+        self,
+        operator: int | None = None,
+        *,
+        interval_s: float = INTERVAL_S,
+        at: str = CONFIRMED,
+    ) -> LiveView:
         """Returns a view that follows the query, for very many calls; sends nothing to Redis yet.
 
         The view looks for a newer confirmed version at most once an interval.
@@ -175,11 +187,20 @@ class Query(Operators):
         Args:
             operator: See `view`.
             interval_s: Seconds between two polls, and the greatest lag of an answer.
+            at: ``"confirmed"``, or ``"uncommitted"`` to follow the running batch, too.
 
         Raises:
-            ConfigError: `interval_s` is not above 0.
+            ConfigError: `interval_s` is not above 0, or `at` is another version.
         """
-        return LiveView(self._client, self, partial(self._look, operator), interval_s)
+        if at not in (CONFIRMED, UNCOMMITTED):
+            raise ConfigError(
+                "making a live view",
+                found="'at' is a version that does not follow the query",
+                advice="Give at='confirmed' or at='uncommitted'.",
+            )
+        wanted = VersionRequest(at=at)
+        look = partial(self._look, operator, wanted)
+        return LiveView(self._client, self, look, interval_s, wanted=wanted)
 
     def open(
         self,
@@ -249,11 +270,11 @@ class Query(Operators):
         if _is_of_now(wanted):
             _check_moved(stores)
         every = [self.ids(one, range(one.partitions)) for one in stores]
-        if any(one.alone for one in stores) or not (wanted.newest or wanted.at == LATEST):
+        if any(one.alone for one in stores) or not (wanted.newest or wanted.unconfirmed):
             return [self._opened(one, range(one.partitions), wanted, keyed=keyed) for one in stores]
         ids = [id_ for of_store in every for id_ in of_store]
-        if wanted.at == LATEST:
-            opened = open_latest(self._client, ids, alone=False)
+        if wanted.unconfirmed:
+            opened = open_unconfirmed(self._client, ids, wanted, alone=False)
         else:
             found = self._newest.open(ids) if keyed else self._confirmed(ids)
             opened = level(self._client, found)
@@ -265,14 +286,16 @@ class Query(Operators):
         of = self.store_id(info.operator, info.store)
         return [PartitionId(of, partition) for partition in partitions]
 
-    def _look(self, operator: int | None, last: QueryView | None) -> QueryView:
-        """Opens a view of the newest confirmed version, for look-ups.
+    def _look(
+        self, operator: int | None, wanted: VersionRequest, last: QueryView | None
+    ) -> QueryView:
+        """Opens a view of the newest version, for look-ups.
 
         Args:
             last: The view of the previous poll.
         """
         stores = self._stores(operator)
-        return QueryView(self._client, self, stores, NEWEST, keyed=True, last=last)
+        return QueryView(self._client, self, stores, wanted, keyed=True, last=last)
 
     def _list(self) -> list[OperatorInfo]:
         (raw,) = self._client.call("reading a query", [self._command()])
@@ -329,10 +352,10 @@ class Query(Operators):
         *,
         keyed: bool = False,
     ) -> list[Opened]:
-        if wanted.at == LATEST:
+        if wanted.unconfirmed:
             # A version counts once all partitions have published it, also if only some are read.
             read = partitions if info.alone else range(info.partitions)
-            opened = open_latest(self._client, self.ids(info, read), alone=info.alone)
+            opened = open_unconfirmed(self._client, self.ids(info, read), wanted, alone=info.alone)
             found = {one.id.partition: one for one in opened}
             return [found[number] for number in partitions]
         ids = self.ids(info, partitions)
@@ -402,7 +425,7 @@ def find_query(client: Client, which: str, *, tenant: str) -> Query:
 
 def _is_of_now(wanted: VersionRequest) -> bool:
     """Returns whether the newest version is requested, and not a named one."""
-    return wanted.newest or wanted.at == LATEST
+    return wanted.newest or wanted.unconfirmed
 
 
 def _check_moved(stores: Iterable[OperatorInfo]) -> None:

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
         """Arguments that choose a version, besides `version`; docs/reading.md defines them.
 
         Attributes:
-            at: ``"confirmed"``, ``"latest"``, the number of a batch, or the name of a kept version.
+            at: ``"confirmed"``, ``"latest"``, ``"uncommitted"``, the number of a batch, or the name
+                of a kept version.
             uids: Spark's unique ids of `version`, one for each partition in their order.
             max_age: Seconds.
         """
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 CONFIRMED = "confirmed"
 LATEST = "latest"
+UNCOMMITTED = "uncommitted"
+_WORDS = (CONFIRMED, LATEST, UNCOMMITTED)
 
 MAX_AGE_MIN_S = 120
 
@@ -62,11 +65,11 @@ class VersionRequest:
                 "Give 0 or more: it is the number of the batch plus one.",
             )
         of_batch = _is_number(self.at)
-        if not of_batch and self.at not in (CONFIRMED, LATEST) and self.kept is None:
+        if not of_batch and self.at not in _WORDS and self.kept is None:
             raise _unclear(
                 "'at' is neither a version's name nor the number of a batch",
-                "Give at='confirmed', at='latest', a batch id such as at=41, or the name of a kept "
-                "version.",
+                "Give at='confirmed', at='latest', at='uncommitted', a batch id such as at=41, or "
+                "the name of a kept version.",
             )
         if self.version is not None and self.at != CONFIRMED:
             raise _unclear("both 'at' and 'version' were given", "Give one of them.")
@@ -96,9 +99,14 @@ class VersionRequest:
         return self.version is None and self.at == CONFIRMED
 
     @property
+    def unconfirmed(self) -> bool:
+        """True if versions that the query has not confirmed are requested, too."""
+        return self.at in (LATEST, UNCOMMITTED)
+
+    @property
     def kept(self) -> str | None:
         """The name of the requested kept version; ``None`` if another version is requested."""
-        if not isinstance(self.at, str) or self.at in (CONFIRMED, LATEST):
+        if not isinstance(self.at, str) or self.at in _WORDS:
             return None
         return self.at if is_keep_name(self.at) else None
 
@@ -147,6 +155,20 @@ def which_of(given: Mapping[str, Any], version: int | None) -> VersionRequest:
         ConfigError: See `VersionRequest`.
     """
     return NEWEST if version is None and not given else VersionRequest(version, **given)
+
+
+def refuse_uncommitted(at: str | int, what: str) -> None:
+    """Refuses rows that may be taken back, for what lasts.
+
+    Raises:
+        ConfigError: Uncommitted rows are requested.
+    """
+    if at == UNCOMMITTED:
+        raise ConfigError(
+            what,
+            found="at='uncommitted' has rows of the running batch, which may be taken back",
+            advice="Give at='confirmed' or at='latest'.",
+        )
 
 
 def version_after(batch: int, ahead: int, *, what: str) -> int:

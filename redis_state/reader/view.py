@@ -101,6 +101,15 @@ class QueryView(Operators):
         return f"QueryView({self._query!r}, version={self.version})"
 
     @property
+    def uncommitted(self) -> int:
+        """The number of partitions with rows of the running batch, which may be taken back.
+
+        Above 0 only with ``at="uncommitted"``. Then `version` is the one that the batch makes.
+        """
+        every = (one for of_store in self._pins.values() for one in of_store)
+        return sum(one.below is not None for one in every)
+
+    @property
     def version(self) -> int | None:
         """The state version; ``None`` if each partition has versions of its own."""
         versions = {one.pin.version for of_store in self._pins.values() for one in of_store}

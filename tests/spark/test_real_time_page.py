@@ -21,6 +21,8 @@ LIMIT_S = 240
 
 # In place of the block that reads a topic: there is no Kafka here.
 SOURCE = """
+spark.conf.set("spark.sql.streaming.stateStore.redis.publishEvery", "200ms")
+
 from tests.spark.real_time import MemoryStream
 
 stream = MemoryStream(spark)
@@ -53,11 +55,11 @@ def columns_of(block: str) -> list[str]:
 def test_the_page_starts_a_query_and_reads_its_state(
     redis_server: RedisServer, tmp_path: Path
 ) -> None:
-    session, topic, query, read = fenced(PAGE, "python")
+    session, topic, query, read, uncommitted = fenced(PAGE, "python")
     compile(topic, str(PAGE), "exec")
     between = BETWEEN.replace("COLUMNS", repr(columns_of(topic)))
     script = tmp_path / "visits.py"
-    parts = [session, SOURCE, query, between, read, "query.stop()\nspark.stop()\n"]
+    parts = [session, SOURCE, query, between, read, uncommitted, "query.stop()\nspark.stop()\n"]
     text = "\n".join(parts).replace("redis://localhost:6379/0", redis_server.url)
     script.write_text(text)
     settings = {

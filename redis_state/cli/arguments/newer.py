@@ -1,4 +1,4 @@
-"""Note on standard error that an unconfirmed version has what a command did not find."""
+"""Notes on standard error about versions that the query has not confirmed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from redis_state.errors import RedisStateError
 from redis_state.reader.version_request import CONFIRMED
+from redis_state.reader.view import QueryView
 
 
 def reads_confirmed(arguments: argparse.Namespace) -> bool:
@@ -33,3 +34,15 @@ def tell_if_newer(is_there: Callable[[], bool], *, what: str, advice: str) -> No
             f"A newer version, published but not yet confirmed, has {what}: {advice}.",
             file=sys.stderr,
         )
+
+
+def tell_uncommitted(view: QueryView) -> None:
+    """Prints one line: whether rows of the running batch are read, which may be taken back."""
+    if view.uncommitted:
+        text = (
+            f"Uncommitted: {view.uncommitted} partitions have rows of the running batch, which may "
+            "be taken back."
+        )
+    else:
+        text = "Committed: no rows of a running batch are published at the moment."
+    print(text, file=sys.stderr)

@@ -6,13 +6,14 @@ import argparse
 from collections.abc import Sequence
 from typing import Any, Protocol, get_args
 
+from redis_state.cli.arguments.newer import tell_uncommitted
 from redis_state.errors import ConfigError
 from redis_state.ids import DEFAULT_STORE, text_number
 from redis_state.live import Reader
 from redis_state.protocol.kept import is_keep_name
-from redis_state.reader import OperatorState
+from redis_state.reader import OperatorState, Query, QueryView
 from redis_state.reader.family import DEFAULT_FAMILY
-from redis_state.reader.version_request import CONFIRMED, LATEST
+from redis_state.reader.version_request import CONFIRMED, LATEST, UNCOMMITTED
 from redis_state.types.decoding import Variants
 
 ABSENT_STATUS = 3
@@ -111,7 +112,11 @@ def state_of(
         NotFoundError: There is no such query.
     """
     query = reader.query(arguments.query)
-    return query.operator(
+    source: Query | QueryView = query
+    if getattr(arguments, "at", CONFIRMED) == UNCOMMITTED and arguments.version is None:
+        source = query.view(arguments.operator, at=UNCOMMITTED)
+        tell_uncommitted(source)
+    return source.operator(
         arguments.operator,
         arguments.store,
         family=arguments.family,
@@ -144,6 +149,9 @@ def which_of(arguments: argparse.Namespace) -> dict[str, Any]:
     """
     if arguments.version is not None:
         return {"version": arguments.version}
+    if arguments.at == UNCOMMITTED:
+        # Of the view that `state_of` has opened.
+        return {}
     return {"at": at_of(arguments.at)}
 
 
@@ -153,7 +161,7 @@ def at_of(text: str) -> str | int:
     Raises:
         ConfigError: The text is neither.
     """
-    if text in (CONFIRMED, LATEST):
+    if text in (CONFIRMED, LATEST, UNCOMMITTED):
         return text
     batch = text_number(text)
     if batch is not None:
@@ -162,8 +170,8 @@ def at_of(text: str) -> str | int:
         raise ConfigError(
             "choosing the version to read",
             found="--at is neither a number nor the name of a version",
-            advice=f"Give the id of a batch, such as --at 41, or {CONFIRMED}, or {LATEST}, or the "
-            "name of a kept version.",
+            advice=f"Give the id of a batch, such as --at 41, or {CONFIRMED}, {LATEST} or "
+            f"{UNCOMMITTED}, or the name of a kept version.",
         )
     return text
 
@@ -176,8 +184,8 @@ def add_at(parser: Adds) -> None:
         metavar="BATCH",
         help="the state after this batch; or the name of a kept version; or "
         f"'{CONFIRMED}', the newest version that the query has confirmed; or '{LATEST}', "
-        f"the newest one that every partition has published (default: "
-        f"{CONFIRMED})",
+        f"the newest one that every partition has published; or '{UNCOMMITTED}', that one with "
+        f"the rows that the running batch has published so far (default: {CONFIRMED})",
     )
 
 

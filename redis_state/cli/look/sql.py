@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from redis_state.cli.output import printing
 from redis_state.cli.output.printing import Sheet
 from redis_state.cli.output.state_types import Types
 from redis_state.live import SQL_MEMORY, Reader
+from redis_state.reader.version_request import UNCOMMITTED
 from redis_state.rows.arrow_objects import objects
 from redis_state.types.schema import free_name
 
@@ -58,6 +60,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Prints the answer."""
     with Reader(config_of(arguments)) as reader:
         at = at_of(arguments.at)
+        if at == UNCOMMITTED:
+            print("Uncommitted: rows of running batches may be taken back.", file=sys.stderr)
         found = reader.sql(arguments.statement, at=at, memory=arguments.memory, text=arguments.text)
     found = found.rename_columns(_different(found.column_names))
     names: Types = dict.fromkeys(found.column_names)

@@ -19,7 +19,7 @@ from redis_state.reader.family import DEFAULT_FAMILY
 from redis_state.reader.feed.change_table import change_schema
 from redis_state.reader.pinned import Pinned
 from redis_state.reader.state_table import StateTable
-from redis_state.reader.version_request import CONFIRMED, LATEST
+from redis_state.reader.version_request import CONFIRMED, LATEST, UNCOMMITTED
 from redis_state.rows.arrow_types import cast_whole
 from redis_state.rows.text_values import keys_of_json
 from redis_state.spark.frames import as_arrow
@@ -91,7 +91,7 @@ def state_of(options: Mapping[str, str]) -> LiveState:
         _number(_OPERATOR, own.get(_OPERATOR, "0")),
         own.get(_STORE, DEFAULT_STORE),
         own.get(_FAMILY, DEFAULT_FAMILY),
-        at if at in (CONFIRMED, LATEST) or is_keep_name(at) else _number(_AT, at),
+        at if at in (CONFIRMED, LATEST, UNCOMMITTED) or is_keep_name(at) else _number(_AT, at),
         decoding_of(
             cast("Texts", own.get(_TEXT, "strict")), cast("Variants", own.get(_VARIANT, "json"))
         ),
@@ -267,7 +267,7 @@ def _number(name: str, text: str) -> int:
         raise ConfigError(
             f"option '{name}'",
             found="it is not a whole number"
-            + (f", '{CONFIRMED}', '{LATEST}' or a name" if name == _AT else ""),
+            + (f", '{CONFIRMED}', '{LATEST}', '{UNCOMMITTED}' or a name" if name == _AT else ""),
             advice="Give the number of Spark's operator, such as 0."
             if name == _OPERATOR
             else "Give a batch id, such as 41, or omit it.",

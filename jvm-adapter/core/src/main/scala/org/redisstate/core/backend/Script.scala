@@ -45,6 +45,7 @@ object Script {
   val Stage: Script = load("stage")
   val Publish: Script = load("publish")
   val Abort: Script = load("abort")
+  val Preview: Script = load("preview")
   val Snapshot: Script = load("snapshot")
   val Retain: Script = load("retain")
   val Renew: Script = load("renew")

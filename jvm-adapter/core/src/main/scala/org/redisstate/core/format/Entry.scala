@@ -110,6 +110,9 @@ final case class Segment(
 
 object Segment {
   def deltaIdent(version: Long, uid: String): String = s"d:$version:$uid"
+
+  /** Ident of a slice of a preview. */
+  def sliceIdent(version: Long, uid: String, slice: Int): String = s"u:$version:$uid.$slice"
   def snapshotIdent(version: Long, writer: String): String = s"s:$version:$writer"
   def snapshotField(version: Long, uid: String): String = s"s:$version:$uid"
 

@@ -11,10 +11,10 @@ import java.nio.ByteBuffer
  * the older value; bit 30 of a length says that the value has room to grow behind it, up to the next
  * power of two.
  */
-private[local] abstract class Arena(initialBytes: Int) {
+private[local] abstract class Arena(first: Array[Byte]) {
   import Arena._
 
-  final protected var arena: Array[Byte] = new Array[Byte](initialBytes)
+  final protected var arena: Array[Byte] = first
   private var ints = ByteBuffer.wrap(arena)
 
   final def isRemoved(entry: Int): Boolean = int(entry + ValueLengthAt) == Removed

@@ -12,13 +12,14 @@ import org.redisstate.core.format.{MultiValue, RowBlock, Tombstone}
  * only and the rows of a prefix share it, so the chain of a key depends on its last bytes too.
  */
 final class Layer(initialRows: Int, initialBytes: Int)
-    extends Arena(math.max(64, initialBytes)) {
+    extends Arena(new Array[Byte](math.max(64, initialBytes))) {
   import Arena._
   import Layer._
 
   def this(initialRows: Int) = this(initialRows, initialRows * 64)
 
   private var end = 0
+  private var last = -1
   private var heads = new Array[Int](chainsFor(initialRows))
 
   /** Eight bits a chain; most keys that are not here are known by theirs, without a look at a chain. */
@@ -36,6 +37,9 @@ final class Layer(initialRows: Int, initialBytes: Int)
 
   /** Ranges of which nothing older than this layer applies. */
   @volatile private var cleared: List[Tombstone] = Nil
+
+  /** Entry that was added last; its key and value never change, unless it is a list. */
+  def lastEntry: Int = last
 
   def rows: Int = size
   def removedRows: Int = removals
@@ -239,6 +243,7 @@ final class Layer(initialRows: Int, initialBytes: Int)
     setInt(at + ValueLengthAt, valueLength)
     System.arraycopy(key, keyOffset, arena, at + HeadBytes, keyLength)
     heads(head) = at + 1
+    last = at
     end = at + HeadBytes + keyLength + room
     size += 1
     if (valueLength == Removed) removals += 1

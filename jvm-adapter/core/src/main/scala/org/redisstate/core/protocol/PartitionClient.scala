@@ -40,6 +40,9 @@ final class PartitionClient(
 
   /** Files of the partition. */
   val files: PartitionFiles = new PartitionFiles(calls, segments, folders, settings.signer)
+
+  /** Previews of batches that run. */
+  val previews: PreviewCalls = new PreviewCalls(calls, segments)
   def format: CheckpointFormat = settings.format
   def roundTrips: AtomicLong = calls.roundTrips
   def bytesSent: AtomicLong = calls.bytesSent
@@ -200,16 +203,20 @@ final class PartitionClient(
     }
   }
 
-  /** Drops what an attempt staged. Never throws: what it cannot drop expires. */
-  def abort(ident: String): Unit =
+  /**
+   * Drops what an attempt staged. Never throws: what it cannot drop expires.
+   *
+   * @param hasPreviews whether the attempt may have set previews, or have sent one
+   */
+  def abort(ident: String, hasPreviews: Boolean = false): Unit =
     try {
-      val abort =
-        Script.Abort.byText(Seq(meta, Keys.segment(id, ident)), Seq(ident.getBytes(US_ASCII)))
+      val args = (ident +: Option.when(hasPreviews)(EndsPreviews).toSeq).map(_.getBytes(US_ASCII))
+      val abort = Script.Abort.byText(Seq(meta, Keys.segment(id, ident)), args)
       roundTrips.incrementAndGet()
       try backend.transaction(s"abort $ident of $id", Seq(abort))
       catch {
         case _: FullException =>
-          calls.script(s"abort $ident of $id", Script.Abort, Seq(ident), Seq(bytes(ident)))
+          calls.script(s"abort $ident of $id", Script.Abort, Seq(ident), args)
       }
     } catch {
       case e: RedisStateException =>
@@ -418,6 +425,7 @@ object PartitionClient {
   private[core] val AcquireTriesMax = 5
   private val NoLog = "-"
   private val AsksTime = "t"
+  private val EndsPreviews = "u"
   private[core] val PublishTriesMax = 5
   private val PlansMax = 4
   private val Formats = Set("1", "2")

@@ -24,11 +24,15 @@ final class SegmentIo private[protocol] (
   def id: PartitionId = calls.id
 
   /** Stores blocks of a segment ahead of its publication; without fields, its heartbeat. */
-  def stage(ident: String, field: String, fields: Seq[EncodedField]): Unit = {
+  def stage(
+      ident: String,
+      field: String,
+      fields: Seq[EncodedField],
+      ttlMs: Long = ProtocolSettings.StagedTtlMs): Unit = {
     val what = s"stage blocks of $ident of $id"
     val chunks = if (fields.isEmpty) Seq(fields) else chunked(fields, StagedBytesMax)
     chunks.foreach { chunk =>
-      calls.script(what, Script.Stage, Seq(ident), stageArgs(ident, field, chunk))
+      calls.script(what, Script.Stage, Seq(ident), stageArgs(ident, field, chunk, ttlMs))
     }
   }
 
@@ -181,8 +185,9 @@ final class SegmentIo private[protocol] (
   private[protocol] def stageArgs(
       ident: String,
       field: String,
-      fields: Seq[EncodedField]): Seq[Array[Byte]] =
-    Command.bytes(field) +: StagedTtl +: stored(ident, fields)
+      fields: Seq[EncodedField],
+      ttlMs: Long = ProtocolSettings.StagedTtlMs): Seq[Array[Byte]] =
+    Seq(Command.bytes(field), Command.bytes(ttlMs.toString)) ++ stored(ident, fields)
 
   /** Names and values of fields, signed for the key that the segment will have. */
   private def stored(ident: String, fields: Seq[EncodedField]): Seq[Array[Byte]] = {

@@ -27,6 +27,7 @@ import org.redisstate.core.store.resources.{MemoryBudget, StoreCounters, StoreRo
  * @param counters where it counts what it does
  * @param sizes of layers
  * @param ttlMs time to live of rows that are written
+ * @param previewEveryMs time between two previews of a batch that runs
  */
 final class PartitionVersions(
     val client: PartitionClient,
@@ -38,7 +39,8 @@ final class PartitionVersions(
     taken: () => Unit = () => (),
     val counters: StoreCounters = new StoreCounters,
     private[store] val sizes: LayerSizes = LayerSizes.Default,
-    private[store] override val ttlMs: Option[Long] = None)
+    private[store] override val ttlMs: Option[Long] = None,
+    private[store] override val previewEveryMs: Option[Long] = None)
     extends VersionKeeper
     with AutoCloseable {
   import PartitionVersions._

@@ -15,6 +15,9 @@ private[store] trait VersionKeeper {
   /** Time to live of the rows that are written; None where they do not expire. */
   private[store] def ttlMs: Option[Long]
 
+  /** Time between two previews of a batch that runs; None where there are none. */
+  private[store] def previewEveryMs: Option[Long]
+
   /** Bytes of its versions in memory. */
   def localBytes: Long
 

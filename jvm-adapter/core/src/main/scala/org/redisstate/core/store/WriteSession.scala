@@ -11,6 +11,7 @@ import org.redisstate.core.errors.{
 import org.redisstate.core.format._
 import org.redisstate.core.ids.Pin
 import org.redisstate.core.local._
+import org.redisstate.core.store.previews.{AttemptView, PreviewTimer, PreviewWriter}
 import org.redisstate.core.store.resources.StoreCounters
 
 /**
@@ -51,6 +52,21 @@ final class WriteSession private[store] (
   private var familiesChanged = local.families.isEmpty || (isComplete && !isAlone)
   private var held = initiallyHeld
 
+  /** Previews of this attempt. A version that is written as a whole has none: its rows are not all there. */
+  private[store] val preview: Option[PreviewWriter] =
+    store.previewEveryMs.filterNot(_ => isComplete).map { everyMs =>
+      val trace = changes.traced(isTableNew = familiesChanged)
+      new PreviewWriter(client, () => store.holder().id, local.pin, uid, trace, Progress, everyMs)
+    }
+  preview.foreach(PreviewTimer.start)
+
+  private object Progress extends AttemptView {
+    override def isOpen: Boolean = cycle.is(LifeCycle.Updating)
+    override def live: LiveRows = changes.numRows
+    override def highestFamilyId: Int = changes.families.highestId
+    override def timeS: Long = times.timeS
+  }
+
   /** Bytes of this write set, as the memory budget knows them. */
   @volatile private var counted = 0L
 
@@ -68,7 +84,7 @@ final class WriteSession private[store] (
   def localBytes: Long = store.localBytes + (if (hasCommitted) 0L else changes.memoryBytes)
 
   /** Bytes until the commit, blocks on their way to Redis included. */
-  private[store] override def heldBytes: Long = counted
+  private[store] override def heldBytes: Long = counted + preview.fold(0L)(_.heldBytes)
 
   private def countHeld(): Unit = {
     counted = changes.memoryBytes + delta.bytes
@@ -181,6 +197,7 @@ final class WriteSession private[store] (
   /** @return the new version */
   def commit(): Pin = StoreCounters.timed(store.counters.commitNs) {
     if (!cycle.follow(LifeCycle.BeginCommit)) refuse("commit")
+    preview.foreach(_.end())
     store.counters.workNs.addAndGet(System.nanoTime() - sinceNs)
     takeOver()
     val pin = Pin(version + 1, uid)
@@ -215,9 +232,12 @@ final class WriteSession private[store] (
    */
   def abort(): Unit = {
     store.ended(this)
-    if (cycle.follow(LifeCycle.Abort) && delta.hasLeftBlocks) {
+    preview.foreach(_.end())
+    val hasPreviews = preview.exists(_.wasSent)
+    if (cycle.follow(LifeCycle.Abort) && (delta.hasLeftBlocks || hasPreviews)) {
       // Behind the chunks that are under way: they would come after their own removal.
-      Staging.awaitRemoval(client.later(client.abort(ident)), ident, client.id)
+      val removal = client.later(client.abort(ident, hasPreviews))
+      Staging.awaitRemoval(removal, ident, client.id)
     }
   }
 

@@ -45,6 +45,9 @@ private[store] final class WriteSet(
 
   /** Bytes of the layer that lists take which were staged before: they do not bring the next stage nearer. */
   private var rejoined = 0L
+
+  /** Changes for previews; null where there are none. */
+  private var trace: ChangeTrace = _
   private val lastKey = new LastKey
   private val probe = new Slice
 
@@ -73,14 +76,29 @@ private[store] final class WriteSet(
   /** Adds or replaces the description of a family; @return false for one that is known so. */
   def define(family: Family): Boolean = {
     val isNew = families.define(family)
-    if (isNew) expiry = times.of(families.all)
+    if (isNew) described()
     isNew
   }
 
   /** Removes a family. */
   def forget(id: Int): Unit = {
     families.remove(id)
+    described()
+  }
+
+  private def described(): Unit = {
     expiry = times.of(families.all)
+    if (trace ne null) trace.describe(families.all)
+  }
+
+  /**
+   * Traces all changes from now on, before the first of them.
+   *
+   * @param isTableNew whether the version below has no table of families
+   */
+  def traced(isTableNew: Boolean): ChangeTrace = {
+    trace = new ChangeTrace(layer, families.all, isTableNew)
+    trace
   }
 
   def contains(key: Array[Byte], length: Int): Boolean = {
@@ -137,6 +155,10 @@ private[store] final class WriteSet(
     val hash = families.hashOf(key, 0, keyLength)
     if (!exists(hash, key, keyLength)) count(key, 1)
     layer.put(hash, key, 0, keyLength, value, 0, valueLength)
+    if (trace ne null) {
+      if (trace.isList(key)) trace.putList(hash, key, keyLength, value, valueLength)
+      else trace.note(layer.lastEntry)
+    }
     written += 1
     lastKey.set(key, keyLength, found = true)
   }
@@ -149,6 +171,10 @@ private[store] final class WriteSet(
     if (found) {
       count(key, -1)
       layer.remove(hash, key, 0, keyLength)
+      if (trace ne null) {
+        if (trace.isList(key)) trace.removeList(hash, key, keyLength)
+        else trace.note(layer.lastEntry)
+      }
       removed += 1
       lastKey.set(key, keyLength, found = false)
     }
@@ -179,6 +205,7 @@ private[store] final class WriteSet(
       layer.put(hash, key, 0, keyLength, joined, 0, joined.length)
       rejoined += RejoinedShare * joined.length
     } else layer.append(hash, key, 0, keyLength, elements, 0, length)
+    if (trace ne null) trace.appendToList(hash, key, keyLength, elements, length)
     written += 1
     lastKey.set(key, keyLength, found = true)
   }
@@ -231,6 +258,7 @@ private[store] final class WriteSet(
       }
     }
     ranges += range
+    if (trace ne null) trace.removeRange(range, layer)
     relink()
     lastKey.forget()
   }
@@ -249,6 +277,7 @@ private[store] final class WriteSet(
     staged = full :: staged
     frozen = Nil
     layer = new Layer(full.rows)
+    if (trace ne null) trace.follow(layer)
     shared = false
     relink()
     full
@@ -329,6 +358,7 @@ private[store] final class WriteSet(
       frozen = layer :: frozen
       if (frozen.length > FrozenMax) frozen = List(Layer.merge(frozen))
       layer = new Layer(InitialRows)
+      if (trace ne null) trace.follow(layer)
       shared = false
       relink()
     }

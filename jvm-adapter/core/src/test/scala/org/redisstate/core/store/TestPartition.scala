@@ -92,7 +92,8 @@ private[store] final class TestPartition(
       signer: Option[BlockSigner] = None,
       log: Option[CommitLog] = None,
       sizes: LayerSizes = LayerSizes.Default,
-      ttlMs: Option[Long] = None): PartitionVersions = {
+      ttlMs: Option[Long] = None,
+      previewEveryMs: Option[Long] = None): PartitionVersions = {
     val settings = ProtocolSettings(versionsToRetain, 0, format, signer)
     val client = new PartitionClient(backend, id, settings, registry, log, folders)
     lazy val registered =
@@ -105,8 +106,12 @@ private[store] final class TestPartition(
       validator,
       budget,
       sizes = sizes,
-      ttlMs = ttlMs)
+      ttlMs = ttlMs,
+      previewEveryMs = previewEveryMs)
   }
+
+  /** The preview as the manifest has it; None without one, or behind an abort. */
+  def preview: Option[TestPreview] = TestPreview.of(this)
 
   /** Faults of published segments, one line each. */
   def damaged: Seq[String] = PublishedSegments.damaged(backend, id)

@@ -249,7 +249,8 @@ class RedisStateQueryListener extends StreamingQueryListener with Logging {
       "id" -> event.id.toString,
       "name" -> Option(event.name).getOrElse(""),
       "created" -> System.currentTimeMillis().toString,
-      "copies" -> conf.copyEveryBatches.toString
+      "copies" -> conf.copyEveryBatches.toString,
+      "publishEvery" -> conf.publishEveryMs.getOrElse(0L).toString
     )
     val run = new RunRegistry(backend, conf.keyPrefix, gen)
       .register(event.runId.toString, byDriver = true, above = 0, fields)

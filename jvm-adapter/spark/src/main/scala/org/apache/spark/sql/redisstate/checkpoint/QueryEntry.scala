@@ -212,7 +212,8 @@ private[redisstate] object QueryEntry {
       // Only who writes serves the partition: Spark's state reader opens it too, and a late task of an ended run is fenced.
       () => ExecutorRegistry.register(conf.connection, instance),
       counters,
-      ttlMs = conf.stateTtlMs(plan.id.operatorId)
+      ttlMs = conf.stateTtlMs(plan.id.operatorId),
+      previewEveryMs = conf.publishEveryMs
     )
     val history = Option.when((conf.movesHistory || conf.placesDelete) && instance.keepMs == 0) {
       val checks = new FolderChecks(plan.id.checkpointRootLocation, plan.hadoopConf, gen)

@@ -68,6 +68,9 @@ final class RedisStateConf private (
   def stateTtlMs(operator: Long): Option[Long] =
     number(s"stateTtl.$operator").orElse(number("stateTtl"))
 
+  /** Time between two publications of the rows of a running batch; None means never. */
+  val publishEveryMs: Option[Long] = number("publishEvery")
+
   /** Limits of this query, and of all of the key prefix, in Redis. */
   val quota: QuotaLimits = QuotaLimits(number("stateBytesMax"), number("prefixBytesMax"))
 

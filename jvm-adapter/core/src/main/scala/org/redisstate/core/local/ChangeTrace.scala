@@ -1,0 +1,203 @@
+package org.redisstate.core.local
+
+import java.util.concurrent.atomic.AtomicInteger
+
+import org.redisstate.core.concurrent.GuardedBy
+import org.redisstate.core.format.{Family, Tombstone}
+
+/**
+ * Traces which rows of a write set have changed since another thread took them last. The thread
+ * that changes rows notes where they lie: bytes of a layer never change, so nothing is copied
+ * before the other thread takes them. Lists grow in place, so their changes are kept twice.
+ *
+ * @param first layer for changes
+ * @param initial families of the write set
+ * @param isTableNew whether the version below has no table of families
+ */
+private[core] final class ChangeTrace(first: Layer, initial: Seq[Family], isTableNew: Boolean) {
+  import ChangeTrace._
+
+  // Of the thread that changes rows.
+  private var layer = first
+  private var count = 0
+  private var listIds = listsOf(initial)
+
+  /** Number of noted entries; set behind the entries and their bytes. */
+  private val reached = new AtomicInteger
+
+  @GuardedBy("this") private var noted = new Array[Int](FirstEntries)
+  @GuardedBy("this") private var bytes = first.bytes
+  @GuardedBy("this") private var taken = 0
+  @GuardedBy("this") private var before = Vector.empty[Step]
+  @GuardedBy("this") private var entriesBefore = 0L
+  @GuardedBy("this") private var lists = new Layer(ListRows)
+  @GuardedBy("this") private var families = initial
+  @GuardedBy("this") private var hasNewTable = isTableNew
+  @GuardedBy("this") private var overflown = false
+
+  /** Returns whether the changes of a key are noted by the methods for lists. */
+  def isList(key: Array[Byte]): Boolean =
+    listIds.nonEmpty && listIds(StoredKey.familyOf(key, 0))
+
+  /** Notes the entry that the present layer got last. */
+  def note(entry: Int): Unit = {
+    if (count == noted.length) makeRoom()
+    if (layer.bytes ne bytes) synchronized { bytes = layer.bytes }
+    noted(count) = entry
+    count += 1
+    reached.lazySet(count)
+  }
+
+  def putList(hash: Int, key: Array[Byte], keyLength: Int, value: Array[Byte], length: Int): Unit =
+    synchronized(lists.put(hash, key, 0, keyLength, value, 0, length))
+
+  def appendToList(
+      hash: Int,
+      key: Array[Byte],
+      keyLength: Int,
+      elements: Array[Byte],
+      length: Int): Unit =
+    synchronized(lists.append(hash, key, 0, keyLength, elements, 0, length))
+
+  def removeList(hash: Int, key: Array[Byte], keyLength: Int): Unit =
+    synchronized(lists.remove(hash, key, 0, keyLength))
+
+  /** Notes that a range was removed; the next changes are in another layer. */
+  def removeRange(range: Tombstone, next: Layer): Unit = synchronized {
+    seal()
+    val isOfLists = listIds(range.family)
+    before :+= Cleared(range, isOfLists)
+    if (isOfLists) lists.clear(range)
+    begin(next)
+  }
+
+  /** Notes that the next changes are in another layer. */
+  def follow(next: Layer): Unit = synchronized {
+    seal()
+    begin(next)
+  }
+
+  /** Notes the families from now on, which are others than those of the version below. */
+  def describe(all: Seq[Family]): Unit = {
+    listIds = listsOf(all)
+    synchronized {
+      families = all
+      hasNewTable = true
+    }
+  }
+
+  /** Returns whether too much has changed since the last `take`: changes are missing. */
+  def hasOverflown: Boolean = synchronized(overflown)
+
+  /** Returns what has changed since the last call; for one other thread. */
+  def take(): Changes = synchronized {
+    seal()
+    val found = new Changes(before, lists, families, hasNewTable)
+    before = Vector.empty
+    entriesBefore = 0
+    if (!lists.isEmpty) lists = new Layer(ListRows)
+    found
+  }
+
+  /** Moves the entries that are not taken yet into a step. */
+  @GuardedBy("this") private def seal(): Unit = {
+    val end = reached.get
+    if (end > taken) {
+      if (entriesBefore + end - taken > EntriesMax) {
+        overflown = true
+        before = Vector.empty
+        entriesBefore = 0
+      } else {
+        before :+= Put(bytes, java.util.Arrays.copyOfRange(noted, taken, end))
+        entriesBefore += end - taken
+      }
+      taken = end
+    }
+  }
+
+  @GuardedBy("this") private def begin(next: Layer): Unit = {
+    layer = next
+    bytes = next.bytes
+    restart()
+  }
+
+  @GuardedBy("this") private def restart(): Unit = {
+    count = 0
+    taken = 0
+    reached.set(0)
+  }
+
+  private def makeRoom(): Unit = synchronized {
+    if (count >= BatchEntries) {
+      seal()
+      restart()
+    } else noted = java.util.Arrays.copyOf(noted, noted.length * 2)
+  }
+}
+
+private[core] object ChangeTrace {
+  private val FirstEntries = 1 << 10
+  private val BatchEntries = 1 << 16
+
+  /** So many changes may wait: they hold memory that the write set may have freed. */
+  private[core] val EntriesMax = 1L << 22
+  private val ListRows = 16
+
+  private sealed trait Step
+  private final case class Put(bytes: Array[Byte], entries: Array[Int]) extends Step
+  private final case class Cleared(range: Tombstone, isOfLists: Boolean) extends Step
+
+  /**
+   * Changes that were taken together.
+   *
+   * @param families of the write set when they were taken
+   * @param hasNewTable whether the version below has other families
+   */
+  final class Changes private[ChangeTrace] (
+      steps: Vector[Step],
+      lists: Layer,
+      val families: Seq[Family],
+      val hasNewTable: Boolean) {
+
+    def isEmpty: Boolean = steps.isEmpty && lists.isEmpty
+
+    /** Ranges that were removed, in their order. */
+    def tombstones: Seq[Tombstone] = steps.collect { case Cleared(range, _) => range }
+
+    /** Returns the last change of each key. */
+    def layer: Layer = {
+      val rows = new Layer(math.max(
+        16,
+        steps.iterator.map {
+          case Put(_, entries) => entries.length
+          case _ => 0
+        }.sum))
+      steps.foreach {
+        case Put(bytes, entries) =>
+          val from = new FixedRows(bytes)
+          entries.foreach(add(rows, from, _))
+        case Cleared(range, isOfLists) => if (!isOfLists) rows.clear(range)
+      }
+      if (lists.isEmpty) rows else Layer.merge(Seq(rows, lists))
+    }
+
+    private def add(rows: Layer, from: FixedRows, entry: Int): Unit = {
+      val hash = from.hashOf(entry)
+      val key = from.keyOffset(entry)
+      val length = from.keyLength(entry)
+      if (from.isRemoved(entry)) rows.remove(hash, from.bytes, key, length)
+      else
+        rows.put(
+          hash,
+          from.bytes,
+          key,
+          length,
+          from.bytes,
+          from.valueOffset(entry),
+          from.valueLength(entry))
+    }
+  }
+
+  private def listsOf(families: Seq[Family]): Set[Int] =
+    families.filter(_.multiValue).map(_.id).toSet
+}

@@ -1,0 +1,234 @@
+package org.redisstate.core.store
+
+import scala.util.Random
+
+import org.scalatest.BeforeAndAfterAll
+import org.scalatest.funsuite.AnyFunSuite
+
+import org.redisstate.core.RedisServerProcess
+import org.redisstate.core.format.Family
+import org.redisstate.core.local.ChangeTrace
+
+/** Rows of a batch that runs, as readers find them before the commit. */
+class PreviewSuite extends AnyFunSuite with BeforeAndAfterAll {
+  import PreviewSuite._
+  import TestPartition._
+
+  private lazy val server = new RedisServerProcess()
+  override def afterAll(): Unit = server.close()
+
+  private def withPartition(test: TestPartition => Unit): Unit = {
+    val p = new TestPartition(server)
+    try test(p)
+    finally p.close()
+  }
+
+  /** A store whose previews are set by the test alone. */
+  private def previewing(p: TestPartition, run: String): PartitionVersions =
+    p.store(run, previewEveryMs = Some(3600000L))
+
+  private def preview(session: WriteSession): Unit = session.preview.get.run()
+
+  private def all(session: WriteSession): Map[String, String] =
+    Families.flatMap(family => rows(session.iterator(family.id))).toMap
+
+  private def define(session: WriteSession): Unit = Families.tail.foreach(session.defineFamily)
+
+  test("a preview has the rows that the attempt has changed so far") {
+    withPartition { p =>
+      val session = previewing(p, "a").open(0).write()
+      put(session, key(0, "x"), "1")
+      preview(session)
+      val first = p.preview.get
+      assert(first.version == 1 && first.parent == "-" && first.number == 1)
+      assert(first.over(Map.empty) == all(session))
+      put(session, key(0, "y"), "2")
+      assert(p.preview.get == first)
+      preview(session)
+      assert(p.preview.get.over(Map.empty) == all(session))
+      assert(p.preview.get.expiriesMs.forall(_ > 60000))
+    }
+  }
+
+  test("no preview is set while nothing changes, and none without a change") {
+    withPartition { p =>
+      val session = previewing(p, "a").open(0).write()
+      preview(session)
+      assert(p.preview.isEmpty)
+      put(session, key(0, "x"), "1")
+      preview(session)
+      preview(session)
+      assert(p.preview.get.number == 1)
+    }
+  }
+
+  test("a commit, an abort and a newer run end the preview") {
+    withPartition { p =>
+      val committed = previewing(p, "a").open(0).write()
+      put(committed, key(0, "x"), "1")
+      preview(committed)
+      committed.commit()
+      assert(p.preview.isEmpty && p.meta("u") == null)
+      val aborted = previewing(p, "a").open(1).write()
+      put(aborted, key(0, "x"), "2")
+      preview(aborted)
+      assert(p.preview.nonEmpty)
+      aborted.abort()
+      assert(p.preview.isEmpty)
+      val zombie = previewing(p, "a").open(1).write()
+      put(zombie, key(0, "x"), "3")
+      preview(zombie)
+      assert(p.preview.nonEmpty)
+      val newer = previewing(p, "b").open(1).write()
+      put(newer, key(0, "x"), "4")
+      assert(p.preview.isEmpty)
+      put(zombie, key(0, "x"), "5")
+      preview(zombie)
+      assert(p.preview.isEmpty && zombie.preview.get.isOver)
+      preview(newer)
+      assert(p.preview.get.over(Map.empty) == all(newer))
+    }
+  }
+
+  test("a later attempt of the run replaces the preview of an earlier one, which sets no more") {
+    withPartition { p =>
+      val store = previewing(p, "a")
+      val first = store.open(0).write()
+      put(first, key(0, "x"), "1")
+      preview(first)
+      val second = store.open(0).write()
+      put(second, key(0, "y"), "2")
+      preview(second)
+      assert(p.preview.get.over(Map.empty) == all(second))
+      put(first, key(0, "z"), "3")
+      preview(first)
+      assert(first.preview.get.isOver)
+      assert(p.preview.get.over(Map.empty) == all(second))
+    }
+  }
+
+  test("what a fail-over has lost is sent again") {
+    withPartition { p =>
+      val session = previewing(p, "a").open(0).write()
+      (0 until 5).foreach { i =>
+        put(session, key(0, s"k$i"), i.toString)
+        preview(session)
+      }
+      p.keys.filter(_.startsWith("u:")).foreach(ident =>
+        p.raw.del(org.redisstate.core.ids.Keys.segment(p.id, ident)))
+      p.raw.hdel(org.redisstate.core.ids.Keys.meta(p.id), "u")
+      put(session, key(0, "last"), "1")
+      preview(session)
+      assert(p.preview.get.over(Map.empty) == all(session))
+      assert(p.preview.get.slices.size == 1)
+    }
+  }
+
+  test("a version that is written as a whole has no preview") {
+    withPartition { p =>
+      val session = previewing(p, "a").openEmpty(3).write()
+      assert(session.preview.isEmpty)
+    }
+  }
+
+  test("slices stay few however many previews there are") {
+    withPartition { p =>
+      val session = previewing(p, "a").open(0).write()
+      (0 until 300).foreach { i =>
+        put(session, key(0, s"k${i % 90}"), i.toString)
+        preview(session)
+      }
+      assert(p.preview.get.slices.size <= 24)
+      assert(p.preview.get.over(Map.empty) == all(session))
+    }
+  }
+
+  (1 to 12).foreach { seed =>
+    test(s"any changes of any families are shown as they are (seed $seed)") {
+      withPartition(p => anyChanges(p, new Random(seed)))
+    }
+  }
+
+  private def anyChanges(p: TestPartition, random: Random): Unit = {
+    val store = previewing(p, "a")
+    var below = Map.empty[String, String]
+    (0 until 3).foreach { version =>
+      val session = store.open(version.toLong).write()
+      if (version == 0) define(session)
+      (0 until 200).foreach { n =>
+        change(session, random, n)
+        if (random.nextInt(15) == 0) {
+          preview(session)
+          p.preview.foreach(found => assert(found.over(below) == all(session)))
+        }
+      }
+      preview(session)
+      assert(p.preview.get.over(below) == all(session))
+      session.commit()
+      below = Families.flatMap(family => rows(store.open(version + 1L).iterator(family.id))).toMap
+    }
+  }
+
+  private def change(session: WriteSession, random: Random, n: Int): Unit = {
+    val name = s"k${random.nextInt(40)}"
+    random.nextInt(20) match {
+      case 0 =>
+        val family = Seq(0, 2, 3)(random.nextInt(3))
+        val from = s"k${random.nextInt(40)}".getBytes("UTF-8")
+        session.deleteRange(family, Some(from), None)
+      case 1 => rows(session.iterator(Seq(0, 2, 3)(random.nextInt(3)))): Unit
+      case 2 =>
+        // Large enough to be staged now and then.
+        put(session, key(0, name), "v" * (1 << 20))
+      case i if i < 7 =>
+        val gone = key(Seq(0, 2, 3)(random.nextInt(3)), name)
+        session.remove(gone, gone.length)
+      case i if i < 12 => append(session, key(2, name), n.toString)
+      case i if i < 16 => put(session, key(3, name), n.toString)
+      case _ => put(session, key(0, name), n.toString)
+    }
+  }
+
+  test("changes that are taken while others are made are neither lost nor torn") {
+    withPartition { p =>
+      val session = previewing(p, "a").open(0).write()
+      val thread = new Thread(() => while (!session.preview.get.isOver) preview(session))
+      thread.start()
+      (0 until 200000).foreach(i => put(session, key(0, s"k${i % 5000}"), i.toString))
+      val expected = all(session)
+      val deadline = System.nanoTime() + 60L * 1000 * 1000 * 1000
+      while (!p.preview.exists(_.over(Map.empty) == expected)) {
+        assert(System.nanoTime() < deadline, "the last changes never came")
+      }
+      session.abort()
+      thread.join()
+      assert(p.preview.isEmpty)
+    }
+  }
+
+  test("previews come by themselves") {
+    withPartition { p =>
+      val session = p.store("a", previewEveryMs = Some(50L)).open(0).write()
+      put(session, key(0, "x"), "1")
+      val deadline = System.nanoTime() + 60L * 1000 * 1000 * 1000
+      while (p.preview.isEmpty) assert(System.nanoTime() < deadline, "there was no preview")
+      assert(p.preview.get.over(Map.empty) == all(session))
+      session.abort()
+    }
+  }
+
+  test("a store that cannot be read fast enough ends its previews, not its batch") {
+    withPartition { p =>
+      val session = previewing(p, "a").open(0).write()
+      (0L to ChangeTrace.EntriesMax).foreach(_ => put(session, key(0, "x"), "1"))
+      preview(session)
+      assert(session.preview.get.isOver && p.preview.isEmpty)
+      session.commit()
+    }
+  }
+}
+
+private object PreviewSuite {
+  val Families: Seq[Family] =
+    Seq(TestPartition.Default, TestPartition.Lists, TestPartition.Ordered)
+}
