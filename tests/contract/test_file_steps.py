@@ -223,7 +223,9 @@ def test_late_steps_leave_a_placed_segment_without_a_lasting_key(planted: Plante
     found = planted.raw.eval(script("publish").text, 2, META, key, *map(str, again))
     assert found == ["ALREADY"]
     snapshot = ("2", uid(2), "w2", "2", entry("w2"), "0")
-    found = planted.raw.eval(script("snapshot").text, 2, META, f"{P}:s:2:w2", *snapshot)
+    found = planted.raw.eval(
+        script("snapshot").text, 3, META, f"{P}:s:2:w2", f"{P}:n:s:2:w2", *snapshot
+    )
     assert found == ["ALREADY"]
     found = planted.raw.eval(script("mend").text, 2, META, key, delta(3), entry(uid(2)))
     assert found == ["GONE"]
@@ -240,7 +242,9 @@ def test_placed_snapshot_is_no_foreign_one(planted: Planted) -> None:
     planted.place(A, SNAPSHOT)
     planted.raw.hset(f"{P}:s:2:w9", mapping={"0": "block", "h": "header"})
     other = ("2", uid(2), "w9", "2", entry("w9"), "0")
-    found = planted.raw.eval(script("snapshot").text, 2, META, f"{P}:s:2:w9", *other)
+    found = planted.raw.eval(
+        script("snapshot").text, 3, META, f"{P}:s:2:w9", f"{P}:n:s:2:w9", *other
+    )
     assert found == ["EXISTS"]
     assert planted.row(A) == ["u", "1"]
     assert planted.one_key("detach", 0, "") == ["NONE"]

@@ -22,9 +22,6 @@ from tests.support.redis_server import RedisServer
 from tools import compatibility
 
 _WRITES = (
-    "redis-state refuses it: the state reader of that minor opens the stores of a join for "
-    "writing"
-)
     "redis-state refuses it: the state reader of that minor opens the stores of a join for writing"
 )
 pytestmark = [

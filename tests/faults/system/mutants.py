@@ -180,9 +180,9 @@ MUTANTS: tuple[Mutant, ...] = (
         (
             (
                 _ENTRY,
-                "    StoreLink(instance, store, new Metrics(store), entry)",
+                "    StoreLink(instance, store, new Metrics(store), entry, history)",
                 "    ExecutorRegistry.register(conf.connection, instance)\n"
-                "    StoreLink(instance, store, new Metrics(store), entry)",
+                "    StoreLink(instance, store, new Metrics(store), entry, history)",
             ),
         ),
     ),
@@ -214,8 +214,9 @@ MUTANTS: tuple[Mutant, ...] = (
         (
             (
                 f"{_CORE}/store/WriteSession.scala",
-                "Staging.awaitRemoval(client.later(client.abort(ident)), ident, client.id)",
-                "client.abort(ident)",
+                "      val removal = client.later(client.abort(ident, hasPreviews))\n"
+                "      Staging.awaitRemoval(removal, ident, client.id)\n",
+                "      client.abort(ident, hasPreviews)\n",
             ),
         ),
     ),
