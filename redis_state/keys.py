@@ -144,6 +144,11 @@ class PartitionKey:
         """True for the key of a delta, a snapshot, or a slice of a preview."""
         return self.rest[:2] in _SEGMENTS
 
+    @property
+    def is_files(self) -> bool:
+        """True for the key of the list of files."""
+        return self.rest == _FILES
+
 
 def checkpoint_pattern(gen: str, *, tenant: str = "") -> str:
     """Returns a glob pattern for every key of a checkpoint; `owned_by` then decides exactly."""

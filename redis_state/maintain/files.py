@@ -11,7 +11,7 @@ from redis_state.backend.replies import time_ms
 from redis_state.errors import FormatError, NotFoundError, StateError
 from redis_state.files import Folder
 from redis_state.format.entry import Segment, segments_in
-from redis_state.format.place import folder_of, is_file_name
+from redis_state.format.place import FIELD, folder_of, is_file_name
 from redis_state.ids import PartitionId
 from redis_state.places import Places, places_of
 from redis_state.places.moving import FileRow, bring_back, condemn, discard, rows_of
@@ -219,7 +219,11 @@ def sweep_files(
     kept = guard(id_) if due else ""
     if kept:
         found.kept.append(f"{id_}: {kept}")
+    named = _named(client, id_) if due else set()
     for row in due:
+        if row.file in named:
+            found.kept.append(f"{id_}: {row.file} is condemned, but the manifest names it")
+            continue
         found.bytes += row.bytes
         if not delete or kept or not (unknown_too or row.bytes):
             found.due += 1
@@ -227,6 +231,14 @@ def sweep_files(
         folder.remove_file(row.file)
         found.deleted += discard(client, id_, row.file)
     return found
+
+
+def _named(client: Client, id_: PartitionId) -> set[str]:
+    """Returns the files that the partition's manifest names, whatever the list of files has."""
+    (raw,) = client.call(_WHAT, [("HGETALL", keys.meta(id_))])
+    places = (raw[field] for field in raw if field.startswith(FIELD.encode()))
+    words = (place.decode("ascii", "replace").split(" ") for place in places)
+    return {found[1] for found in words if found[0] == "f" and len(found) > 1}
 
 
 def _listed(folder: Folder, id_: PartitionId) -> list[str]:

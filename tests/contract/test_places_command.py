@@ -17,6 +17,7 @@ from redis_state.forks import fork
 from redis_state.forks.keep import drop_kept, keep
 from redis_state.format.entry import segments_in
 from redis_state.ids import StateStoreId, StateStoreProviderId
+from redis_state.maintain import recall as recalling
 from redis_state.maintain.checkpoint import maintain_checkpoint
 from redis_state.maintain.files import sweep_files
 from redis_state.maintain.history import move_history
@@ -125,6 +126,62 @@ def test_sweep_deletes_only_what_was_condemned_for_the_grace(
     assert not file.exists()
     assert rows_of(orders.client, orders.id) == []
     assert orders.rows_at(8) == rows(8)
+
+
+def state_of(orders: Orders) -> list[str]:
+    return [row.state for row in rows_of(orders.client, orders.id)]
+
+
+def test_file_of_a_lost_list_is_used_again(
+    orders: Orders, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (before,) = rows_of(orders.client, orders.id)
+    orders.raw.delete(keys.files(orders.id))
+    run(orders, capsys, "--sweep")
+    (row,) = rows_of(orders.client, orders.id)
+    assert (row.state, row.segments, row.bytes) == ("u", 5, before.bytes)
+    age(orders)
+    run(orders, capsys, "--sweep")
+    assert len(orders.files()) == 1
+    assert orders.rows_at(2) == rows(2)
+
+
+def test_announced_row_of_a_file_with_segments_is_not_condemned(
+    orders: Orders, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (before,) = rows_of(orders.client, orders.id)
+    orders.raw.hset(keys.files(orders.id), before.file, "n 1 0 0")
+    run(orders, capsys, "--sweep")
+    assert state_of(orders) == ["u"]
+
+
+def test_condemned_file_that_the_manifest_names_is_not_deleted(
+    orders: Orders, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (before,) = rows_of(orders.client, orders.id)
+    orders.raw.hset(keys.files(orders.id), before.file, f"d 1 0 {before.bytes}")
+    status, _, err = run(orders, capsys, "--sweep")
+    assert status == 4
+    assert "the manifest names it" in err
+    assert len(orders.files()) == 1
+
+
+def test_purge_leaves_the_list_of_files_of_a_recalled_partition_alone(
+    orders: Orders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders.provider.close()
+    scan = recalling.scan_checkpoint
+
+    def recalled_meanwhile(*_: Any) -> Iterator[list[str]]:
+        # Another operator recalls before the purge looks for strays.
+        monkeypatch.setattr(recalling, "scan_checkpoint", scan)
+        recall(orders.client, orders.gen)
+        yield [keys.meta(orders.id), keys.files(orders.id)]
+
+    monkeypatch.setattr(recalling, "scan_checkpoint", recalled_meanwhile)
+    expire(orders.client, orders.gen)
+    assert orders.raw.pttl(keys.meta(orders.id)) == -1
+    assert orders.raw.pttl(keys.files(orders.id)) == -1
 
 
 def test_without_the_option_a_file_is_only_reported(
