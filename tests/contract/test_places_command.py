@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from redis_state import config, keys
 from redis_state.backend.client import Client
@@ -93,6 +94,31 @@ def test_verify_finds_a_file_that_is_gone(
     status, _, err = run(orders, capsys, "--verify")
     assert status == 4
     assert file.name in err
+
+
+def test_verify_and_doctor_go_on_past_a_lost_file_in_a_remote_file_system(
+    redis_server: RedisServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = MemoryFileSystem()
+    found = Orders(redis_server.url, Path("unused"), places_folder="memory://segments")
+    try:
+        for _ in range(2):
+            found.commit(6)
+            found.snapshot()
+            found.commit(2)
+            move_history(found.client, found.id)
+        found.drop_keys()
+        count = len(found.placed())
+        lost = min(path for path in files.find("/segments") if path.endswith(".seg"))
+        files.rm_file(lost)
+        status, _, err = run(found, capsys, "--verify")
+        assert status == 4
+        assert 0 < err.count("is gone, or was cut") < count
+        (health,) = diagnose(found.client, found.gen).partitions
+        assert 0 < len(health.broken) < count
+    finally:
+        found.close()
+        files.rm("/segments", recursive=True)
 
 
 def test_bring_back_fills_redis_and_ends_the_moving(

@@ -127,9 +127,52 @@ def test_storage_options_are_never_quoted(tmp_path: Path) -> None:
         read_storage_options(str(tmp_path / "none"))
 
 
+@pytest.mark.usefixtures("memory")
+class TestRanges:
+    """Ranges of a file of fsspec, whose drivers return an error in place of a range."""
+
+    def read(self, *spans: tuple[int, int]) -> list[bytes] | None:
+        return folder_at("memory://flights").read_ranges("one.seg", spans)
+
+    def test_missing_file_has_no_ranges(self) -> None:
+        assert self.read((0, 2), (4, 2)) is None
+
+    def test_short_file_has_no_ranges(self) -> None:
+        folder_at("memory://flights").write_pieces("one.seg", [b"abcdef"])
+        assert self.read((0, 2), (4, 2)) == [b"ab", b"ef"]
+        assert self.read((0, 2), (5, 2)) is None
+        assert self.read((7, 2)) is None
+
+    @pytest.mark.parametrize(
+        ("error", "kind", "text"),
+        [
+            (PermissionError("denied"), ConfigError, "refuses access: denied"),
+            (TimeoutError(), UnavailableError, "does not answer: TimeoutError"),
+            (OSError(22, "The requested range is not satisfiable"), None, ""),
+        ],
+    )
+    def test_error_in_place_of_a_range(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        error: Exception,
+        kind: type[RedisStateError] | None,
+        text: str,
+    ) -> None:
+        def cat_file(*_: Any, **__: Any) -> bytes:
+            raise error
+
+        monkeypatch.setattr(MemoryFileSystem, "cat_file", cat_file)
+        if kind is None:
+            assert self.read((0, 2)) is None
+            return
+        with pytest.raises(kind, match=text):
+            self.read((0, 2))
+
+
 @pytest.fixture
 def memory() -> Iterator[Any]:
     files = MemoryFileSystem()
+    files.makedirs("/flights", exist_ok=True)
     yield files
     files.rm("/flights", recursive=True)
 
