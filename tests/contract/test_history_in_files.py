@@ -18,6 +18,7 @@ from redis_state.format.entry import segments_in
 from redis_state.ids import PartitionId, StateStoreId, StateStoreProviderId
 from redis_state.maintain.compaction import add_snapshot
 from redis_state.maintain.history import history_of, move_history
+from redis_state.places import places_of
 from redis_state.places.moving import bring_back, rows_of
 from redis_state.protocol.partition import PartitionClient
 from redis_state.protocol.segments import fetch_each
@@ -182,7 +183,12 @@ def test_history_lies_in_a_file_system_of_fsspec(redis_server: RedisServer) -> N
 
 @pytest.mark.parametrize(
     ("options", "found"),
-    [({"places_folder": None}, "placesFolder"), ({"ephemeral": True}, "ephemeral")],
+    [
+        ({"places_folder": None}, "placesFolder"),
+        ({"places_folder": "segments"}, "it is a relative path"),
+        ({"places_folder": "file:segments"}, "it is a relative path"),
+        ({"ephemeral": True}, "ephemeral"),
+    ],
 )
 def test_options_that_do_not_fit_are_refused(
     redis_server: RedisServer, tmp_path: Path, options: dict[str, Any], found: str
@@ -191,6 +197,35 @@ def test_options_that_do_not_fit_are_refused(
     with pytest.raises(ConfigError, match=found):
         orders.commit()
     orders.close()
+
+
+def test_start_with_another_folder_is_refused_until_the_files_are_there(
+    orders: Orders, tmp_path: Path
+) -> None:
+    orders.commit(6)
+    orders.snapshot()
+    orders.commit(1)
+    # Nothing is in a file: another folder is as good.
+    orders.provider.close()
+    orders.options["places_folder"] = str(tmp_path / "first")
+    orders.provider = orders.new_provider()
+    orders.commit()
+    assert move_history(orders.client, orders.id).segments > 0
+    orders.drop_keys()
+    orders.provider.close()
+    orders.options["places_folder"] = str(tmp_path / "second")
+    orders.provider = orders.new_provider()
+    with pytest.raises(ConfigError, match="has none of them"):
+        orders.commit()
+    places = places_of(orders.client, orders.gen)
+    assert places is not None
+    assert places.folder == f"file:{tmp_path}/first"
+    assert orders.rows_at(2) == rows(2)
+    (tmp_path / "first").rename(tmp_path / "second")
+    orders.provider.close()
+    orders.provider = orders.new_provider()
+    orders.commit()
+    assert orders.rows_at(2) == rows(2)
 
 
 def test_reader_under_way_goes_on_when_its_segments_move(orders: Orders) -> None:
