@@ -13,10 +13,12 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
+from redis_state.config import parse
 from redis_state.errors import ConfigError, RedisStateError, UnavailableError, UsageError
 from redis_state.files import Folder, folder_at, read_storage_options
 from redis_state.files.open import options_at
 from redis_state.files.urls import options_of, place_of
+from redis_state.places.declaring import places_by
 from redis_state.recovery.marker import gen_of
 from redis_state.recovery.rewind import plan_rewind
 from tests.support.interruptions import Interrupted, interrupting
@@ -125,6 +127,42 @@ def test_storage_options_are_never_quoted(tmp_path: Path) -> None:
     assert read_storage_options(str(path)) == {"endpoint_url": "http://localhost"}
     with pytest.raises(ConfigError, match="No such file"):
         read_storage_options(str(tmp_path / "none"))
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "s3a://KEY:hunter2@bucket/segments",
+        "s3a://KEY:hun/ter2@bucket/segments",
+        "https://me:hunter2@host/segments",
+        "https://me:hunter2@host:8080/segments",
+        "ftp://me:hunter2@host/segments",
+        "hdfs://me:hunter2@node:8020/segments",
+        "abfss://box:hunter2@name.dfs.core.windows.net/segments",
+    ],
+)
+def test_password_in_an_address_is_refused_and_not_quoted(address: str) -> None:
+    with pytest.raises(ConfigError, match="has a password") as told:
+        folder_at(address)
+    assert "hun" not in str(told.value)
+    config = parse({"url": "redis://localhost", "history": "files", "placesFolder": address})
+    with pytest.raises(ConfigError, match="has a password"):
+        places_by(config)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "abfss://box@name.dfs.core.windows.net/a",
+        "hdfs://me@node:8020/a@b",
+        "webhdfs://node:9870/a:b@c",
+        "webhdfs://[::1]:9870/a@c",
+        "/data/a:b@c",
+        "file:///data/a:b@c",
+    ],
+)
+def test_address_without_a_password_is_accepted(address: str) -> None:
+    assert place_of(address).path
 
 
 @pytest.mark.usefixtures("memory")
