@@ -203,7 +203,8 @@ def sweep_files(
     """
     found, folder = SweptFiles(), places.folder_of(id_.store.gen)
     known = {row.file: row for row in rows_of(client, id_)}
-    for name in [*_listed(folder, id_), *known]:
+    listed = _listed(folder, id_)
+    for name in [*listed, *known]:
         row = known.get(name)
         if row is None or row.state == "n":
             found.condemned += condemn(client, id_, name, announced_ms=ANNOUNCED_MS)
@@ -223,6 +224,10 @@ def sweep_files(
     for row in due:
         if row.file in named:
             found.kept.append(f"{id_}: {row.file} is condemned, but the manifest names it")
+            continue
+        if not row.bytes and row.file not in listed:
+            # It never came to be; should a listing show it late, it is condemned again.
+            discard(client, id_, row.file)
             continue
         found.bytes += row.bytes
         if not delete or kept or not (unknown_too or row.bytes):

@@ -12,12 +12,12 @@ import redis
 
 from redis_state import config, keys
 from redis_state.backend.client import Client
-from redis_state.errors import ConfigError, Kind, StateError, UnavailableError
+from redis_state.errors import ConfigError, FormatError, Kind, StateError, UnavailableError
 from redis_state.files import Folder
 from redis_state.format.entry import segments_in
 from redis_state.ids import PartitionId, StateStoreId, StateStoreProviderId
 from redis_state.maintain.compaction import add_snapshot
-from redis_state.maintain.history import history_of, move_history
+from redis_state.maintain.history import history_of, move_history, move_when_due
 from redis_state.places import places_of
 from redis_state.places.moving import bring_back, rows_of
 from redis_state.protocol.partition import PartitionClient
@@ -197,6 +197,50 @@ def test_options_that_do_not_fit_are_refused(
     with pytest.raises(ConfigError, match=found):
         orders.commit()
     orders.close()
+
+
+def test_blocks_that_cannot_be_moved_leave_no_row_and_no_file(orders: Orders) -> None:
+    orders.commit(6)
+    orders.snapshot()
+    orders.commit(1)
+    (segment, *_) = history_of(orders.manifest())
+    key = keys.segment(orders.id, segment.ident)
+    (name, value), *_ = orders.raw.hgetall(key).items()
+    orders.raw.hset(key, name, b"\x00\x01\x02")
+    with pytest.raises(FormatError):
+        move_history(orders.client, orders.id)
+    assert (rows_of(orders.client, orders.id), orders.files()) == ([], [])
+    orders.raw.hset(key, name, value)
+    orders.raw.hset(key, "0/99", b"one more")
+    assert move_history(orders.client, orders.id).segments == 4
+    assert len(orders.files()) == 1
+
+
+def test_failed_move_is_tried_less_and_less_often(
+    orders: Orders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders.commit(6)
+    orders.snapshot()
+    orders.commit(1)
+    clock = orders.client.clock
+    assert isinstance(clock, ManualClock)
+
+    def refuse(*_: object) -> None:
+        raise UnavailableError("writing", found="no answer")
+
+    monkeypatch.setattr(Folder, "write_pieces", refuse)
+    failed = []
+    for minute in range(12):
+        try:
+            move_when_due(orders.client, orders.id)
+        except UnavailableError:
+            failed.append(minute)
+        clock.sleep_s(60)
+    assert failed == [0, 1, 3, 7]
+    assert len(rows_of(orders.client, orders.id)) == 4
+    monkeypatch.undo()
+    clock.sleep_s(3600)
+    assert move_when_due(orders.client, orders.id).segments > 0
 
 
 def test_start_with_another_folder_is_refused_until_the_files_are_there(

@@ -245,6 +245,16 @@ def test_file_without_a_place_is_condemned_but_not_deleted_without_a_log(
     assert other.exists()
 
 
+def test_announced_file_that_never_came_to_be_is_forgotten(
+    orders: Orders, capsys: pytest.CaptureFixture[str]
+) -> None:
+    announce(orders.client, orders.id, [])
+    for _ in range(2):
+        age(orders)
+        run(orders, capsys, "--sweep")
+    assert state_of(orders) == ["u"]
+
+
 def test_fork_and_kept_version_read_files_of_their_parent(
     orders: Orders, capsys: pytest.CaptureFixture[str]
 ) -> None:
