@@ -410,6 +410,36 @@ class TestLog:
         assert self.sweep(at, folder).deleted == 1
         assert not stray.exists()
 
+    def test_folder_outside_the_checkpoint_needs_a_confirmation(
+        self,
+        query: Any,
+        redis_server: RedisServer,
+        tmp_path: Path,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        at, folder, stray = query
+        self.condemned(at, folder, redis_server.client())
+        # Hadoop gives the address of a folder that a copy of the checkpoint would name, too.
+        shared = tmp_path / "shared"
+        (folder / "state/_redis_state_segments").rename(shared)
+        stray = shared / stray.relative_to(folder / "state/_redis_state_segments")
+        set_places(at[0], GEN, Places(f"file:{shared}", deletes=True))
+        words = ["places", GEN, "--url", redis_server.url, "--sweep", "--checkpoint", str(folder)]
+        assert main(words) == 4
+        assert "which is not below" in capsys.readouterr().err
+        assert stray.exists()
+        main([*words, "--exclusive"])
+        assert not stray.exists()
+
+    def test_folder_in_the_checkpoint_needs_no_confirmation(
+        self, query: Any, redis_server: RedisServer
+    ) -> None:
+        at, folder, stray = query
+        self.condemned(at, folder, redis_server.client())
+        for place in ([], ["--checkpoint", str(folder)]):
+            assert main(["places", GEN, "--url", redis_server.url, "--sweep", *place]) == 0
+        assert not stray.exists()
+
     @pytest.mark.parametrize("reason", ["behind", "marker", "log", "folder"])
     def test_redis_that_is_behind_the_log_deletes_nothing(
         self, query: Any, redis_server: RedisServer, reason: str

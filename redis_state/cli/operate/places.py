@@ -21,6 +21,7 @@ from redis_state.cli.operate.maintain import PROBLEMS_STATUS
 from redis_state.cli.output import printing
 from redis_state.cli.output.printing import Sheet, column, numbers
 from redis_state.errors import ConfigError
+from redis_state.files import Folder
 from redis_state.ids import PartitionId
 from redis_state.live import Reader
 from redis_state.maintain.files import (
@@ -76,6 +77,12 @@ def add_to(subparsers: Subparsers) -> None:
         help="find files that nothing needs, and delete those that are due",
     )
     parser.add_argument(
+        "--exclusive",
+        action="store_true",
+        help="with --sweep: confirm that no other copy of Redis and checkpoint uses the folder of "
+        "the files, where that is not below --checkpoint",
+    )
+    parser.add_argument(
         "--deep", action="store_true", help="with --verify: also read and check every block"
     )
     add_checkpoint(parser)
@@ -89,6 +96,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Prints where the bytes are, after the step that was asked for."""
     if arguments.deep and not arguments.verify:
         raise ConfigError("examining files", found="--deep needs --verify", advice="Give both.")
+    if arguments.exclusive and not arguments.sweep:
+        raise ConfigError("examining files", found="--exclusive needs --sweep", advice="Give both.")
     config = config_of(arguments)
     tenant = keys.tenant_of(config.key_prefix)
     problems: list[str] = []
@@ -149,7 +158,19 @@ def _guard(client: Client, arguments: argparse.Namespace, info: QueryInfo, place
     address = arguments.checkpoint or places.folder.removesuffix(f"/{FOLDER_IN_CHECKPOINT}")
     if address == places.folder:
         return lambda _id: "give the query's folder with --checkpoint, to compare with its log"
-    return LogGuard(client, open_folder(arguments, address))
+    checkpoint = open_folder(arguments, address)
+    if not arguments.exclusive and not _is_below(places.folder, checkpoint):
+        reason = (
+            f"the files are in {places.folder}, which is not below {checkpoint}: a copy of this "
+            "Redis and checkpoint may use them, too. If none does, give --exclusive"
+        )
+        return lambda _id: reason
+    return LogGuard(client, checkpoint)
+
+
+def _is_below(address: str, folder: Folder) -> bool:
+    """Returns whether an address as Hadoop writes it is of a folder below another one."""
+    return any(address.startswith(f"{one.rstrip('/')}/") for one in folder.spellings())
 
 
 def _swept(found: SweptFiles, places: Places) -> str:
