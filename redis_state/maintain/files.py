@@ -19,7 +19,7 @@ from redis_state.places.reading import files_of
 from redis_state.places.settings import set_places
 from redis_state.progress import Progress, silent
 from redis_state.protocol import PartitionClient, SegmentGoneError
-from redis_state.protocol.registry import counted_partitions, parse_operators
+from redis_state.protocol.registry import PYTHON_OPERATOR, counted_partitions, parse_operators
 from redis_state.protocol.version_rows import read_whole
 
 ANNOUNCED_MS = 86_400_000
@@ -91,6 +91,17 @@ def partitions_with(client: Client, gen: str, *, tenant: str = "") -> list[Parti
     ids = counted_partitions(client, gen, parse_operators(raw).values(), tenant=tenant)
     there = client.call(_WHAT, [("EXISTS", keys.meta(id_)) for id_ in ids]) if ids else []
     return [id_ for id_, is_there in zip(ids, there, strict=True) if is_there]
+
+
+def is_of_python(client: Client, gen: str, *, tenant: str = "") -> bool:
+    """Returns whether all stores of a checkpoint are Python stores, which have no log.
+
+    Raises:
+        FormatError: The description of the query is damaged.
+    """
+    (raw,) = client.call(_WHAT, [("HGETALL", keys.query(gen, tenant=tenant))])
+    operators = parse_operators(raw).values()
+    return bool(operators) and all(one.name == PYTHON_OPERATOR for one in operators)
 
 
 def places_needed(client: Client, gen: str, *, tenant: str = "") -> Places:

@@ -210,6 +210,19 @@ def test_purge_leaves_the_list_of_files_of_a_recalled_partition_alone(
     assert orders.raw.pttl(keys.files(orders.id)) == -1
 
 
+def test_sweep_of_a_rescaled_store_asks_for_no_log(
+    orders: Orders, capsys: pytest.CaptureFixture[str]
+) -> None:
+    listed = keys.checkpoints()
+    entry = json.loads(orders.raw.hget(listed, orders.gen))
+    # The new checkpoint of a rescaled store keeps the id of the first one.
+    orders.raw.hset(listed, orders.gen, json.dumps({**entry, "id": "f" * 32}))
+    drop_history(orders)
+    age(orders)
+    assert run(orders, capsys, "--sweep")[0] == 0
+    assert orders.files() == []
+
+
 def test_without_the_option_a_file_is_only_reported(
     orders: Orders, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -29,6 +29,7 @@ from redis_state.maintain.files import (
     PartitionPlaces,
     SweptFiles,
     bring_all_back,
+    is_of_python,
     look_at_places,
     partitions_with,
     places_needed,
@@ -136,7 +137,8 @@ def _sweep(
     tenant: str,
 ) -> SweptFiles:
     places = places_needed(client, info.gen, tenant=tenant)
-    guard = _guard(client, arguments, info, places)
+    of_python = is_of_python(client, info.gen, tenant=tenant)
+    guard = _logless if of_python else _guard(client, arguments, places)
     found = SweptFiles()
     for id_ in ids:
         swept = sweep_files(
@@ -145,16 +147,19 @@ def _sweep(
             places,
             guard=guard,
             delete=places.deletes,
-            unknown_too=info.id != info.gen,
+            unknown_too=not of_python,
         )
         found.add(swept)
     return found
 
 
-def _guard(client: Client, arguments: argparse.Namespace, info: QueryInfo, places: Places) -> Guard:
-    """Returns the check before a deletion. A store of Python has no log to compare with."""
-    if info.id == info.gen:
-        return lambda _id: ""
+def _logless(_id: PartitionId) -> str:
+    """Allows a deletion. A store of Python has no log to compare with."""
+    return ""
+
+
+def _guard(client: Client, arguments: argparse.Namespace, places: Places) -> Guard:
+    """Returns the check before a deletion of a Spark query's files."""
     address = arguments.checkpoint or places.folder.removesuffix(f"/{FOLDER_IN_CHECKPOINT}")
     if address == places.folder:
         return lambda _id: "give the query's folder with --checkpoint, to compare with its log"
