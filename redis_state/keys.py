@@ -204,6 +204,9 @@ def owned_by(key: str, *, gen: str, tenant: str = "") -> bool:
 def _is_partition_rest(rest: str) -> bool:
     if rest in ("m", _CLAIM, _FILES):
         return True
+    if rest.startswith(f"{_STAGED}:s:"):
+        # Only blocks of a snapshot are staged under another name.
+        rest = rest.removeprefix(f"{_STAGED}:")
     kind, _, tail = rest.partition(":")
     version, _, name = tail.partition(":")
     return f"{kind}:" in _SEGMENTS and text_number(version) is not None and is_uid(name)
