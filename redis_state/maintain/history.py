@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from threading import Lock
 from weakref import WeakKeyDictionary
 
@@ -67,7 +67,9 @@ def history_of(manifest: Mapping[bytes, bytes]) -> list[Segment]:
 
 
 def move_history(client: Client, id_: PartitionId) -> Moved:
-    """Moves the history of a partition into files, if its query wants that.
+    """Moves the oldest history of a partition into a file, if its query wants that.
+
+    A pass writes one file at most, so that the first passes over a long history stay short.
 
     Raises:
         ConfigError: The folder cannot be written.
@@ -85,16 +87,7 @@ def move_history(client: Client, id_: PartitionId) -> Moved:
     history = history_of(manifest)
     if len(history) < SEGMENTS_MIN and sum(one.entry.bytes for one in history) < BYTES_MIN:
         return Moved()
-    moved = Moved()
-    folder = places.folder_of(of.gen)
-    for segments in _files(history):
-        found = move_out(client, id_, segments, folder)
-        moved = Moved(
-            moved.segments + found.segments,
-            moved.bytes + found.bytes,
-            moved.wasted + found.wasted,
-        )
-    return moved
+    return move_out(client, id_, _first_file(history), places.folder_of(of.gen))
 
 
 def move_when_due(client: Client, id_: PartitionId) -> Moved:
@@ -127,15 +120,13 @@ def move_when_due(client: Client, id_: PartitionId) -> Moved:
     return moved
 
 
-def _files(segments: Sequence[Segment]) -> Iterator[list[Segment]]:
+def _first_file(history: Sequence[Segment]) -> list[Segment]:
+    """Returns the oldest segments, as many as one file may have; at least one."""
     group: list[Segment] = []
     size = 0
-    for one in segments:
-        is_full = len(group) >= SEGMENTS_MAX or size + one.entry.bytes > FILE_BYTES_MAX
-        if group and is_full:
-            yield group
-            group, size = [], 0
-        group.append(one)
+    for one in history[:SEGMENTS_MAX]:
         size += one.entry.bytes
-    if group:
-        yield group
+        if group and size > FILE_BYTES_MAX:
+            break
+        group.append(one)
+    return group

@@ -16,6 +16,7 @@ from redis_state.errors import ConfigError, FormatError, Kind, StateError, Unava
 from redis_state.files import Folder
 from redis_state.format.entry import segments_in
 from redis_state.ids import PartitionId, StateStoreId, StateStoreProviderId
+from redis_state.maintain import history
 from redis_state.maintain.compaction import add_snapshot
 from redis_state.maintain.history import history_of, move_history, move_when_due
 from redis_state.places import places_of
@@ -214,6 +215,21 @@ def test_blocks_that_cannot_be_moved_leave_no_row_and_no_file(orders: Orders) ->
     orders.raw.hset(key, "0/99", b"one more")
     assert move_history(orders.client, orders.id).segments == 4
     assert len(orders.files()) == 1
+
+
+@pytest.mark.parametrize(("name", "most"), [("SEGMENTS_MAX", 2), ("FILE_BYTES_MAX", 1)])
+def test_pass_writes_one_file(
+    orders: Orders, monkeypatch: pytest.MonkeyPatch, name: str, most: int
+) -> None:
+    monkeypatch.setattr(history, name, most)
+    orders.commit(6)
+    orders.snapshot()
+    orders.commit(1)
+    assert move_history(orders.client, orders.id).segments == most
+    assert len(orders.files()) == 1
+    assert move_history(orders.client, orders.id).segments in (0, most)
+    orders.drop_keys()
+    assert orders.rows_at(1) == rows(1)
 
 
 def test_failed_move_is_tried_less_and_less_often(
