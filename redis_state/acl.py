@@ -23,7 +23,7 @@ _INSTANCES = ("get", "set", "mget", "exists")
 _STATUS = ("mget", "time")
 _JOB = ("info", "hsetnx", "wait", "waitaof")
 _SPARK = ("ping", "hrandfield", "pttl")
-_MAINTAIN = ("hkeys", "pttl", "scan", "dbsize", "info")
+_MAINTAIN = ("hkeys", "hrandfield", "pttl", "scan", "dbsize", "info")
 _SUBCOMMANDS = ("cluster|slots",)
 
 

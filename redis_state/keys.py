@@ -144,6 +144,11 @@ class PartitionKey:
         """True for the key of a delta, a snapshot, or a slice of a preview."""
         return self.rest[:2] in _SEGMENTS
 
+    @property
+    def is_files(self) -> bool:
+        """True for the key of the list of files."""
+        return self.rest == _FILES
+
 
 def checkpoint_pattern(gen: str, *, tenant: str = "") -> str:
     """Returns a glob pattern for every key of a checkpoint; `owned_by` then decides exactly."""
@@ -199,6 +204,9 @@ def owned_by(key: str, *, gen: str, tenant: str = "") -> bool:
 def _is_partition_rest(rest: str) -> bool:
     if rest in ("m", _CLAIM, _FILES):
         return True
+    if rest.startswith(f"{_STAGED}:s:"):
+        # Only blocks of a snapshot are staged under another name.
+        rest = rest.removeprefix(f"{_STAGED}:")
     kind, _, tail = rest.partition(":")
     version, _, name = tail.partition(":")
     return f"{kind}:" in _SEGMENTS and text_number(version) is not None and is_uid(name)

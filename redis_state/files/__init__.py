@@ -5,6 +5,14 @@
 """
 
 from redis_state.files.folder import Folder, Item, OpenedFile
-from redis_state.files.open import folder_at, is_local, read_storage_options
+from redis_state.files.open import folder_at, is_absolute, is_local, read_storage_options
 
-__all__ = ["Folder", "Item", "OpenedFile", "folder_at", "is_local", "read_storage_options"]
+__all__ = [
+    "Folder",
+    "Item",
+    "OpenedFile",
+    "folder_at",
+    "is_absolute",
+    "is_local",
+    "read_storage_options",
+]

@@ -67,6 +67,16 @@ def is_local(address: str) -> bool:
     return place_of(address).protocol == LOCAL
 
 
+def is_absolute(address: str) -> bool:
+    """Returns whether the address is the same folder in every working directory.
+
+    Raises:
+        ConfigError: The address is wrong.
+    """
+    place = place_of(address)
+    return place.protocol != LOCAL or Path(place.path).is_absolute()
+
+
 def read_storage_options(path: str) -> dict[str, Any]:
     """Reads the options of a file system from a JSON file. Secrets then stay off the command line.
 

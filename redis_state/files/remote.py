@@ -13,6 +13,8 @@ from redis_state.files.urls import FolderAddress, options_of
 _PIECE_BYTES = 8 << 20
 _TEXT_MAX = 200
 _NO_BUCKET = re.compile("(bucket|container) does not exist", re.IGNORECASE)
+_BEHIND_END = re.compile("InvalidRange|range is not satisfiable", re.IGNORECASE)
+_BEHIND_STATUS = 416
 _REFUSED_STATUS = (401, 403)
 _NO_CREDENTIALS = {
     "ClientAuthenticationError",
@@ -126,7 +128,9 @@ class RemoteFiles:
         """Implements `Files.read_ranges`; drivers that can send the requests at once do so."""
         ends = [offset + length for offset, length in spans]
         starts = [offset for offset, _ in spans]
-        return list(map(bytes, self._fs.cat_ranges([path] * len(spans), starts, ends)))
+        # With "raise" fsspec raises a library's own error of a group of requests in some drivers.
+        found = self._fs.cat_ranges([path] * len(spans), starts, ends, on_error="return")
+        return [_range_of(one) for one in found]
 
     def create(self, path: str, raw: bytes) -> None:
         """Implements `Files.create`, in one conditional request if the driver supports that."""
@@ -247,6 +251,21 @@ class RemoteFiles:
             advice="Check the address, its rights and --storage-options, then run the command "
             "again.",
         )
+
+
+def _range_of(found: Any) -> bytes:
+    """Returns a range as it was read, or raises what was returned in its place.
+
+    A range behind the end of the file is empty.
+    """
+    if not isinstance(found, BaseException):
+        return bytes(found)
+    is_behind = isinstance(found, Exception) and (
+        _status(found) == _BEHIND_STATUS or _BEHIND_END.search(str(found)) is not None
+    )
+    if not is_behind:
+        raise found
+    return b""
 
 
 def _status(error: Exception) -> int | None:

@@ -60,8 +60,9 @@ def place_of(address: str) -> FolderAddress:
     """Parses an address.
 
     Raises:
-        ConfigError: The address names no bucket, container or host.
+        ConfigError: The address names no bucket, container or host, or has a password.
     """
+    _refuse_password(address)
     scheme = _SCHEME.match(address)
     if scheme is None or scheme[1].lower() in (LOCAL, "local"):
         path = address[scheme.end() :] if scheme else address
@@ -91,6 +92,25 @@ def place_of(address: str) -> FolderAddress:
     root = f"{name}://{parts.netloc}" if parts.netloc else f"{name}:"
     whole = f"{name}://{address[scheme.end() :].removeprefix('//')}"
     return FolderAddress(name, "", whole.rstrip("/"), roots=(root,))
+
+
+def _refuse_password(address: str) -> None:
+    """Refuses credentials in an address, which Redis would store and messages would quote."""
+    authority, _, path = address.partition("://")[2].partition("/")
+    user, is_there, _ = authority.rpartition("@")
+    if is_there:
+        has_password = bool(user.partition(":")[2])
+    else:
+        # A secret may have slashes: then a part of it is where a port would be.
+        port = authority.partition(":")[2]
+        has_password = "[" not in authority and not port.isdecimal() and port != "" and "@" in path
+    if has_password:
+        raise ConfigError(
+            "reading an address of a folder",
+            found="it has a password before its host or bucket, which is not quoted here",
+            advice="Leave it out. Give credentials by the environment or the files of the driver, "
+            "or by --storage-options.",
+        )
 
 
 def _bucket(

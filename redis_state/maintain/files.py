@@ -11,7 +11,7 @@ from redis_state.backend.replies import time_ms
 from redis_state.errors import FormatError, NotFoundError, StateError
 from redis_state.files import Folder
 from redis_state.format.entry import Segment, segments_in
-from redis_state.format.place import folder_of, is_file_name
+from redis_state.format.place import FIELD, folder_of, is_file_name
 from redis_state.ids import PartitionId
 from redis_state.places import Places, places_of
 from redis_state.places.moving import FileRow, bring_back, condemn, discard, rows_of
@@ -19,7 +19,7 @@ from redis_state.places.reading import files_of
 from redis_state.places.settings import set_places
 from redis_state.progress import Progress, silent
 from redis_state.protocol import PartitionClient, SegmentGoneError
-from redis_state.protocol.registry import counted_partitions, parse_operators
+from redis_state.protocol.registry import PYTHON_OPERATOR, counted_partitions, parse_operators
 from redis_state.protocol.version_rows import read_whole
 
 ANNOUNCED_MS = 86_400_000
@@ -91,6 +91,17 @@ def partitions_with(client: Client, gen: str, *, tenant: str = "") -> list[Parti
     ids = counted_partitions(client, gen, parse_operators(raw).values(), tenant=tenant)
     there = client.call(_WHAT, [("EXISTS", keys.meta(id_)) for id_ in ids]) if ids else []
     return [id_ for id_, is_there in zip(ids, there, strict=True) if is_there]
+
+
+def is_of_python(client: Client, gen: str, *, tenant: str = "") -> bool:
+    """Returns whether all stores of a checkpoint are Python stores, which have no log.
+
+    Raises:
+        FormatError: The description of the query is damaged.
+    """
+    (raw,) = client.call(_WHAT, [("HGETALL", keys.query(gen, tenant=tenant))])
+    operators = parse_operators(raw).values()
+    return bool(operators) and all(one.name == PYTHON_OPERATOR for one in operators)
 
 
 def places_needed(client: Client, gen: str, *, tenant: str = "") -> Places:
@@ -203,7 +214,8 @@ def sweep_files(
     """
     found, folder = SweptFiles(), places.folder_of(id_.store.gen)
     known = {row.file: row for row in rows_of(client, id_)}
-    for name in [*_listed(folder, id_), *known]:
+    listed = _listed(folder, id_)
+    for name in [*listed, *known]:
         row = known.get(name)
         if row is None or row.state == "n":
             found.condemned += condemn(client, id_, name, announced_ms=ANNOUNCED_MS)
@@ -219,7 +231,15 @@ def sweep_files(
     kept = guard(id_) if due else ""
     if kept:
         found.kept.append(f"{id_}: {kept}")
+    named = _named(client, id_) if due else set()
     for row in due:
+        if row.file in named:
+            found.kept.append(f"{id_}: {row.file} is condemned, but the manifest names it")
+            continue
+        if not row.bytes and row.file not in listed:
+            # It never came to be; should a listing show it late, it is condemned again.
+            discard(client, id_, row.file)
+            continue
         found.bytes += row.bytes
         if not delete or kept or not (unknown_too or row.bytes):
             found.due += 1
@@ -227,6 +247,14 @@ def sweep_files(
         folder.remove_file(row.file)
         found.deleted += discard(client, id_, row.file)
     return found
+
+
+def _named(client: Client, id_: PartitionId) -> set[str]:
+    """Returns the files that the partition's manifest names, whatever the list of files has."""
+    (raw,) = client.call(_WHAT, [("HGETALL", keys.meta(id_))])
+    places = (raw[field] for field in raw if field.startswith(FIELD.encode()))
+    words = (place.decode("ascii", "replace").split(" ") for place in places)
+    return {found[1] for found in words if found[0] == "f" and len(found) > 1}
 
 
 def _listed(folder: Folder, id_: PartitionId) -> list[str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from threading import Lock
+from weakref import WeakKeyDictionary
 
 from redis_state import keys
 from redis_state.backend.client import Client
@@ -16,6 +18,15 @@ FILE_BYTES_MAX = 64 << 20
 SEGMENTS_MIN = 4
 BYTES_MIN = 1 << 20
 """Fewer segments that have fewer bytes wait for others, so that files are not many."""
+
+PAUSE_S = 60.0
+"""Time without a move after one that failed; twice as long after each further one."""
+PAUSE_S_MAX = 3600.0
+_DOUBLINGS_MAX = 6
+_PAUSES_MAX = 10_000
+
+_pauses: WeakKeyDictionary[Client, dict[PartitionId, tuple[float, int]]] = WeakKeyDictionary()
+_lock = Lock()
 
 
 def history_of(manifest: Mapping[bytes, bytes]) -> list[Segment]:
@@ -56,7 +67,9 @@ def history_of(manifest: Mapping[bytes, bytes]) -> list[Segment]:
 
 
 def move_history(client: Client, id_: PartitionId) -> Moved:
-    """Moves the history of a partition into files, if its query wants that.
+    """Moves the oldest history of a partition into a file, if its query wants that.
+
+    A pass writes one file at most, so that the first passes over a long history stay short.
 
     Raises:
         ConfigError: The folder cannot be written.
@@ -71,26 +84,49 @@ def move_history(client: Client, id_: PartitionId) -> Moved:
     manifest, left_ms = client.call(what, [("HGETALL", keys.meta(id_)), ("PTTL", keys.meta(id_))])
     if manifest.get(b"f") not in FORMATS or left_ms >= 0:
         return Moved()
-    moved = Moved()
-    folder = places.folder_of(of.gen)
     history = history_of(manifest)
     if len(history) < SEGMENTS_MIN and sum(one.entry.bytes for one in history) < BYTES_MIN:
         return Moved()
-    for segments in _files(history):
-        found = move_out(client, id_, segments, folder)
-        moved = Moved(moved.segments + found.segments, moved.bytes + found.bytes)
+    return move_out(client, id_, _first_file(history), places.folder_of(of.gen))
+
+
+def move_when_due(client: Client, id_: PartitionId) -> Moved:
+    """Moves history as `move_history` does, less and less often while it fails.
+
+    A failed move may leave a row in Redis and a file, so a pass soon after it does nothing.
+
+    Raises:
+        RedisStateError: See `move_history`.
+    """
+    with _lock:
+        pauses = _pauses.setdefault(client, {})
+        due_s, failures = pauses.get(id_, (0.0, 0))
+    now_s = client.clock.monotonic_s()
+    if failures and now_s < due_s:
+        return Moved()
+    failed = True
+    try:
+        moved = move_history(client, id_)
+        failed = moved.wasted > 0
+    finally:
+        with _lock:
+            if failed:
+                pause_s = min(PAUSE_S_MAX, PAUSE_S * 2 ** min(failures, _DOUBLINGS_MAX))
+                pauses[id_] = (now_s + pause_s, failures + 1)
+                while len(pauses) > _PAUSES_MAX:
+                    pauses.pop(next(iter(pauses)))
+            else:
+                pauses.pop(id_, None)
     return moved
 
 
-def _files(segments: Sequence[Segment]) -> Iterator[list[Segment]]:
+def _first_file(history: Sequence[Segment]) -> list[Segment]:
+    """Returns the oldest segments, as many as one file may have; at least one."""
     group: list[Segment] = []
     size = 0
-    for one in segments:
-        is_full = len(group) >= SEGMENTS_MAX or size + one.entry.bytes > FILE_BYTES_MAX
-        if group and is_full:
-            yield group
-            group, size = [], 0
-        group.append(one)
+    for one in history[:SEGMENTS_MAX]:
         size += one.entry.bytes
-    if group:
-        yield group
+        if group and size > FILE_BYTES_MAX:
+            break
+        group.append(one)
+    return group

@@ -12,7 +12,7 @@ from redis_state.format.signature import is_signed
 from redis_state.ids import PartitionId
 from redis_state.maintain.claims import claim, release
 from redis_state.maintain.compaction import add_snapshot, deltas_of, is_due
-from redis_state.maintain.history import move_history
+from redis_state.maintain.history import move_when_due
 from redis_state.maintain.pinned import maintain_pins, purged_parents
 from redis_state.maintain.report import MaintenanceReport, Policy
 from redis_state.maintain.verification import verify
@@ -138,7 +138,7 @@ def _move(client: Client, id_: PartitionId, report: MaintenanceReport, *, where:
     """Moves history into files; a folder that cannot be written stops no other query's pass."""
     with report.noting(where):
         try:
-            moved = move_history(client, id_)
+            moved = move_when_due(client, id_)
         except (ConfigError, UnavailableError) as error:
             report.problem(f"{where}: {error}")
             return

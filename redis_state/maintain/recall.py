@@ -287,6 +287,11 @@ def _expire_strays(
         if left_ms != _NO_EXPIRY:
             continue
         parts = keys.parse_partition_key(name, gen=gen, tenant=tenant)
+        if parts is not None and parts.is_files:
+            # The script of the partition treats both together; a recall may have come meanwhile.
+            (has_manifest,) = client.call(_PURGING, [("EXISTS", f"{parts.prefix}:m")])
+            if has_manifest:
+                continue
         if parts is None or not parts.is_segment:
             client.call(_PURGING, [("PEXPIRE", name, str(kept_ms))])
             strays += 1

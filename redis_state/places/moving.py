@@ -44,10 +44,17 @@ class SegmentChangedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """Result of a move: segments that have a place now, and their bytes."""
+    """Result of a move.
+
+    Attributes:
+        segments: Number of segments that have a place now.
+        bytes: Bytes of these segments.
+        wasted: Number of files that got no segment, which a sweep finds.
+    """
 
     segments: int = 0
     bytes: int = 0
+    wasted: int = 0
 
 
 def move_out(
@@ -65,17 +72,48 @@ def move_out(
         UnavailableError: Redis or the file system does not answer, or the file was cut.
     """
     moved = Moved()
+    # Before a file is announced: each announced file leaves a row, and often a file, for a day.
+    segments = _whole(client, id_, segments)
     while segments:
         name = announce(client, id_, segments)
         if name is None:
             break
         places, size = _write(client, id_, segments, folder, name)
+        found = Moved()
         if places:
             found = place(client, id_, segments[: len(places)], places, size)
-            moved = Moved(moved.segments + found.segments, moved.bytes + found.bytes)
+        moved = Moved(
+            moved.segments + found.segments,
+            moved.bytes + found.bytes,
+            moved.wasted + (found.segments == 0),
+        )
         # One that changed meanwhile, or is damaged, stays in Redis, where maintenance verifies it.
         segments = segments[len(places) + 1 :]
     return moved
+
+
+def _whole(client: Client, id_: PartitionId, segments: Sequence[Segment]) -> list[Segment]:
+    """Returns the segments of which Redis has every block, after a look at blocks of the first.
+
+    Raises:
+        FormatError: The blocks are damaged, or signed with another secret.
+        ConfigError: The server refuses the user.
+    """
+    lengths: list[Command] = [("HLEN", keys.segment(id_, one.ident)) for one in segments]
+    counts = client.call(_MOVING, lengths) if lengths else []
+    found = []
+    for segment, count in zip(segments, counts, strict=True):
+        if count == segment.entry.blocks:
+            found.append(segment)
+        else:
+            log.info("%s: %s: %s is not whole", id_, _MOVING, segment.ident)
+    if found:
+        try:
+            values = _RedisFields(client, id_, found[0])
+            values[next(iter(values))]
+        except SegmentChangedError:
+            return found[1:]
+    return found
 
 
 def announce(client: Client, id_: PartitionId, segments: Sequence[Segment]) -> str | None:

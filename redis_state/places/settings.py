@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.script import script
-from redis_state.config import Config
-from redis_state.errors import ConfigError, FormatError
+from redis_state.errors import FormatError
 from redis_state.files import Folder, folder_at
 
 FIELD = "places"
@@ -86,47 +85,6 @@ def set_places(client: Client, gen: str, places: Places, *, tenant: str = "") ->
     client.script(
         "naming a folder for files", script("stay"), [keys.query(gen, tenant=tenant)], args
     )
-
-
-def declare(client: Client, gen: str, config: Config, *, tenant: str = "") -> None:
-    """Writes the settings that a writer's options give, before its first file is announced.
-
-    Without ``history=files`` nothing is moved any more; what is in files stays there.
-
-    Raises:
-        ConfigError: The options do not fit together.
-    """
-    if config.history == _FILES:
-        places = places_by(config)
-        set_places(client, gen, places, tenant=tenant)
-        return
-    found = places_of(client, gen, tenant=tenant)
-    if found is not None and found.moves:
-        kept = Places(found.folder, found.grace_ms, moves=False, deletes=found.deletes)
-        set_places(client, gen, kept, tenant=tenant)
-
-
-def places_by(config: Config) -> Places:
-    """Returns the settings that the options of a Python store with ``history=files`` give.
-
-    Raises:
-        ConfigError: There is no folder, or the checkpoint is ephemeral.
-    """
-    what = "option 'history'"
-    if config.ephemeral:
-        raise ConfigError(
-            what,
-            found="an ephemeral checkpoint has no history in files",
-            advice="Leave out 'history' or 'ephemeral'.",
-        )
-    if config.places_folder is None:
-        raise ConfigError(
-            what,
-            found="history=files needs a folder, and 'placesFolder' is missing",
-            advice="Give 'placesFolder', an address that every writer and reader reaches.",
-        )
-    address = folder_at(config.places_folder).spelling()
-    return Places(address, config.places_grace, moves=True, deletes=config.places_delete)
 
 
 def _parse(raw: bytes) -> Places:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from redis_state import keys
 from redis_state.backend.client import Client
+from redis_state.backend.script import Command
 from redis_state.config import Config
 from redis_state.errors import InternalError
 from redis_state.format.header import Family
-from redis_state.ids import StateStoreProviderId
+from redis_state.ids import PartitionId, StateStoreProviderId
 from redis_state.keys import tenant_of
 from redis_state.places import declare
 from redis_state.process import Home
@@ -22,6 +24,7 @@ from redis_state.protocol import (
     renew_checkpoint,
 )
 from redis_state.protocol.quota import Limits, Quota, quota_of
+from redis_state.protocol.registry import counted_partitions, parse_operators
 from redis_state.store.absent import check_gen
 from redis_state.store.local.families import Families
 from redis_state.store.local.loading import Loader
@@ -86,7 +89,15 @@ class LinkedPartition:
         confirm_checkpoint(
             self.shared, self.gen, store, tenant=spec.tenant, keep_ms=spec.config.keep_ms
         )
-        declare(self.shared, self.gen, spec.config, tenant=spec.tenant)
+        declare(self.shared, self.gen, spec.config, self._partitions, tenant=spec.tenant)
+
+    def _partitions(self) -> list[PartitionId]:
+        """Returns the partitions of all stores of the checkpoint."""
+        tenant = self.spec.tenant
+        what: Command = ("HGETALL", keys.query(self.gen, tenant=tenant))
+        (query,) = self.shared.call("listing the stores of a checkpoint", [what])
+        stores = parse_operators(query).values()
+        return counted_partitions(self.shared, self.gen, stores, tenant=tenant)
 
     def renew(self) -> None:
         """Renews the expiries of an ephemeral checkpoint."""

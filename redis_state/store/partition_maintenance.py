@@ -9,7 +9,7 @@ from redis_state.errors import ConfigError, UnavailableError
 from redis_state.format import ordered
 from redis_state.ids import EMPTY, Pin
 from redis_state.maintain import compaction
-from redis_state.maintain.history import move_history
+from redis_state.maintain.history import move_when_due
 from redis_state.store.checkpoint_link import CheckpointLink, LinkedPartition
 from redis_state.store.local.version import LocalVersion, unexpired_rows
 from redis_state.store.local.version_cache import VersionCache
@@ -63,7 +63,7 @@ class PartitionMaintenance:
         if link.spec.config.history != "files":
             return
         try:
-            moved = move_history(link.shared, link.client.id)
+            moved = move_when_due(link.shared, link.client.id)
         except (ConfigError, UnavailableError) as error:
             log.warning("%s: history stays in Redis: %s", link.spec.id.store_id, error)
             return

@@ -22,10 +22,14 @@ from redis_state.coordinator import StateStoreCoordinator
 from redis_state.errors import ConfigError, ConflictError, Kind, RedisStateError
 from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.live import Reader
+from redis_state.maintain.files import bring_all_back, places_needed, sweep_files
+from redis_state.maintain.history import move_history
 from redis_state.maintain.orphans import sweep_orphans
 from redis_state.maintain.partition import maintain_partition
 from redis_state.maintain.purge import purge
 from redis_state.maintain.report import Policy
+from redis_state.places import Places
+from redis_state.places.settings import set_places
 from redis_state.protocol import checkpoint_gen, register_run
 from redis_state.store.provider import StateStoreProvider
 from tests.support.redis_server import RedisServer
@@ -178,6 +182,34 @@ def test_each_role_works_with_its_printed_rights(server: RedisServer, role: Role
     WORK[role](of_user(server))
     with server.client() as client:
         assert client.execute_command("ACL", "LOG") == []
+
+
+def test_maintainer_moves_history_with_its_printed_rights(
+    server: RedisServer, tmp_path: Path
+) -> None:
+    allow(server, *rights(server, Role.JOB))
+    wanted = of_user(server)
+    id_of_store = StateStoreProviderId(StateStoreId(CHECKPOINT, 0, 0))
+    provider = StateStoreProvider(id_of_store, config=wanted)
+    for version in range(8):
+        store = provider.get_store(version)
+        store.put("k", version)
+        store.commit()
+    provider.do_maintenance(make_room=True)
+    provider.close()
+    allow(server, *rights(server, Role.MAINTAINER))
+    client = Client(wanted)
+    gen = checkpoint_gen(client, CHECKPOINT)
+    assert gen is not None
+    id_ = StateStoreId(CHECKPOINT, 0, 0).partition(gen)
+    set_places(client, gen, Places(f"file:{tmp_path}/segments", deletes=True))
+    assert move_history(client, id_).segments > 0
+    places = places_needed(client, gen)
+    sweep_files(client, id_, places, guard=lambda _: "", delete=True, unknown_too=False)
+    assert bring_all_back(client, gen, [id_]) > 0
+    client.close()
+    with server.client() as direct:
+        assert direct.execute_command("ACL", "LOG") == []
 
 
 def failure_of(work: Callable[[Config], None], wanted: Config) -> RedisStateError | None:

@@ -12,12 +12,14 @@ import redis
 
 from redis_state import config, keys
 from redis_state.backend.client import Client
-from redis_state.errors import ConfigError, Kind, StateError, UnavailableError
+from redis_state.errors import ConfigError, FormatError, Kind, StateError, UnavailableError
 from redis_state.files import Folder
 from redis_state.format.entry import segments_in
 from redis_state.ids import PartitionId, StateStoreId, StateStoreProviderId
+from redis_state.maintain import history
 from redis_state.maintain.compaction import add_snapshot
-from redis_state.maintain.history import history_of, move_history
+from redis_state.maintain.history import history_of, move_history, move_when_due
+from redis_state.places import places_of
 from redis_state.places.moving import bring_back, rows_of
 from redis_state.protocol.partition import PartitionClient
 from redis_state.protocol.segments import fetch_each
@@ -182,7 +184,12 @@ def test_history_lies_in_a_file_system_of_fsspec(redis_server: RedisServer) -> N
 
 @pytest.mark.parametrize(
     ("options", "found"),
-    [({"places_folder": None}, "placesFolder"), ({"ephemeral": True}, "ephemeral")],
+    [
+        ({"places_folder": None}, "placesFolder"),
+        ({"places_folder": "segments"}, "it is a relative path"),
+        ({"places_folder": "file:segments"}, "it is a relative path"),
+        ({"ephemeral": True}, "ephemeral"),
+    ],
 )
 def test_options_that_do_not_fit_are_refused(
     redis_server: RedisServer, tmp_path: Path, options: dict[str, Any], found: str
@@ -191,6 +198,94 @@ def test_options_that_do_not_fit_are_refused(
     with pytest.raises(ConfigError, match=found):
         orders.commit()
     orders.close()
+
+
+def test_blocks_that_cannot_be_moved_leave_no_row_and_no_file(orders: Orders) -> None:
+    orders.commit(6)
+    orders.snapshot()
+    orders.commit(1)
+    (segment, *_) = history_of(orders.manifest())
+    key = keys.segment(orders.id, segment.ident)
+    (name, value), *_ = orders.raw.hgetall(key).items()
+    orders.raw.hset(key, name, b"\x00\x01\x02")
+    with pytest.raises(FormatError):
+        move_history(orders.client, orders.id)
+    assert (rows_of(orders.client, orders.id), orders.files()) == ([], [])
+    orders.raw.hset(key, name, value)
+    orders.raw.hset(key, "0/99", b"one more")
+    assert move_history(orders.client, orders.id).segments == 4
+    assert len(orders.files()) == 1
+
+
+@pytest.mark.parametrize(("name", "most"), [("SEGMENTS_MAX", 2), ("FILE_BYTES_MAX", 1)])
+def test_pass_writes_one_file(
+    orders: Orders, monkeypatch: pytest.MonkeyPatch, name: str, most: int
+) -> None:
+    monkeypatch.setattr(history, name, most)
+    orders.commit(6)
+    orders.snapshot()
+    orders.commit(1)
+    assert move_history(orders.client, orders.id).segments == most
+    assert len(orders.files()) == 1
+    assert move_history(orders.client, orders.id).segments in (0, most)
+    orders.drop_keys()
+    assert orders.rows_at(1) == rows(1)
+
+
+def test_failed_move_is_tried_less_and_less_often(
+    orders: Orders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders.commit(6)
+    orders.snapshot()
+    orders.commit(1)
+    clock = orders.client.clock
+    assert isinstance(clock, ManualClock)
+
+    def refuse(*_: object) -> None:
+        raise UnavailableError("writing", found="no answer")
+
+    monkeypatch.setattr(Folder, "write_pieces", refuse)
+    failed = []
+    for minute in range(12):
+        try:
+            move_when_due(orders.client, orders.id)
+        except UnavailableError:
+            failed.append(minute)
+        clock.sleep_s(60)
+    assert failed == [0, 1, 3, 7]
+    assert len(rows_of(orders.client, orders.id)) == 4
+    monkeypatch.undo()
+    clock.sleep_s(3600)
+    assert move_when_due(orders.client, orders.id).segments > 0
+
+
+def test_start_with_another_folder_is_refused_until_the_files_are_there(
+    orders: Orders, tmp_path: Path
+) -> None:
+    orders.commit(6)
+    orders.snapshot()
+    orders.commit(1)
+    # Nothing is in a file: another folder is as good.
+    orders.provider.close()
+    orders.options["places_folder"] = str(tmp_path / "first")
+    orders.provider = orders.new_provider()
+    orders.commit()
+    assert move_history(orders.client, orders.id).segments > 0
+    orders.drop_keys()
+    orders.provider.close()
+    orders.options["places_folder"] = str(tmp_path / "second")
+    orders.provider = orders.new_provider()
+    with pytest.raises(ConfigError, match="has none of them"):
+        orders.commit()
+    places = places_of(orders.client, orders.gen)
+    assert places is not None
+    assert places.folder == f"file:{tmp_path}/first"
+    assert orders.rows_at(2) == rows(2)
+    (tmp_path / "first").rename(tmp_path / "second")
+    orders.provider.close()
+    orders.provider = orders.new_provider()
+    orders.commit()
+    assert orders.rows_at(2) == rows(2)
 
 
 def test_reader_under_way_goes_on_when_its_segments_move(orders: Orders) -> None:

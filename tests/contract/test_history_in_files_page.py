@@ -15,19 +15,20 @@ from tests.contract.test_commands_page import environment, printed
 from tests.support.redis_server import RedisServer
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "history-in-files.md"
+FOLDER = "/data/segments"
 URL = "redis://localhost:6379/0"
 STEP = re.compile(r"^```(console|python)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 BYTES = re.compile(r'("\w*_bytes": )[1-9]\d*')
 
 
-def rewritten(page: str, server: RedisServer) -> str:
+def rewritten(page: str, server: RedisServer, folder: Path) -> str:
     """The page with what its commands print now."""
 
     def step(found: re.Match[str]) -> str:
         kind, text = found.groups()
         if kind == "python":
             with redirect_stdout(io.StringIO()) as out:
-                exec(text.replace(URL, server.url), {})
+                exec(text.replace(URL, server.url).replace(FOLDER, str(folder / "segments")), {})
             assert out.getvalue() == "12 2\n"
             return found[0]
         commands = [line for line in text.splitlines() if line.startswith("$ ")]
@@ -39,7 +40,7 @@ def rewritten(page: str, server: RedisServer) -> str:
 
 def now(server: RedisServer, folder: Path) -> str:
     with environment(server, folder):
-        return rewritten(PAGE.read_text("utf-8"), server)
+        return rewritten(PAGE.read_text("utf-8"), server, folder)
 
 
 def steady(text: str) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from redis_state import config, keys
 from redis_state.backend.client import Client
@@ -17,6 +18,7 @@ from redis_state.forks import fork
 from redis_state.forks.keep import drop_kept, keep
 from redis_state.format.entry import segments_in
 from redis_state.ids import StateStoreId, StateStoreProviderId
+from redis_state.maintain import recall as recalling
 from redis_state.maintain.checkpoint import maintain_checkpoint
 from redis_state.maintain.files import sweep_files
 from redis_state.maintain.history import move_history
@@ -94,6 +96,31 @@ def test_verify_finds_a_file_that_is_gone(
     assert file.name in err
 
 
+def test_verify_and_doctor_go_on_past_a_lost_file_in_a_remote_file_system(
+    redis_server: RedisServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = MemoryFileSystem()
+    found = Orders(redis_server.url, Path("unused"), places_folder="memory://segments")
+    try:
+        for _ in range(2):
+            found.commit(6)
+            found.snapshot()
+            found.commit(2)
+            move_history(found.client, found.id)
+        found.drop_keys()
+        count = len(found.placed())
+        lost = min(path for path in files.find("/segments") if path.endswith(".seg"))
+        files.rm_file(lost)
+        status, _, err = run(found, capsys, "--verify")
+        assert status == 4
+        assert 0 < err.count("is gone, or was cut") < count
+        (health,) = diagnose(found.client, found.gen).partitions
+        assert 0 < len(health.broken) < count
+    finally:
+        found.close()
+        files.rm("/segments", recursive=True)
+
+
 def test_bring_back_fills_redis_and_ends_the_moving(
     orders: Orders, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -125,6 +152,75 @@ def test_sweep_deletes_only_what_was_condemned_for_the_grace(
     assert not file.exists()
     assert rows_of(orders.client, orders.id) == []
     assert orders.rows_at(8) == rows(8)
+
+
+def state_of(orders: Orders) -> list[str]:
+    return [row.state for row in rows_of(orders.client, orders.id)]
+
+
+def test_file_of_a_lost_list_is_used_again(
+    orders: Orders, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (before,) = rows_of(orders.client, orders.id)
+    orders.raw.delete(keys.files(orders.id))
+    run(orders, capsys, "--sweep")
+    (row,) = rows_of(orders.client, orders.id)
+    assert (row.state, row.segments, row.bytes) == ("u", 5, before.bytes)
+    age(orders)
+    run(orders, capsys, "--sweep")
+    assert len(orders.files()) == 1
+    assert orders.rows_at(2) == rows(2)
+
+
+def test_announced_row_of_a_file_with_segments_is_not_condemned(
+    orders: Orders, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (before,) = rows_of(orders.client, orders.id)
+    orders.raw.hset(keys.files(orders.id), before.file, "n 1 0 0")
+    run(orders, capsys, "--sweep")
+    assert state_of(orders) == ["u"]
+
+
+def test_condemned_file_that_the_manifest_names_is_not_deleted(
+    orders: Orders, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (before,) = rows_of(orders.client, orders.id)
+    orders.raw.hset(keys.files(orders.id), before.file, f"d 1 0 {before.bytes}")
+    status, _, err = run(orders, capsys, "--sweep")
+    assert status == 4
+    assert "the manifest names it" in err
+    assert len(orders.files()) == 1
+
+
+def test_purge_leaves_the_list_of_files_of_a_recalled_partition_alone(
+    orders: Orders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders.provider.close()
+    scan = recalling.scan_checkpoint
+
+    def recalled_meanwhile(*_: Any) -> Iterator[list[str]]:
+        # Another operator recalls before the purge looks for strays.
+        monkeypatch.setattr(recalling, "scan_checkpoint", scan)
+        recall(orders.client, orders.gen)
+        yield [keys.meta(orders.id), keys.files(orders.id)]
+
+    monkeypatch.setattr(recalling, "scan_checkpoint", recalled_meanwhile)
+    expire(orders.client, orders.gen)
+    assert orders.raw.pttl(keys.meta(orders.id)) == -1
+    assert orders.raw.pttl(keys.files(orders.id)) == -1
+
+
+def test_sweep_of_a_rescaled_store_asks_for_no_log(
+    orders: Orders, capsys: pytest.CaptureFixture[str]
+) -> None:
+    listed = keys.checkpoints()
+    entry = json.loads(orders.raw.hget(listed, orders.gen))
+    # The new checkpoint of a rescaled store keeps the id of the first one.
+    orders.raw.hset(listed, orders.gen, json.dumps({**entry, "id": "f" * 32}))
+    drop_history(orders)
+    age(orders)
+    assert run(orders, capsys, "--sweep")[0] == 0
+    assert orders.files() == []
 
 
 def test_without_the_option_a_file_is_only_reported(
@@ -160,6 +256,16 @@ def test_file_without_a_place_is_condemned_but_not_deleted_without_a_log(
     # It may be a file of the Redis that this one is a copy of.
     assert stray.exists()
     assert other.exists()
+
+
+def test_announced_file_that_never_came_to_be_is_forgotten(
+    orders: Orders, capsys: pytest.CaptureFixture[str]
+) -> None:
+    announce(orders.client, orders.id, [])
+    for _ in range(2):
+        age(orders)
+        run(orders, capsys, "--sweep")
+    assert state_of(orders) == ["u"]
 
 
 def test_fork_and_kept_version_read_files_of_their_parent(
@@ -315,6 +421,36 @@ class TestLog:
         self.condemned(at, folder, redis_server.client())
         assert stray.exists()
         assert self.sweep(at, folder).deleted == 1
+        assert not stray.exists()
+
+    def test_folder_outside_the_checkpoint_needs_a_confirmation(
+        self,
+        query: Any,
+        redis_server: RedisServer,
+        tmp_path: Path,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        at, folder, stray = query
+        self.condemned(at, folder, redis_server.client())
+        # Hadoop gives the address of a folder that a copy of the checkpoint would name, too.
+        shared = tmp_path / "shared"
+        (folder / "state/_redis_state_segments").rename(shared)
+        stray = shared / stray.relative_to(folder / "state/_redis_state_segments")
+        set_places(at[0], GEN, Places(f"file:{shared}", deletes=True))
+        words = ["places", GEN, "--url", redis_server.url, "--sweep", "--checkpoint", str(folder)]
+        assert main(words) == 4
+        assert "which is not below" in capsys.readouterr().err
+        assert stray.exists()
+        main([*words, "--exclusive"])
+        assert not stray.exists()
+
+    def test_folder_in_the_checkpoint_needs_no_confirmation(
+        self, query: Any, redis_server: RedisServer
+    ) -> None:
+        at, folder, stray = query
+        self.condemned(at, folder, redis_server.client())
+        for place in ([], ["--checkpoint", str(folder)]):
+            assert main(["places", GEN, "--url", redis_server.url, "--sweep", *place]) == 0
         assert not stray.exists()
 
     @pytest.mark.parametrize("reason", ["behind", "marker", "log", "folder"])

@@ -53,9 +53,10 @@ def _plant(raw: redis.Redis, gen: str, *, tenant: str = "", partitions: int = 3)
 
 
 def _strays(raw: redis.Redis, gen: str) -> None:
-    """Staged by a lost attempt, of a store nobody registered, and a manifest that is damaged."""
+    """Staged by a lost attempt or snapshot, of an unknown store, and in a damaged manifest."""
     raw.hset(f"{{rs:{gen}:0:0:{HASH}}}:d:99:lost", "0", b"x")
     raw.hset(f"{{rs:{gen}:7:0:{HASH}}}:s:3:w", "0", b"x")
+    raw.hset(f"{{rs:{gen}:0:0:{HASH}}}:n:s:3:w", "0", b"x")
     raw.hset(f"{{rs:{gen}:0:1:{HASH}}}:m", "d:nonsense", "x")
 
 

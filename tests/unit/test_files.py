@@ -13,10 +13,12 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
+from redis_state.config import parse
 from redis_state.errors import ConfigError, RedisStateError, UnavailableError, UsageError
 from redis_state.files import Folder, folder_at, read_storage_options
 from redis_state.files.open import options_at
 from redis_state.files.urls import options_of, place_of
+from redis_state.places.declaring import places_by
 from redis_state.recovery.marker import gen_of
 from redis_state.recovery.rewind import plan_rewind
 from tests.support.interruptions import Interrupted, interrupting
@@ -127,9 +129,88 @@ def test_storage_options_are_never_quoted(tmp_path: Path) -> None:
         read_storage_options(str(tmp_path / "none"))
 
 
+@pytest.mark.parametrize(
+    "address",
+    [
+        "s3a://KEY:hunter2@bucket/segments",
+        "s3a://KEY:hun/ter2@bucket/segments",
+        "https://me:hunter2@host/segments",
+        "https://me:hunter2@host:8080/segments",
+        "ftp://me:hunter2@host/segments",
+        "hdfs://me:hunter2@node:8020/segments",
+        "abfss://box:hunter2@name.dfs.core.windows.net/segments",
+    ],
+)
+def test_password_in_an_address_is_refused_and_not_quoted(address: str) -> None:
+    with pytest.raises(ConfigError, match="has a password") as told:
+        folder_at(address)
+    assert "hun" not in str(told.value)
+    config = parse({"url": "redis://localhost", "history": "files", "placesFolder": address})
+    with pytest.raises(ConfigError, match="has a password"):
+        places_by(config)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "abfss://box@name.dfs.core.windows.net/a",
+        "hdfs://me@node:8020/a@b",
+        "webhdfs://node:9870/a:b@c",
+        "webhdfs://[::1]:9870/a@c",
+        "/data/a:b@c",
+        "file:///data/a:b@c",
+    ],
+)
+def test_address_without_a_password_is_accepted(address: str) -> None:
+    assert place_of(address).path
+
+
+@pytest.mark.usefixtures("memory")
+class TestRanges:
+    """Ranges of a file of fsspec, whose drivers return an error in place of a range."""
+
+    def read(self, *spans: tuple[int, int]) -> list[bytes] | None:
+        return folder_at("memory://flights").read_ranges("one.seg", spans)
+
+    def test_missing_file_has_no_ranges(self) -> None:
+        assert self.read((0, 2), (4, 2)) is None
+
+    def test_short_file_has_no_ranges(self) -> None:
+        folder_at("memory://flights").write_pieces("one.seg", [b"abcdef"])
+        assert self.read((0, 2), (4, 2)) == [b"ab", b"ef"]
+        assert self.read((0, 2), (5, 2)) is None
+        assert self.read((7, 2)) is None
+
+    @pytest.mark.parametrize(
+        ("error", "kind", "text"),
+        [
+            (PermissionError("denied"), ConfigError, "refuses access: denied"),
+            (TimeoutError(), UnavailableError, "does not answer: TimeoutError"),
+            (OSError(22, "The requested range is not satisfiable"), None, ""),
+        ],
+    )
+    def test_error_in_place_of_a_range(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        error: Exception,
+        kind: type[RedisStateError] | None,
+        text: str,
+    ) -> None:
+        def cat_file(*_: Any, **__: Any) -> bytes:
+            raise error
+
+        monkeypatch.setattr(MemoryFileSystem, "cat_file", cat_file)
+        if kind is None:
+            assert self.read((0, 2)) is None
+            return
+        with pytest.raises(kind, match=text):
+            self.read((0, 2))
+
+
 @pytest.fixture
 def memory() -> Iterator[Any]:
     files = MemoryFileSystem()
+    files.makedirs("/flights", exist_ok=True)
     yield files
     files.rm("/flights", recursive=True)
 

@@ -21,6 +21,7 @@ from redis_state.cli.operate.maintain import PROBLEMS_STATUS
 from redis_state.cli.output import printing
 from redis_state.cli.output.printing import Sheet, column, numbers
 from redis_state.errors import ConfigError
+from redis_state.files import Folder
 from redis_state.ids import PartitionId
 from redis_state.live import Reader
 from redis_state.maintain.files import (
@@ -28,6 +29,7 @@ from redis_state.maintain.files import (
     PartitionPlaces,
     SweptFiles,
     bring_all_back,
+    is_of_python,
     look_at_places,
     partitions_with,
     places_needed,
@@ -76,6 +78,12 @@ def add_to(subparsers: Subparsers) -> None:
         help="find files that nothing needs, and delete those that are due",
     )
     parser.add_argument(
+        "--exclusive",
+        action="store_true",
+        help="with --sweep: confirm that no other copy of Redis and checkpoint uses the folder of "
+        "the files, where that is not below --checkpoint",
+    )
+    parser.add_argument(
         "--deep", action="store_true", help="with --verify: also read and check every block"
     )
     add_checkpoint(parser)
@@ -89,6 +97,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Prints where the bytes are, after the step that was asked for."""
     if arguments.deep and not arguments.verify:
         raise ConfigError("examining files", found="--deep needs --verify", advice="Give both.")
+    if arguments.exclusive and not arguments.sweep:
+        raise ConfigError("examining files", found="--exclusive needs --sweep", advice="Give both.")
     config = config_of(arguments)
     tenant = keys.tenant_of(config.key_prefix)
     problems: list[str] = []
@@ -127,7 +137,8 @@ def _sweep(
     tenant: str,
 ) -> SweptFiles:
     places = places_needed(client, info.gen, tenant=tenant)
-    guard = _guard(client, arguments, info, places)
+    of_python = is_of_python(client, info.gen, tenant=tenant)
+    guard = _logless if of_python else _guard(client, arguments, places)
     found = SweptFiles()
     for id_ in ids:
         swept = sweep_files(
@@ -136,20 +147,35 @@ def _sweep(
             places,
             guard=guard,
             delete=places.deletes,
-            unknown_too=info.id != info.gen,
+            unknown_too=not of_python,
         )
         found.add(swept)
     return found
 
 
-def _guard(client: Client, arguments: argparse.Namespace, info: QueryInfo, places: Places) -> Guard:
-    """Returns the check before a deletion. A store of Python has no log to compare with."""
-    if info.id == info.gen:
-        return lambda _id: ""
+def _logless(_id: PartitionId) -> str:
+    """Allows a deletion. A store of Python has no log to compare with."""
+    return ""
+
+
+def _guard(client: Client, arguments: argparse.Namespace, places: Places) -> Guard:
+    """Returns the check before a deletion of a Spark query's files."""
     address = arguments.checkpoint or places.folder.removesuffix(f"/{FOLDER_IN_CHECKPOINT}")
     if address == places.folder:
         return lambda _id: "give the query's folder with --checkpoint, to compare with its log"
-    return LogGuard(client, open_folder(arguments, address))
+    checkpoint = open_folder(arguments, address)
+    if not arguments.exclusive and not _is_below(places.folder, checkpoint):
+        reason = (
+            f"the files are in {places.folder}, which is not below {checkpoint}: a copy of this "
+            "Redis and checkpoint may use them, too. If none does, give --exclusive"
+        )
+        return lambda _id: reason
+    return LogGuard(client, checkpoint)
+
+
+def _is_below(address: str, folder: Folder) -> bool:
+    """Returns whether an address as Hadoop writes it is of a folder below another one."""
+    return any(address.startswith(f"{one.rstrip('/')}/") for one in folder.spellings())
 
 
 def _swept(found: SweptFiles, places: Places) -> str:

@@ -41,7 +41,10 @@ FILED_MUTANTS: tuple[tuple[str, str, tuple[Edit, ...]], ...] = (
     (
         "used-file-condemned",
         "a sweep leaves alone what has a segment",
-        (("condemn", "if state == USED then return {'USED'} end\n", ""),),
+        (
+            ("condemn", "if state == USED then return {'USED'} end\n", ""),
+            ("condemn", "if segments > 0 then\n", "if false then\n"),
+        ),
     ),
     (
         "place-left-behind",

@@ -1,0 +1,98 @@
+"""Writes into a query what the options of a Python store say about its files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from redis_state.backend.client import Client
+from redis_state.config import Config
+from redis_state.errors import ConfigError
+from redis_state.files import folder_at, is_absolute
+from redis_state.ids import PartitionId
+from redis_state.places.moving import rows_of
+from redis_state.places.settings import Places, places_of, set_places
+
+_FILES = "files"
+_LOOKED_FOR_MAX = 3
+"""Used files of a partition that are looked for in a new folder; a single one may be lost."""
+
+
+def declare(
+    client: Client,
+    gen: str,
+    config: Config,
+    partitions: Callable[[], Iterable[PartitionId]],
+    *,
+    tenant: str = "",
+) -> None:
+    """Writes the settings that a writer's options give, before its first file is announced.
+
+    Without ``history=files`` nothing is moved any more; what is in files stays there.
+
+    Args:
+        partitions: Returns the partitions of the checkpoint, which may have files.
+
+    Raises:
+        ConfigError: The options do not fit together, or name a folder without the files of the
+            checkpoint.
+        UnavailableError: Redis does not answer; or the folder is another one, and does not.
+    """
+    found = places_of(client, gen, tenant=tenant)
+    if config.history == _FILES:
+        places = places_by(config)
+        if found is not None and found.folder != places.folder:
+            _check_moved(client, gen, found, places, partitions())
+        set_places(client, gen, places, tenant=tenant)
+        return
+    if found is not None and found.moves:
+        set_places(client, gen, replace(found, moves=False), tenant=tenant)
+
+
+def places_by(config: Config) -> Places:
+    """Returns the settings that the options of a Python store with ``history=files`` give.
+
+    Raises:
+        ConfigError: The folder is missing or relative, or the checkpoint is ephemeral.
+    """
+    what = "option 'history'"
+    if config.ephemeral:
+        raise ConfigError(
+            what,
+            found="an ephemeral checkpoint has no history in files",
+            advice="Leave out 'history' or 'ephemeral'.",
+        )
+    if config.places_folder is None:
+        raise ConfigError(
+            what,
+            found="history=files needs a folder, and 'placesFolder' is missing",
+            advice="Give 'placesFolder', an address that every writer and reader reaches.",
+        )
+    if not is_absolute(config.places_folder):
+        raise ConfigError(
+            "option 'placesFolder'",
+            found="it is a relative path, which is another folder in another working directory",
+            advice="Give an absolute path, or an address such as s3a://bucket/segments.",
+        )
+    address = folder_at(config.places_folder).spelling()
+    return Places(address, config.places_grace, moves=True, deletes=config.places_delete)
+
+
+def _check_moved(
+    client: Client, gen: str, before: Places, wanted: Places, ids: Iterable[PartitionId]
+) -> None:
+    """Accepts another folder if it has a file that is used, or if no file is used."""
+    folder, has_used = wanted.folder_of(gen), False
+    for id_ in ids:
+        used = [row.file for row in rows_of(client, id_) if row.state == "u"]
+        if any(folder.has(file) for file in used[:_LOOKED_FOR_MAX]):
+            return
+        has_used = has_used or bool(used)
+    if has_used:
+        raise ConfigError(
+            "option 'placesFolder'",
+            found=f"the files of checkpoint {gen} are in {before.folder}, and {wanted.folder} has "
+            "none of them",
+            advice="Give the folder that has the files; or move all of them to the new folder "
+            "first, then start again.",
+        )
