@@ -10,6 +10,7 @@ from redis_state.format.entry import FORMATS, Segment, segments_in
 from redis_state.ids import PartitionId, text_number
 from redis_state.places import places_of
 from redis_state.places.moving import SEGMENTS_MAX, Moved, move_out
+from redis_state.places.writer import check_folder
 
 FILE_BYTES_MAX = 64 << 20
 """Segments of one file, together; a larger segment has a file of its own."""
@@ -56,10 +57,10 @@ def history_of(manifest: Mapping[bytes, bytes]) -> list[Segment]:
 
 
 def move_history(client: Client, id_: PartitionId) -> Moved:
-    """Moves the history of a partition into files, if its query wants that.
+    """Moves the history of a partition of a Python store into files, if the store wants that.
 
     Raises:
-        ConfigError: The folder cannot be written.
+        ConfigError: The folder cannot be written, or is not the store's on this machine.
         FormatError: A segment is damaged.
         UnavailableError: Redis or the file system does not answer.
     """
@@ -71,11 +72,12 @@ def move_history(client: Client, id_: PartitionId) -> Moved:
     manifest, left_ms = client.call(what, [("HGETALL", keys.meta(id_)), ("PTTL", keys.meta(id_))])
     if manifest.get(b"f") not in FORMATS or left_ms >= 0:
         return Moved()
-    moved = Moved()
-    folder = places.folder_of(of.gen)
     history = history_of(manifest)
     if len(history) < SEGMENTS_MIN and sum(one.entry.bytes for one in history) < BYTES_MIN:
         return Moved()
+    check_folder(places, of.gen)
+    moved = Moved()
+    folder = places.folder_of(of.gen)
     for segments in _files(history):
         found = move_out(client, id_, segments, folder)
         moved = Moved(moved.segments + found.segments, moved.bytes + found.bytes)

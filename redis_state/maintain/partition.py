@@ -25,13 +25,20 @@ _PATIENCE_SERVED = 2
 
 
 def maintain_partition(
-    client: Client, id_: PartitionId, instance: Instance | None, policy: Policy, *, name: str
+    client: Client,
+    id_: PartitionId,
+    instance: Instance | None,
+    policy: Policy,
+    *,
+    name: str,
+    moves: bool = False,
 ) -> MaintenanceReport:
     """Runs the due maintenance of one partition, unless another worker has claimed it.
 
     Args:
         instance: Instance that serves the partition now.
         name: Name of the query in problems.
+        moves: Moves history into files, if the store wants that.
 
     Raises:
         UnavailableError: The server does not answer.
@@ -45,7 +52,7 @@ def maintain_partition(
     where = f"{name}: {id_}"
     try:
         with report.noting(where):
-            _maintain(client, id_, instance, policy, report, where=where)
+            _maintain(client, id_, instance, policy, report, where=where, moves=moves)
         done = True
     finally:
         release(client, id_, policy, done=done)
@@ -60,6 +67,7 @@ def _maintain(
     report: MaintenanceReport,
     *,
     where: str,
+    moves: bool,
 ) -> None:
     what = "examining a partition"
     meta = keys.meta(id_)
@@ -85,7 +93,8 @@ def _maintain(
     for step in (_compact, _retain):
         with report.noting(where):
             step(partition, instance, policy, report)
-    _move(client, id_, report, where=where)
+    if moves:
+        _move(client, id_, report, where=where)
     verify(client, partition, policy, report, where=where)
 
 

@@ -3,6 +3,6 @@
 Imports `files`, `backend`, `format` and the layers below. Begin with `reading.py` and `moving.py`.
 """
 
-from redis_state.places.settings import Places, declare, places_in, places_of
+from redis_state.places.settings import Places, declare, places_by, places_in, places_of
 
-__all__ = ["Places", "declare", "places_in", "places_of"]
+__all__ = ["Places", "declare", "places_by", "places_in", "places_of"]
