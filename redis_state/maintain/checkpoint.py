@@ -78,6 +78,7 @@ def maintain_checkpoint(
                     policy,
                     name=called,
                     moves=_moves(operators, id_),
+                    progress=control.step,
                 )
                 if rotation is not None:
                     rotation.maintained(id_, seen.get(id_), found)

@@ -11,6 +11,7 @@ from redis_state.ids import PartitionId, text_number
 from redis_state.places import places_of
 from redis_state.places.moving import SEGMENTS_MAX, Moved, move_out
 from redis_state.places.writer import check_folder
+from redis_state.progress import Progress, silent
 
 FILE_BYTES_MAX = 64 << 20
 """Segments of one file, together; a larger segment has a file of its own."""
@@ -56,7 +57,7 @@ def history_of(manifest: Mapping[bytes, bytes]) -> list[Segment]:
     )
 
 
-def move_history(client: Client, id_: PartitionId) -> Moved:
+def move_history(client: Client, id_: PartitionId, *, progress: Progress = silent) -> Moved:
     """Moves the history of a partition of a Python store into files, if the store wants that.
 
     Raises:
@@ -81,6 +82,7 @@ def move_history(client: Client, id_: PartitionId) -> Moved:
     for segments in _files(history):
         found = move_out(client, id_, segments, folder)
         moved = Moved(moved.segments + found.segments, moved.bytes + found.bytes)
+        progress("moving history", moved.segments, len(history))
     return moved
 
 

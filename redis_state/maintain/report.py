@@ -70,10 +70,12 @@ class PassControl:
     Attributes:
         progress: Called with the progress of a pass.
         stopped: Called before each partition; true ends the pass.
+        step: Called with the progress inside of a partition.
     """
 
     progress: Progress = silent
     stopped: Callable[[], bool] = never
+    step: Progress = silent
 
 
 @dataclass(slots=True)
