@@ -158,6 +158,8 @@ def _compact(
         if entry is not None:
             report.snapshots, report.snapshot_bytes = 1, entry.bytes
             lag_versions = lag_bytes = 0
+        else:
+            report.snapshots_missed = 1
     report.lag_versions, report.lag_bytes = lag_versions, lag_bytes
 
 
