@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 
 from redis_state import keys
 from redis_state.backend.client import Client
@@ -14,7 +15,12 @@ from redis_state.maintain.report import MaintenanceReport, PassControl, Policy
 from redis_state.maintain.rotation import Rotation, stamps
 from redis_state.protocol.instances import Instance, decode_instance
 from redis_state.protocol.kept import forget_expired
-from redis_state.protocol.registry import counted_partitions, parse_operators
+from redis_state.protocol.registry import (
+    PYTHON_OPERATOR,
+    OperatorInfo,
+    counted_partitions,
+    parse_operators,
+)
 
 PARTITIONS_AT_ONCE = 256
 _TO_THE_END = PassControl()
@@ -65,7 +71,15 @@ def maintain_checkpoint(
                 return report
             found = rotation.unchanged(id_, seen.get(id_)) if rotation is not None else None
             if found is None:
-                found = maintain_partition(client, id_, instances.get(id_), policy, name=called)
+                found = maintain_partition(
+                    client,
+                    id_,
+                    instances.get(id_),
+                    policy,
+                    name=called,
+                    moves=_moves(operators, id_),
+                    progress=control.step,
+                )
                 if rotation is not None:
                     rotation.maintained(id_, seen.get(id_), found)
             report.add(found)
@@ -73,6 +87,15 @@ def maintain_checkpoint(
     with report.noting(called):
         forget_unpinned_forks(client, gen, ids, raw, tenant=tenant)
     return report
+
+
+def _moves(operators: Mapping[tuple[int, str], OperatorInfo], id_: PartitionId) -> bool:
+    """Returns whether the history of a partition moves here: that of a Python store.
+
+    Spark's own maintenance moves the history of a query.
+    """
+    found = operators.get((id_.store.operator, id_.store.store))
+    return found is not None and found.name == PYTHON_OPERATOR
 
 
 def _instances(

@@ -10,6 +10,7 @@ from redis_state.errors import RedisStateError
 from redis_state.format.entry import Entry, Segment
 from redis_state.format.rows import KeyedValue
 from redis_state.format.segment import SegmentWriter
+from redis_state.progress import Progress, silent
 from redis_state.protocol import Opened, PartitionClient, SegmentGoneError, snapshots
 from redis_state.protocol.version_rows import VersionRows
 
@@ -35,7 +36,9 @@ def is_due(segments: Sequence[Segment], *, patience: int = 1) -> bool:
     return snapshots.is_due(len(deltas), weight, base_bytes, patience=patience)
 
 
-def add_snapshot(partition: PartitionClient, opened: Opened) -> Entry | None:
+def add_snapshot(
+    partition: PartitionClient, opened: Opened, *, progress: Progress = silent
+) -> Entry | None:
     """Adds a snapshot of an opened version.
 
     Returns:
@@ -47,7 +50,7 @@ def add_snapshot(partition: PartitionClient, opened: Opened) -> Entry | None:
     pin, writer = opened.pin, uuid.uuid4().hex
     ident = f"s:{pin.version}:{writer}"
     try:
-        segment, live, highest_id = _write(partition, opened, ident)
+        segment, live, highest_id = _write(partition, opened, ident, progress)
     except SegmentGoneError as error:
         _LOG.info("%s: no snapshot now: %s was replaced", partition.id, error.segment.ident)
         partition.abort_snapshot(ident)
@@ -77,7 +80,7 @@ def add_snapshot(partition: PartitionClient, opened: Opened) -> Entry | None:
 
 
 def _write(
-    partition: PartitionClient, opened: Opened, ident: str
+    partition: PartitionClient, opened: Opened, ident: str, progress: Progress
 ) -> tuple[SegmentWriter, int, int]:
     """Stages all rows of a version except the last few blocks, which the writer still holds.
 
@@ -92,19 +95,22 @@ def _write(
     for group in version.hashed(buckets):
         segment.add(group)
         count += len(group)
-        _stage(partition, segment)
+        _stage(partition, segment, count, progress)
     for family in version.ordered_families():
         rows = _CountingRows(version.ordered(family))
         for _ in segment.add_ordered(family, rows):
-            _stage(partition, segment)
+            _stage(partition, segment, count + rows.count, progress)
         count += rows.count
     version.check(count)
     return segment, count, version.highest_id
 
 
-def _stage(partition: PartitionClient, segment: SegmentWriter) -> None:
+def _stage(
+    partition: PartitionClient, segment: SegmentWriter, rows: int, progress: Progress
+) -> None:
     if len(segment.fields) >= BLOCKS_AT_ONCE:
         partition.stage_snapshot(segment.ident, segment.drain())
+        progress("adding a snapshot: rows", rows, 0)
 
 
 class _CountingRows:

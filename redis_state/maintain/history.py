@@ -12,6 +12,8 @@ from redis_state.format.entry import FORMATS, Segment, segments_in
 from redis_state.ids import PartitionId, text_number
 from redis_state.places import places_of
 from redis_state.places.moving import SEGMENTS_MAX, Moved, move_out
+from redis_state.places.writer import check_folder
+from redis_state.progress import Progress, silent
 
 FILE_BYTES_MAX = 64 << 20
 """Segments of one file, together; a larger segment has a file of its own."""
@@ -66,13 +68,13 @@ def history_of(manifest: Mapping[bytes, bytes]) -> list[Segment]:
     )
 
 
-def move_history(client: Client, id_: PartitionId) -> Moved:
-    """Moves the oldest history of a partition into a file, if its query wants that.
+def move_history(client: Client, id_: PartitionId, *, progress: Progress = silent) -> Moved:
+    """Moves the oldest history of a Python store's partition into a file, if it wants that.
 
     A pass writes one file at most, so that the first passes over a long history stay short.
 
     Raises:
-        ConfigError: The folder cannot be written.
+        ConfigError: The folder cannot be written, or is not the store's on this machine.
         FormatError: A segment is damaged.
         UnavailableError: Redis or the file system does not answer.
     """
@@ -87,10 +89,13 @@ def move_history(client: Client, id_: PartitionId) -> Moved:
     history = history_of(manifest)
     if len(history) < SEGMENTS_MIN and sum(one.entry.bytes for one in history) < BYTES_MIN:
         return Moved()
-    return move_out(client, id_, _first_file(history), places.folder_of(of.gen))
+    check_folder(places, of.gen)
+    moved = move_out(client, id_, _first_file(history), places.folder_of(of.gen))
+    progress("moving history", moved.segments, len(history))
+    return moved
 
 
-def move_when_due(client: Client, id_: PartitionId) -> Moved:
+def move_when_due(client: Client, id_: PartitionId, *, progress: Progress = silent) -> Moved:
     """Moves history as `move_history` does, less and less often while it fails.
 
     A failed move may leave a row in Redis and a file, so a pass soon after it does nothing.
@@ -106,7 +111,7 @@ def move_when_due(client: Client, id_: PartitionId) -> Moved:
         return Moved()
     failed = True
     try:
-        moved = move_history(client, id_)
+        moved = move_history(client, id_, progress=progress)
         failed = moved.wasted > 0
     finally:
         with _lock:

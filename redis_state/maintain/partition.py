@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.replies import purged_gen
@@ -16,6 +18,7 @@ from redis_state.maintain.history import move_when_due
 from redis_state.maintain.pinned import maintain_pins, purged_parents
 from redis_state.maintain.report import MaintenanceReport, Policy
 from redis_state.maintain.verification import verify
+from redis_state.progress import Progress, silent
 from redis_state.protocol import PartitionClient, find_run
 from redis_state.protocol.instances import TTL_MS, Instance, leave
 from redis_state.protocol.texts import number_or_zero
@@ -24,14 +27,30 @@ _PATIENCE_SERVED = 2
 """Factor for served partitions: their process writes snapshots from memory, and gets more time."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Work:
+    where: str
+    moves: bool
+    progress: Progress
+
+
 def maintain_partition(
-    client: Client, id_: PartitionId, instance: Instance | None, policy: Policy, *, name: str
+    client: Client,
+    id_: PartitionId,
+    instance: Instance | None,
+    policy: Policy,
+    *,
+    name: str,
+    moves: bool = False,
+    progress: Progress = silent,
 ) -> MaintenanceReport:
     """Runs the due maintenance of one partition, unless another worker has claimed it.
 
     Args:
         instance: Instance that serves the partition now.
         name: Name of the query in problems.
+        moves: Moves history into files, if the store wants that.
+        progress: Called with the progress of each step.
 
     Raises:
         UnavailableError: The server does not answer.
@@ -45,7 +64,8 @@ def maintain_partition(
     where = f"{name}: {id_}"
     try:
         with report.noting(where):
-            _maintain(client, id_, instance, policy, report, where=where)
+            work = _Work(where, moves, progress)
+            _maintain(client, id_, instance, policy, report, work)
         done = True
     finally:
         release(client, id_, policy, done=done)
@@ -58,9 +78,9 @@ def _maintain(
     instance: Instance | None,
     policy: Policy,
     report: MaintenanceReport,
-    *,
-    where: str,
+    work: _Work,
 ) -> None:
+    where = work.where
     what = "examining a partition"
     meta = keys.meta(id_)
     (head, left_ms) = client.call(what, [("HMGET", meta, "f", "o", "e", "r"), ("PTTL", meta)])
@@ -82,11 +102,14 @@ def _maintain(
             report.unpinned = maintain_pins(client, id_, manifest)
             for problem in purged_parents(client, id_, manifest):
                 report.problem(f"{where}: {problem}")
-    for step in (_compact, _retain):
-        with report.noting(where):
-            step(partition, instance, policy, report)
-    _move(client, id_, report, where=where)
-    verify(client, partition, policy, report, where=where)
+    with report.noting(where):
+        _compact(partition, instance, policy, report, work.progress)
+    with report.noting(where):
+        found = partition.retain()
+        report.dropped, report.dropped_bytes = found.dropped, found.dropped_bytes
+    if work.moves:
+        _move(client, id_, report, work)
+    verify(client, partition, policy, report, where=where, progress=work.progress)
 
 
 def _is_signed(client: Client, id_: PartitionId) -> bool:
@@ -117,7 +140,11 @@ def _is_overtaken(
 
 
 def _compact(
-    partition: PartitionClient, instance: Instance | None, policy: Policy, report: MaintenanceReport
+    partition: PartitionClient,
+    instance: Instance | None,
+    policy: Policy,
+    report: MaintenanceReport,
+    progress: Progress,
 ) -> None:
     opened = partition.open("", None)
     if opened.pin.version == 0:
@@ -127,29 +154,21 @@ def _compact(
     lag_versions, lag_bytes = len(deltas), sum(delta.entry.bytes for delta in deltas)
     changes = sum(segment.entry.rows for segment in opened.segments[:-1])
     if is_due(opened.segments, patience=patience) and changes <= policy.changes_max:
-        entry = add_snapshot(partition, opened)
+        entry = add_snapshot(partition, opened, progress=progress)
         if entry is not None:
             report.snapshots, report.snapshot_bytes = 1, entry.bytes
             lag_versions = lag_bytes = 0
+        else:
+            report.snapshots_missed = 1
     report.lag_versions, report.lag_bytes = lag_versions, lag_bytes
 
 
-def _move(client: Client, id_: PartitionId, report: MaintenanceReport, *, where: str) -> None:
+def _move(client: Client, id_: PartitionId, report: MaintenanceReport, work: _Work) -> None:
     """Moves history into files; a folder that cannot be written stops no other query's pass."""
-    with report.noting(where):
+    with report.noting(work.where):
         try:
-            moved = move_when_due(client, id_)
+            moved = move_when_due(client, id_, progress=work.progress)
         except (ConfigError, UnavailableError) as error:
-            report.problem(f"{where}: {error}")
+            report.problem(f"{work.where}: {error}")
             return
         report.moved, report.moved_bytes = moved.segments, moved.bytes
-
-
-def _retain(
-    partition: PartitionClient,
-    _instance: Instance | None,
-    _policy: Policy,
-    report: MaintenanceReport,
-) -> None:
-    found = partition.retain()
-    report.dropped, report.dropped_bytes = found.dropped, found.dropped_bytes

@@ -17,6 +17,7 @@ _COUNTS = (
     "left_to_others",
     "snapshots",
     "snapshot_bytes",
+    "snapshots_missed",
     "dropped",
     "dropped_bytes",
     "named",
@@ -70,10 +71,12 @@ class PassControl:
     Attributes:
         progress: Called with the progress of a pass.
         stopped: Called before each partition; true ends the pass.
+        step: Called with the progress inside of a partition.
     """
 
     progress: Progress = silent
     stopped: Callable[[], bool] = never
+    step: Progress = silent
 
 
 @dataclass(slots=True)
@@ -85,6 +88,7 @@ class MaintenanceReport:
             them, and whose turn has not come.
         left_to_others: Partitions that another worker had claimed or done.
         snapshot_bytes: Size of the added snapshots.
+        snapshots_missed: Snapshots that were due, and that a concurrent change prevented.
         dropped: Segments that retention removed from manifests.
         dropped_bytes: Their size; freed ten minutes later, for the sake of current readers.
         named: Segments with a key that the manifests of the counted partitions name.
@@ -110,6 +114,7 @@ class MaintenanceReport:
     left_to_others: int = 0
     snapshots: int = 0
     snapshot_bytes: int = 0
+    snapshots_missed: int = 0
     dropped: int = 0
     dropped_bytes: int = 0
     named: int = 0

@@ -75,13 +75,13 @@ class Rotation:
         )
 
     def maintained(self, id_: PartitionId, stamp: Stamp | None, report: MaintenanceReport) -> None:
-        """Notes a partition after its maintenance; one with a problem is maintained again.
+        """Notes a partition after its maintenance; an incomplete one is maintained again.
 
         Args:
             stamp: Stamp from before the maintenance; ``None`` is unknown.
         """
         self._maintained.pop(id_, None)
-        bad = report.problems or report.left_to_others
+        bad = report.problems or report.left_to_others or report.snapshots_missed
         if stamp is not None and not bad and len(self._maintained) < PARTITIONS_MAX:
             self._maintained[id_] = _KnownPartition(
                 stamp,

@@ -101,7 +101,8 @@ def purge_vanished(
         ConfigError: See `vanished_checkpoints`.
     """
     report = MaintenanceReport()
-    for one in _looks(client, age_ms, tenant, report):
+    for number, one in enumerate(_looks(client, age_ms, tenant, report), start=1):
+        progress(_WHAT, number, 0)
         now_ms, dead = one.activity.now_ms, one.is_dead(age_ms)
         if not dead and not one.is_undated:
             client.call(_WHAT, [("HDEL", keys.looks(tenant=tenant), one.info.gen)])

@@ -13,6 +13,7 @@ from redis_state.format.entry import Segment, segments_in
 from redis_state.ids import PartitionId
 from redis_state.maintain.report import MaintenanceReport, Policy
 from redis_state.places.reading import files_of
+from redis_state.progress import Progress, silent
 from redis_state.protocol import PartitionClient, SegmentGoneError
 from redis_state.protocol.foreign import parent_problem
 from redis_state.protocol.version_rows import read_whole
@@ -30,11 +31,12 @@ def verify(
     report: MaintenanceReport,
     *,
     where: str,
+    progress: Progress = silent,
 ) -> None:
     """Compares the segments of a partition with its manifest, and corrects their expiries."""
     id_ = partition.id
     raw, left_ms = client.call(_WHAT, [("HGETALL", keys.meta(id_)), ("PTTL", keys.meta(id_))])
-    suspects = _suspects(client, id_, raw, left_ms, report, where=where)
+    suspects = _suspects(client, id_, raw, left_ms, report, where=where, progress=progress)
     if suspects:
         # Another maintainer may have removed the segment from the manifest, and its key, meanwhile.
         (now,) = client.call(_WHAT, [("HGETALL", keys.meta(id_))])
@@ -51,9 +53,11 @@ def verify(
                 )
     if policy.deep:
         lost = {segment for segment, _ in suspects}
-        for segment in _named(raw, MaintenanceReport(), where=where):
+        named = _named(raw, MaintenanceReport(), where=where)
+        for number, segment in enumerate(named, start=1):
             if segment not in lost:
                 _read(client, partition, segment, report, where=where)
+            progress("reading segments", number, len(named))
 
 
 def _named(raw: Mapping[bytes, bytes], report: MaintenanceReport, *, where: str) -> list[Segment]:
@@ -73,6 +77,7 @@ def _suspects(
     report: MaintenanceReport,
     *,
     where: str,
+    progress: Progress,
 ) -> list[tuple[Segment, int]]:
     """Returns the segments that are not whole, each with its number of blocks.
 
@@ -89,6 +94,7 @@ def _suspects(
             key = keys.segment(id_, segment.ident, segment.gen)
             commands += [("HLEN", key), ("PTTL", key)]
         replies = client.call(_WHAT, commands)
+        progress(_WHAT, start + len(chunk), len(with_key))
         for segment, blocks, expiry_ms in zip(chunk, replies[::2], replies[1::2], strict=True):
             if blocks != segment.entry.blocks:
                 if segment.gen and files_of(client).is_there(client, id_, segment):

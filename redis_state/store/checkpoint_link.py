@@ -13,7 +13,8 @@ from redis_state.errors import InternalError
 from redis_state.format.header import Family
 from redis_state.ids import PartitionId, StateStoreProviderId
 from redis_state.keys import tenant_of
-from redis_state.places import declare
+from redis_state.places import declare, places_by
+from redis_state.places.writer import mark_folder
 from redis_state.process import Home
 from redis_state.protocol import (
     NamedStore,
@@ -90,6 +91,7 @@ class LinkedPartition:
             self.shared, self.gen, store, tenant=spec.tenant, keep_ms=spec.config.keep_ms
         )
         declare(self.shared, self.gen, spec.config, self._partitions, tenant=spec.tenant)
+        self.mark_folder()
 
     def _partitions(self) -> list[PartitionId]:
         """Returns the partitions of all stores of the checkpoint."""
@@ -98,6 +100,11 @@ class LinkedPartition:
         (query,) = self.shared.call("listing the stores of a checkpoint", [what])
         stores = parse_operators(query).values()
         return counted_partitions(self.shared, self.gen, stores, tenant=tenant)
+
+    def mark_folder(self) -> bool:
+        """Marks the folder that this process declared; see `redis_state.places.writer`."""
+        config = self.spec.config
+        return config.history != "files" or mark_folder(places_by(config), self.gen)
 
     def renew(self) -> None:
         """Renews the expiries of an ephemeral checkpoint."""

@@ -25,6 +25,7 @@ class PartitionMaintenance:
         self._link = link
         self._cache = cache
         self._counters = counters
+        self._is_marked = False
 
     def run(self, *, make_room: bool = False) -> None:
         """Runs the maintenance that is due; does nothing without a checkpoint.
@@ -61,6 +62,10 @@ class PartitionMaintenance:
     def _move(self, link: LinkedPartition) -> None:
         """Moves history into files; the store goes on if the folder does not answer."""
         if link.spec.config.history != "files":
+            return
+        # The folder may not have answered when the process declared it.
+        self._is_marked = self._is_marked or link.mark_folder()
+        if not self._is_marked:
             return
         try:
             moved = move_when_due(link.shared, link.client.id)

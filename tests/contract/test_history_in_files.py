@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,17 @@ from redis_state.files import Folder
 from redis_state.format.entry import segments_in
 from redis_state.ids import PartitionId, StateStoreId, StateStoreProviderId
 from redis_state.maintain import history
+from redis_state.maintain.checkpoint import maintain_checkpoint
 from redis_state.maintain.compaction import add_snapshot
 from redis_state.maintain.history import history_of, move_history, move_when_due
-from redis_state.places import places_of
+from redis_state.maintain.report import Policy
+from redis_state.places import Places, places_of
 from redis_state.places.moving import bring_back, rows_of
+from redis_state.places.settings import set_places
 from redis_state.protocol.partition import PartitionClient
 from redis_state.protocol.segments import fetch_each
 from redis_state.store.provider import StateStoreProvider
+from tests.contract.planting import GEN, Planted
 from tests.support.manual_clock import ManualClock
 from tests.support.redis_server import RedisServer, bytes_of
 
@@ -397,3 +402,69 @@ def test_damaged_segment_stays_in_redis(orders: Orders) -> None:
     assert move_history(orders.client, orders.id).segments == 4
     assert [ident.split(":")[1] for ident in orders.placed()] == ["1", "3", "4", "5"]
     assert orders.raw.pttl(key) == -1
+
+
+def test_worker_without_the_folder_moves_nothing_and_creates_nothing(
+    orders: Orders, tmp_path: Path
+) -> None:
+    orders.commit(6)
+    orders.snapshot()
+    orders.commit(1)
+    writer = orders.folder / orders.gen / "_writer"
+    assert writer.read_text() == orders.gen
+    elsewhere = orders.folder.rename(tmp_path.with_name(f"{tmp_path.name}-elsewhere"))
+    report = maintain_checkpoint(orders.client, orders.gen, policy=Policy("w"))
+    (problem,) = report.problems
+    assert "is not the folder of this store on this machine" in problem
+    assert not orders.folder.exists()
+    assert (orders.placed(), rows_of(orders.client, orders.id)) == ([], [])
+    # Another store's folder is no better than none.
+    writer.parent.mkdir(parents=True)
+    writer.write_text("f" * 32)
+    assert maintain_checkpoint(orders.client, orders.gen, policy=Policy("w")).problems
+    shutil.rmtree(orders.folder)
+    elsewhere.rename(orders.folder)
+    report = maintain_checkpoint(orders.client, orders.gen, policy=Policy("w"))
+    assert (report.problems, report.moved) == ([], 5)
+
+
+def test_folder_that_did_not_answer_at_first_is_marked_by_the_stores_maintenance(
+    orders: Orders, tmp_path: Path
+) -> None:
+    tmp_path.rmdir()
+    tmp_path.write_text("in the way of the folder")
+    orders.commit(6)
+    orders.snapshot()
+    orders.commit(1)
+    orders.provider.do_maintenance()
+    assert orders.placed() == []
+    tmp_path.unlink()
+    orders.provider.do_maintenance()
+    assert orders.placed()
+    assert (tmp_path / orders.gen / "_writer").read_text() == orders.gen
+
+
+def test_mark_of_a_process_that_was_killed_is_written_again(orders: Orders) -> None:
+    orders.commit(1)
+    writer = orders.folder / orders.gen / "_writer"
+    writer.write_text("")
+    orders.provider = orders.new_provider()
+    orders.commit(1)
+    assert writer.read_text() == orders.gen
+
+
+def test_worker_leaves_the_history_of_a_spark_query_to_spark(
+    redis_server: RedisServer, tmp_path: Path
+) -> None:
+    planted = Planted(redis_server.client(), partitions=1)
+    planted.register()
+    for version in range(1, 7):
+        planted.commit(version, [({"carrier": "a"}, {"count": version, "total": 0.5})])
+    client = Client(config.parse({"url": redis_server.url}))
+    partition = PartitionClient(client, planted.id(0), versions_to_retain=100)
+    add_snapshot(partition, partition.open("", None))
+    set_places(client, GEN, Places(f"file:{tmp_path}"))
+    report = maintain_checkpoint(client, GEN, policy=Policy("w"))
+    assert (report.partitions, report.moved, report.problems) == (1, 0, [])
+    assert list(tmp_path.iterdir()) == []
+    client.close()

@@ -7,8 +7,10 @@ import re
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -16,9 +18,10 @@ import redis
 from redis_state import acl, config, keys
 from redis_state.backend.client import Client
 from redis_state.cli.main import main
+from redis_state.cli.operate import maintain
 from redis_state.cli.operate.maintain import PROBLEMS_STATUS
 from redis_state.format.rows import Value
-from redis_state.maintain import service
+from redis_state.maintain import compaction, service
 from redis_state.maintain.vanished import LOOKS_APART_MS
 from tests.contract.planting import GEN, Planted, family, uid
 from tests.contract.test_coordinator_thread import until
@@ -43,8 +46,14 @@ def test_once_reports_its_work(
     grown(raw)
     assert run(redis_server, "--once") == 0
     caught = capsys.readouterr()
-    assert caught.out.startswith("1 partitions of 1 checkpoints maintained, 0 of them unchanged")
-    for told in ("1 snapshots added (", "bytes freed", "lag 0 versions (0 bytes)", "0 problems"):
+    assert caught.out.startswith("1 partitions of 1 checkpoints maintained, 0 of them unchanged, ")
+    for told in (
+        "0 left to other workers",
+        "1 snapshots added (",
+        "bytes freed",
+        "lag 0 versions (0 bytes)",
+        "0 problems",
+    ):
         assert told in caught.out
     assert "added a snapshot of version 10" in caught.err
     assert run(redis_server, "flights", "--once", "--deep", "--orphans") == 0
@@ -77,6 +86,37 @@ def test_alive_file_is_written_while_redis_is_down(
         finally:
             process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
+
+
+def test_each_step_inside_of_a_partition_and_of_a_scan_is_a_sign_of_life(
+    redis_server: RedisServer,
+    raw: redis.Redis,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    grown(raw)
+    alive = tmp_path / "alive"
+    steps = Counter[str]()
+
+    def step(self: Any, what: str, done: int, total: int) -> None:
+        alive.unlink(missing_ok=True)
+        real(self, what, done, total)
+        assert alive.exists()
+        steps[what] += 1
+
+    real = maintain._Steps.step
+    monkeypatch.setattr(maintain._Steps, "step", step)
+    monkeypatch.setattr(compaction, "BLOCKS_AT_ONCE", 1)
+    said = ["--once", "--deep", "--orphans", "--vanished-after", "30d", "--yes"]
+    assert run(redis_server, *said, "--alive-file", str(alive)) == 0
+    assert steps.keys() >= {
+        "adding a snapshot: rows",
+        "verifying segments",
+        "reading segments",
+        "maintaining flights",
+        "scanned keys",
+        "looking for unused checkpoints",
+    }
 
 
 def test_alive_file_in_a_missing_folder_is_refused(

@@ -13,6 +13,7 @@ from redis_state.maintain import Policy, rotation
 from redis_state.maintain.rotation import TURNS
 from redis_state.maintain.service import Job, Service
 from redis_state.protocol.instances import Instance
+from redis_state.protocol.partition import PartitionClient
 from tests.contract.planting import GEN, Planted, family, uid
 from tests.contract.test_maintain import ONE, OTHER_RUN, client, quiet_service, raw, row
 from tests.support.redis_server import bytes_of
@@ -155,6 +156,21 @@ def test_partition_left_to_another_worker_is_tried_again(
     raw.delete(claim)
     report = service.run_pass()
     assert (report.left_to_others, report.named) == (0, SEGMENTS)
+
+
+def test_snapshot_that_a_concurrent_change_prevented_is_tried_in_the_next_pass(
+    planted: Planted, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for version in (4, 5, 6):
+        for number in range(PARTITIONS):
+            planted.delta(number, version, {row(version): b"x"})
+    with monkeypatch.context() as patch:
+        # What Redis answers when another snapshot was faster, which is gone by the next pass.
+        patch.setattr(PartitionClient, "add_snapshot", lambda *_: False)
+        report = service.run_pass()
+    assert (report.snapshots, report.snapshots_missed) == (0, PARTITIONS)
+    report = service.run_pass()
+    assert (report.snapshots, report.unchanged) == (PARTITIONS, 0)
 
 
 def test_manifest_of_another_type_is_reported_in_each_pass(

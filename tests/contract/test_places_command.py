@@ -196,7 +196,7 @@ def test_purge_leaves_the_list_of_files_of_a_recalled_partition_alone(
     orders: Orders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     orders.provider.close()
-    scan = recalling.scan_checkpoint
+    scan: Any = vars(recalling)["scan_checkpoint"]
 
     def recalled_meanwhile(*_: Any) -> Iterator[list[str]]:
         # Another operator recalls before the purge looks for strays.

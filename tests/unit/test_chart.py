@@ -16,7 +16,7 @@ import yaml
 from redis_state.cli.main import build_parser
 from tools import chart
 from tools.chart import CHART, COPIES, HelmError
-from tools.image import FOLDER, USER, version
+from tools.image import EXTRAS, FOLDER, USER, version
 from tools.servers import cache_folder
 
 NAMES = [one.name.split(".")[0] for one in chart.values_files()]
@@ -43,7 +43,10 @@ def pods() -> list[tuple[str, Object]]:
     ]
 
 
-PODS = pytest.mark.parametrize("pod", [one for _, one in pods()], ids=[name for name, _ in pods()])
+_PODS = pods()
+PODS = pytest.mark.parametrize("pod", [one for _, one in _PODS], ids=[name for name, _ in _PODS])
+WORKER = dict(_PODS)["full-state-redis-state-maintain"]
+"""Worker for Python stores whose history is in files."""
 
 
 def schema() -> Object:
@@ -137,7 +140,8 @@ def test_pod_is_locked_down(pod: Object) -> None:
         "capabilities": {"drop": ["ALL"]},
     }
     assert set(container["resources"]) == {"requests", "limits"}
-    assert "env" not in container
+    given = pod is WORKER
+    assert ("env" in container, "serviceAccountName" in spec) == (given, given)
     assert container["image"].endswith(f"redis-state:{version()}")
 
 
@@ -146,7 +150,8 @@ def test_pod_mounts_each_file_that_its_command_names(pod: Object) -> None:
     (container,) = pod["spec"]["containers"]
     volumes = {one["name"]: one for one in pod["spec"]["volumes"]}
     mounts = {one["name"]: one["mountPath"] for one in container["volumeMounts"]}
-    assert set(mounts) == set(volumes) == {"tmp", "secrets"}
+    more = {"files"} if pod is WORKER else set()
+    assert set(mounts) == set(volumes) == {"tmp", "secrets"} | more
     assert f"{mounts['secrets']}/" == SECRETS
     sources = volumes["secrets"].get("projected", {"sources": []})["sources"]
     given = {item["path"] for one in sources for item in one["secret"]["items"]}
@@ -216,6 +221,20 @@ def test_rules_and_dashboard_are_those_of_the_metrics_stack() -> None:
     written = json.loads(COPIES["dashboard.json"].read_text("utf-8"))
     assert json.loads(shown["data"]["redis-state.json"]) == written
     assert shown["metadata"]["labels"]["grafana_dashboard"] == "1"
+
+
+def test_both_images_reach_files_on_other_file_systems() -> None:
+    assert "checkpoints" in EXTRAS.split(",")
+    assert f"[{EXTRAS}]" in (FOLDER / "Dockerfile").read_text("utf-8")
+
+
+def test_worker_gets_what_reaches_the_files_of_python_stores() -> None:
+    given = yaml.safe_load((chart.RENDERED / "full.values.yaml").read_text("utf-8"))["maintain"]
+    (container,) = WORKER["spec"]["containers"]
+    assert container["env"] == given["env"]
+    assert container["volumeMounts"][2:] == given["volumeMounts"]
+    assert WORKER["spec"]["volumes"][2:] == given["volumes"]
+    assert WORKER["spec"]["serviceAccountName"] == given["serviceAccountName"]
 
 
 @pytest.mark.parametrize("name", NAMES)

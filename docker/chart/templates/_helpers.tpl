@@ -116,7 +116,7 @@ affinity:
 {{- end }}
 
 {{- /* A deployment of one role. Arguments: root, role, user, replicas, files, resources, grace,
-       arguments, ports and probes as YAML. */ -}}
+       arguments, ports and probes as YAML; env, volumes, mounts and account may be left out. */ -}}
 {{- define "redis-state.deployment" -}}
 apiVersion: apps/v1
 kind: Deployment
@@ -144,6 +144,9 @@ spec:
       automountServiceAccountToken: false
       enableServiceLinks: false
       terminationGracePeriodSeconds: {{ .grace }}
+      {{- with .account }}
+      serviceAccountName: {{ . }}
+      {{- end }}
       securityContext:
         {{- include "redis-state.podSecurity" .root | nindent 8 }}
       {{- include "redis-state.placement" .root | nindent 6 }}
@@ -155,6 +158,10 @@ spec:
             - {{ .role }}
             {{- .arguments | nindent 12 }}
             {{- include "redis-state.connection" . | nindent 12 }}
+          {{- with .env }}
+          env:
+            {{- toYaml . | nindent 12 }}
+          {{- end }}
           {{- with .ports }}
           ports:
             {{- . | nindent 12 }}
@@ -166,8 +173,14 @@ spec:
             {{- include "redis-state.containerSecurity" .root | nindent 12 }}
           volumeMounts:
             {{- include "redis-state.mounts" .root | nindent 12 }}
+            {{- with .mounts }}
+            {{- toYaml . | nindent 12 }}
+            {{- end }}
       volumes:
         {{- include "redis-state.volumes" . | nindent 8 }}
+        {{- with .volumes }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
 {{- end }}
 
 {{- /* A service of one role. Arguments: root, role, port, name. */ -}}

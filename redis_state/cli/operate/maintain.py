@@ -23,6 +23,7 @@ from redis_state.clock import SYSTEM, Clock
 from redis_state.errors import ConfigError
 from redis_state.maintain import MaintenanceReport, PassControl, Policy, vanished_checkpoints
 from redis_state.maintain.service import Job, Service
+from redis_state.progress import Progress
 
 if TYPE_CHECKING:
     from redis_state.cli.command import Subparsers
@@ -105,7 +106,7 @@ def run(arguments: argparse.Namespace) -> int:
     job = _job(arguments, tenant=keys.tenant_of(config.key_prefix))
     with closing(Client(config)) as client, _logging(line), _stopped_by_signals() as stop:
         steps = _Steps(stop, arguments.alive_file)
-        service = Service(client, job, control=PassControl(line, steps.stopped), wait=steps.wait)
+        service = Service(client, job, control=steps.control(line), wait=steps.wait)
         if arguments.vanished_after is not None and not arguments.yes:
             _name_vanished(client, arguments.vanished_after, job.tenant)
         if not arguments.once:
@@ -182,6 +183,19 @@ class _Steps:
                 found=error.strerror or "it cannot be written",
                 advice="Give a path in a folder that this user may write to as --alive-file.",
             ) from error
+
+    def control(self, progress: Progress) -> PassControl:
+        """Returns the callbacks of a pass, each of which proves progress."""
+
+        def shown(what: str, done: int, total: int) -> None:
+            self.step(what, done, total)
+            progress(what, done, total)
+
+        return PassControl(shown, self.stopped, self.step)
+
+    def step(self, _what: str, _done: int, _total: int) -> None:
+        """Proves progress inside of a partition, which is not shown."""
+        self._beat()
 
     def stopped(self) -> bool:
         self._beat()

@@ -52,6 +52,7 @@ class FileSchedule(PinSchedule):
             for module in (history, reading):
                 stack.enter_context(mock.patch.object(module, "places_of", return_value=PLACES))
             stack.enter_context(mock.patch.object(Places, "folder_of", self._folder_of))
+            stack.enter_context(mock.patch.object(history, "check_folder"))
             stack.enter_context(mock.patch.object(history, "SEGMENTS_MIN", 1))
             read = reading.SegmentFiles._read
 

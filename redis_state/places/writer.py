@@ -1,0 +1,50 @@
+"""File ``_writer`` of a folder, by which movers recognize the folder of a Python store."""
+
+from __future__ import annotations
+
+import logging
+
+from redis_state.errors import ConfigError, UnavailableError
+from redis_state.places.settings import Places
+
+NAME = "_writer"
+"""Name of the file in ``<folder>/<gen>``; its content is the gen."""
+_BYTES_MAX = 1024
+
+log = logging.getLogger(__name__)
+
+
+def mark_folder(places: Places, gen: str) -> bool:
+    """Creates the file, in the process that declares the folder.
+
+    Returns:
+        False if the folder does not answer or cannot be written, which must not stop a batch.
+    """
+    raw = gen.encode()
+    try:
+        folder = places.folder_of(gen)
+        if folder.read(NAME, most=_BYTES_MAX) == raw or folder.create(NAME, raw):
+            return True
+        if folder.read(NAME, most=_BYTES_MAX) != raw:
+            # A process was killed while it created the file.
+            folder.write(NAME, raw)
+    except (ConfigError, UnavailableError) as error:
+        log.warning("%s: history stays in Redis: %s", places.folder, error)
+        return False
+    return True
+
+
+def check_folder(places: Places, gen: str) -> None:
+    """Checks that a folder is the one that the store's process declared, and creates nothing.
+
+    Raises:
+        ConfigError: The file is missing, or of another checkpoint.
+        UnavailableError: The file system does not answer.
+    """
+    folder = places.folder_of(gen)
+    if folder.read(NAME, most=_BYTES_MAX) != gen.encode():
+        raise ConfigError(
+            "moving segments into a file",
+            found=f"{folder} is not the folder of this store on this machine",
+            advice="Nothing was moved. Run the maintenance where the folder is mounted.",
+        )
