@@ -8,6 +8,7 @@ from weakref import WeakKeyDictionary
 
 from redis_state import keys
 from redis_state.backend.client import Client
+from redis_state.files import Folder
 from redis_state.format.entry import FORMATS, Segment, segments_in
 from redis_state.ids import PartitionId, text_number
 from redis_state.places import places_of
@@ -78,21 +79,8 @@ def move_history(client: Client, id_: PartitionId, *, progress: Progress = silen
         FormatError: A segment is damaged.
         UnavailableError: Redis or the file system does not answer.
     """
-    of = id_.store
-    places = places_of(client, of.gen, tenant=of.tenant)
-    if places is None or not places.moves:
-        return Moved()
-    what = "looking for history"
-    manifest, left_ms = client.call(what, [("HGETALL", keys.meta(id_)), ("PTTL", keys.meta(id_))])
-    if manifest.get(b"f") not in FORMATS or left_ms >= 0:
-        return Moved()
-    history = history_of(manifest)
-    if len(history) < SEGMENTS_MIN and sum(one.entry.bytes for one in history) < BYTES_MIN:
-        return Moved()
-    check_folder(places, of.gen)
-    moved = move_out(client, id_, _first_file(history), places.folder_of(of.gen))
-    progress("moving history", moved.segments, len(history))
-    return moved
+    due = _due(client, id_)
+    return Moved() if due is None else _move(client, id_, due, progress)
 
 
 def move_when_due(client: Client, id_: PartitionId, *, progress: Progress = silent) -> Moved:
@@ -107,11 +95,12 @@ def move_when_due(client: Client, id_: PartitionId, *, progress: Progress = sile
         pauses = _pauses.setdefault(client, {})
         due_s, failures = pauses.get(id_, (0.0, 0))
     now_s = client.clock.monotonic_s()
-    if failures and now_s < due_s:
+    due = None if failures and now_s < due_s else _due(client, id_)
+    if due is None:
         return Moved()
     failed = True
     try:
-        moved = move_history(client, id_, progress=progress)
+        moved = _move(client, id_, due, progress)
         failed = moved.wasted > 0
     finally:
         with _lock:
@@ -122,6 +111,32 @@ def move_when_due(client: Client, id_: PartitionId, *, progress: Progress = sile
                     pauses.pop(next(iter(pauses)))
             else:
                 pauses.pop(id_, None)
+    return moved
+
+
+def _due(client: Client, id_: PartitionId) -> tuple[list[Segment], Folder] | None:
+    """Returns the history that leaves Redis now, and the folder; ``None`` if none does."""
+    of = id_.store
+    places = places_of(client, of.gen, tenant=of.tenant)
+    if places is None or not places.moves:
+        return None
+    what = "looking for history"
+    manifest, left_ms = client.call(what, [("HGETALL", keys.meta(id_)), ("PTTL", keys.meta(id_))])
+    if manifest.get(b"f") not in FORMATS or left_ms >= 0:
+        return None
+    history = history_of(manifest)
+    if len(history) < SEGMENTS_MIN and sum(one.entry.bytes for one in history) < BYTES_MIN:
+        return None
+    check_folder(places, of.gen)
+    return history, places.folder_of(of.gen)
+
+
+def _move(
+    client: Client, id_: PartitionId, due: tuple[list[Segment], Folder], progress: Progress
+) -> Moved:
+    history, folder = due
+    moved = move_out(client, id_, _first_file(history), folder)
+    progress("moving history", moved.segments, len(history))
     return moved
 
 
