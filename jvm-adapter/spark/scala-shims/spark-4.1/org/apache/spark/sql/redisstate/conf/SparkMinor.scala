@@ -4,6 +4,6 @@ package org.apache.spark.sql.redisstate.conf
 private[redisstate] object SparkMinor {
   val BuiltFor = "4.1"
 
-  /** Whether the state reader opens the stores of a join by `getReadStore`, and not by `getStore`. */
+  /** True if the state reader opens the stores of a join by `getReadStore`, not by `getStore`. */
   val ReadsJoinsOnly = false
 }
