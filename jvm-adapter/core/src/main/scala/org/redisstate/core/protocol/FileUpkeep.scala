@@ -79,31 +79,41 @@ private[protocol] final class FileUpkeep(calls: PartitionCalls, folders: Option[
 
   /**
    * Deletes files, oldest first. A server that is behind Spark's log was restored, failed over, or
-   * is somebody's copy: it knows nothing about what the files are for.
+   * is somebody's copy: it knows nothing about what the files are for. A file that a place names
+   * stays, whatever its row says.
    */
   private def delete(what: String, policy: FilePolicy, due: Seq[Row]): Seq[Row] =
     policy.checks.newestBatch() match {
       case Left(why) =>
         log.info("{}: nothing is deleted: {}", what: Any, why: Any)
         Nil
-      case Right(newest) if openedOf(what) < newest =>
-        log.warn(
-          "{}: nothing is deleted: Redis is behind batch {} of Spark's commit log",
-          what,
-          newest)
-        Nil
-      case Right(_) =>
-        val store = storeOf(what)
-        due.sortBy(_.changedMs).take(FilesMax).filterNot(row => policy.checks.isCopied(row.file))
-          .filter { row =>
-            store.delete(row.file)
-            log.info(
-              "{}: deleted {}, which nothing has needed for the grace",
+      case Right(newest) =>
+        val manifest = manifestOf(what)
+        if (openedIn(manifest) < newest) {
+          log.warn(
+            "{}: nothing is deleted: Redis is behind batch {} of Spark's commit log",
+            what,
+            newest)
+          Nil
+        } else {
+          val named = filesIn(manifest)
+          val (kept, free) = due.sortBy(_.changedMs).partition(row => named(row.file))
+          kept.foreach { row =>
+            log.warn(
+              "{}: {} stays: it is condemned, and a segment is in it",
               what: Any,
               row.file: Any)
-            script(what, Script.Discard, row.file) == Seq("OK")
           }
+          free.take(FilesMax).filterNot(row => policy.checks.isCopied(row.file))
+            .filter(discard(what, _))
+        }
     }
+
+  private def discard(what: String, row: Row): Boolean = {
+    storeOf(what).delete(row.file)
+    log.info("{}: deleted {}, which nothing has needed for the grace", what: Any, row.file: Any)
+    script(what, Script.Discard, row.file) == Seq("OK")
+  }
 
   private def rowsOf(what: String): Seq[Row] =
     words(calls.commands(what, Seq(Command("HGETALL", calls.files))).head).grouped(2).collect {
@@ -111,11 +121,18 @@ private[protocol] final class FileUpkeep(calls: PartitionCalls, folders: Option[
         Row(file, state, ms.toLong, segments.toLong, bytes.toLong)
     }.toSeq
 
-  private def openedOf(what: String): Long =
-    words(calls.commands(what, Seq(Command("HMGET", calls.meta, "o"))).head) match {
-      case Seq(text) => text.toLongOption.getOrElse(-1)
-      case _ => -1
-    }
+  private def manifestOf(what: String): Map[String, String] =
+    words(calls.commands(what, Seq(Command("HGETALL", calls.meta))).head).grouped(2).collect {
+      case Seq(field, value) => field -> value
+    }.toMap
+
+  private def openedIn(manifest: Map[String, String]): Long =
+    manifest.get("o").flatMap(_.toLongOption).getOrElse(-1)
+
+  /** Files that have a segment. */
+  private def filesIn(manifest: Map[String, String]): Set[String] = manifest.collect {
+    case (field, InFile(file)) if field.startsWith("a:") => file
+  }.toSet
 
   private def nowMs(what: String): Long =
     words(
@@ -141,6 +158,9 @@ private object FileUpkeep {
   /** An announced file without a segment is given up then. */
   private val AnnouncedMaxMs = 24L * 3600 * 1000
   private val FilesMax = 16
+
+  /** Matches a place in any file, however the rest of it looks. */
+  private val InFile = "f ([^ ]+) .*".r
   private val RowText = "([a-z]) ([0-9]{1,18}) ([0-9]{1,18}) ([0-9]{1,18})".r
 
   private final case class Row(

@@ -3,6 +3,7 @@ package org.redisstate.core.store
 import org.scalatest.funsuite.AnyFunSuite
 
 import org.redisstate.core.errors.UnavailableException
+import org.redisstate.core.ids.Keys
 import org.redisstate.core.protocol._
 
 /** Files that nothing needs any more: condemned, reported, and deleted behind checks. */
@@ -47,6 +48,23 @@ class CondemnedFilesSuite extends AnyFunSuite with FilesFixture {
       stays(FileReport(0, 0, 0, 0))
       assert(look(deletes = true, Right(opened)).deleted == 1)
       assert(files.all.isEmpty && rows(p).isEmpty)
+      query.checkAll()
+    }
+  }
+
+  test("a condemned file that has a segment is not deleted") {
+    onServer() { (p, files) =>
+      val query = begun(p)
+      move(query)
+      expire(p)
+      val file = files.all.head
+      p.raw.hset(Keys.files(p.id), file, "d 1 0 0")
+      val policy = FilePolicy(
+        3600000,
+        deletes = true,
+        new Checks(Right(p.meta("o").toLong), copied = false))
+      val report = p.client.files.lookAfter(policy, sweeps = true)
+      assert(report.deleted == 0 && files.all.contains(file))
       query.checkAll()
     }
   }
