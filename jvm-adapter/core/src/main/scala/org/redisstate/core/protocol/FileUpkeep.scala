@@ -11,6 +11,12 @@ import org.redisstate.core.places.{FileFolders, FileStore}
 trait DeletionChecks {
 
   /**
+   * Returns whether the folder of the files belongs to the checkpoint alone. In any other folder, a
+   * file that Redis does not know may be one that another server knows.
+   */
+  def ownsFolder: Boolean
+
+  /**
    * Returns the newest batch of Spark's commit log, or why nothing may be deleted: the marker is
    * another gen's, or there is no log.
    */
@@ -33,8 +39,9 @@ final case class FilePolicy(graceMs: Long, deletes: Boolean, checks: DeletionChe
  *
  * @param due condemned for longer than the grace, and still there
  * @param bytes of these
+ * @param unknown files in a shared folder that Redis does not know; found by a sweep
  */
-final case class FileReport(condemned: Int, deleted: Int, due: Int, bytes: Long)
+final case class FileReport(condemned: Int, deleted: Int, due: Int, bytes: Long, unknown: Int = 0)
 
 /**
  * Condemns files of a partition that got no segment, and deletes what was condemned long ago
@@ -53,11 +60,14 @@ private[protocol] final class FileUpkeep(calls: PartitionCalls, folders: Option[
     val now = nowMs(what)
     val forgotten = rows.filter(row => row.state == Announced && row.ageMs(now) >= AnnouncedMaxMs)
     val unknown = if (sweeps) unknownOf(what, rows) else Nil
-    val condemned = (forgotten.map(_.file) ++ unknown).take(FilesMax).count(condemn(what, _))
+    val owned = policy.checks.ownsFolder
+    val lost = forgotten.map(_.file) ++ (if (owned) unknown else Nil)
+    val condemned = lost.take(FilesMax).count(condemn(what, _))
     val due = rows.filter(row => row.state == Condemned && row.ageMs(now) >= policy.graceMs)
-    val deleted = if (policy.deletes && due.nonEmpty) delete(what, policy, due) else Nil
+    val deleted = if (policy.deletes && owned && due.nonEmpty) delete(what, policy, due) else Nil
     val left = due.filterNot(deleted.contains)
-    FileReport(condemned, deleted.size, left.size, left.iterator.map(_.bytes).sum)
+    val strange = if (owned) 0 else unknown.size
+    FileReport(condemned, deleted.size, left.size, left.iterator.map(_.bytes).sum, strange)
   }
 
   /** Files in the folder that Redis does not know: the server went back, or lost an announcement. */

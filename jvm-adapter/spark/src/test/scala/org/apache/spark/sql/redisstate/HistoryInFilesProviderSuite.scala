@@ -15,7 +15,7 @@ import redis.clients.jedis.Jedis
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.redisstate.checkpoint.{FolderChecks, MarkerFile, SteppedFileSystem}
 import org.apache.spark.sql.redisstate.conf.RedisStateConf
-import org.apache.spark.sql.redisstate.places.HadoopFiles
+import org.apache.spark.sql.redisstate.places.{HadoopFiles, SegmentFolders}
 
 import org.redisstate.core.RedisServerProcess
 import org.redisstate.core.errors.{ConfigException, PermissionException, UnavailableException}
@@ -188,7 +188,20 @@ class HistoryInFilesProviderSuite extends AnyFunSuite with BeforeAndAfterAll {
     val made = provider(id, Moves)
     run(made, 0, 3)
     val root = java.nio.file.Path.of(new Path(id.checkpointRootLocation).toUri.getPath)
-    def checks(gen: String) = new FolderChecks(id.checkpointRootLocation, configuration, gen)
+    val (gen, field) = (genOf(id), filesField(id))
+    def folders(of: String, option: Option[String]) =
+      new SegmentFolders(of, configuration, gen, option, _ => Some(field))
+    def checks(gen: String) = new FolderChecks(
+      id.checkpointRootLocation,
+      configuration,
+      gen,
+      folders(id.checkpointRootLocation, None))
+    // A copy of the checkpoint with the same settings has a folder of its own only by default.
+    assert(checks(gen).ownsFolder)
+    val copied = placed("file").checkpointRootLocation
+    assert(folders(copied, None).isInCheckpoint)
+    Seq(s"${id.checkpointRootLocation}/_redis_state_segments", "file:/shared/places").foreach(
+      shared => assert(!folders(copied, Some(shared)).isInCheckpoint))
     assert(checks("f" * 32).newestBatch().left.exists(_.contains(genOf(id))))
     assert(checks(genOf(id)).newestBatch().left.exists(_.contains("commit log")))
     val commits = Files.createDirectories(root.resolveSibling("commits"))

@@ -11,6 +11,7 @@ import org.apache.hadoop.fs.Path
 
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.redisstate.conf.RedisStateConf
+import org.apache.spark.sql.redisstate.places.SegmentFolders
 
 import org.redisstate.core.errors.RedisStateException
 import org.redisstate.core.protocol.{DeletionChecks, FilePolicy, PartitionClient}
@@ -66,10 +67,15 @@ private[redisstate] final class HistoryUpkeep(
     if (sweeps) sweepAtNs = nowNs() + SweepEveryNs
     val report = client.files.lookAfter(policy, sweeps)
     if (report.deleted > 0) logInfo(s"Deleted ${report.deleted} files of ${client.id}")
-    if (report.due > 0 && report.due != reported) {
+    if (report.unknown > 0)
+      logInfo(
+        s"Redis does not know ${report.unknown} files of ${client.id} in their folder. $Shared")
+    if (report.due > 0 && (sweeps || report.due != reported)) {
       val why =
-        if (conf.placesDelete) "They are deleted by a later maintenance."
-        else s"They stay until ${RedisStateConf.Prefix}placesDelete is true."
+        if (!checks.ownsFolder) Shared
+        else if (conf.placesDelete) "They are deleted by a later maintenance."
+        else
+          s"They stay until ${RedisStateConf.Prefix}placesDelete is true."
       logInfo(
         s"${report.due} files of ${client.id} (${report.bytes} bytes) were not needed for the grace. $why")
     }
@@ -81,6 +87,9 @@ private[redisstate] object HistoryUpkeep {
   private val PauseNs = TimeUnit.MINUTES.toNanos(1)
   private val PauseMaxNs = TimeUnit.HOURS.toNanos(1)
   private val DoublingsMax = 6
+  private val Shared =
+    "They stay: the folder does not lie in the checkpoint, so another server may need them. If this Redis is the only one " +
+      "with this checkpoint, `redis-state places QUERY --sweep` looks after them."
   private val FilesEveryNs = TimeUnit.MINUTES.toNanos(10)
   private val SweepEveryNs = TimeUnit.DAYS.toNanos(1)
 }
@@ -90,15 +99,19 @@ private[redisstate] object HistoryUpkeep {
  * the folder, or is behind it, deletes nothing.
  *
  * @param stateRoot the checkpoint's state folder, as Spark names it in a store's id
+ * @param folders of the checkpoint's files
  */
 private[redisstate] final class FolderChecks(
     stateRoot: String,
     hadoopConf: Configuration,
-    gen: String)
+    gen: String,
+    folders: SegmentFolders)
     extends DeletionChecks {
   import FolderChecks._
 
   private val root = new Path(stateRoot)
+
+  override def ownsFolder: Boolean = folders.isInCheckpoint
 
   override def newestBatch(): Either[String, Long] = {
     val file = new MarkerFile(stateRoot, hadoopConf)

@@ -216,7 +216,7 @@ private[redisstate] object QueryEntry {
       previewEveryMs = conf.publishEveryMs
     )
     val history = Option.when((conf.movesHistory || conf.placesDelete) && instance.keepMs == 0) {
-      val checks = new FolderChecks(plan.id.checkpointRootLocation, plan.hadoopConf, gen)
+      val checks = new FolderChecks(plan.id.checkpointRootLocation, plan.hadoopConf, gen, folders)
       new HistoryUpkeep(client, conf, checks)
     }
     StoreLink(instance, store, new Metrics(store), entry, history)

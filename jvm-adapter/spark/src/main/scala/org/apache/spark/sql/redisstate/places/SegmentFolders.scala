@@ -71,10 +71,15 @@ private[redisstate] final class SegmentFolders(
     option.map(new Path(_)).getOrElse(new Path(stateRoot, BlockFileName.Folder))
 
   /** Returns the address that a writer of this checkpoint records. */
-  def address: String = {
-    val folder = ownFolder
+  def address: String = qualified(ownFolder)
+
+  /** Returns whether the files lie in this checkpoint, so that no copy of it has the same folder. */
+  def isInCheckpoint: Boolean = qualified(folderOf(gen)) == defaultAddress
+
+  private def defaultAddress: String = qualified(new Path(stateRoot, BlockFileName.Folder))
+
+  private def qualified(folder: Path): String =
     folder.getFileSystem(hadoopConf).makeQualified(folder).toString
-  }
 
   /**
    * Checks that the files are in the folder that the options name, if another one is recorded: a
