@@ -218,6 +218,28 @@ class HistoryInFilesProviderSuite extends AnyFunSuite with BeforeAndAfterAll {
     assert(checks("f" * 32).newestBatch().left.exists(_.contains("no marker")))
   }
 
+  test("what was brought back stays in Redis until a start with the option") {
+    val id = placed("file")
+    val made = provider(id, Moves)
+    run(made, 0, 12)
+    val before = moved(id).size
+    assert(before > 0)
+    // What `redis-state places --bring-back` records.
+    val key = s"{rs:${genOf(id)}}:q"
+    raw.hset(
+      key,
+      "places",
+      filesField(id).replace(""""history":"files"""", """"history":"redis"""")): Unit
+    run(made, 12, 30)
+    assert(moved(id).size <= before)
+    made.close()
+    val again = provider(id, Moves)
+    run(again, 30, 45)
+    assert(filesField(id).contains(""""history":"files""""))
+    assert(moved(id).size > before)
+    again.close()
+  }
+
   test("the option of a refused value names what is accepted") {
     val url = RedisStateConf.Prefix + "url" -> server.url
     val wrong = RedisStateConf.Prefix + "history" -> "disk"

@@ -217,7 +217,8 @@ private[redisstate] object QueryEntry {
     )
     val history = Option.when((conf.movesHistory || conf.placesDelete) && instance.keepMs == 0) {
       val checks = new FolderChecks(plan.id.checkpointRootLocation, plan.hadoopConf, gen, folders)
-      new HistoryUpkeep(client, conf, checks)
+      def recorded = registry.field(FilesField.Name).map(FilesField.parsed(gen, _))
+      new HistoryUpkeep(client, conf, checks, () => recorded)
     }
     StoreLink(instance, store, new Metrics(store), entry, history)
   }
