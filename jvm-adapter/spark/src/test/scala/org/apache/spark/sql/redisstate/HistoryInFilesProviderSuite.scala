@@ -240,6 +240,32 @@ class HistoryInFilesProviderSuite extends AnyFunSuite with BeforeAndAfterAll {
     again.close()
   }
 
+  test("a folder without the files is refused where the former does not answer, or is a default") {
+    val id = placed("file")
+    val former = Files.createTempDirectory("former").resolve("all")
+    val made = provider(id, Moves + ("placesFolder" -> former.toString))
+    run(made, 0, 12)
+    made.close()
+    val away = former.resolveSibling("away")
+    Files.move(former, away)
+    def refused(options: Map[String, String]) = {
+      val started = provider(id, options)
+      val found = intercept[Exception](commit(started, 12, "a" -> 1))
+      started.close()
+      assert(found.getMessage.contains("[REDIS_CONFIG]"))
+      found.getMessage
+    }
+    assert(refused(Moves).contains(former.toString))
+    val default = s"file:${Files.createTempDirectory("other")}/state/_redis_state_segments"
+    val key = s"{rs:${genOf(id)}}:q"
+    raw.hset(key, "places", s"""{"folder":"$default","grace":86400000,"history":"files"}""")
+    assert(refused(Moves).contains(default))
+    val again = provider(id, Moves + ("placesFolder" -> away.toString))
+    run(again, 12, 14)
+    assert(read(provider(id), 3) == expected(3))
+    again.close()
+  }
+
   test("the option of a refused value names what is accepted") {
     val url = RedisStateConf.Prefix + "url" -> server.url
     val wrong = RedisStateConf.Prefix + "history" -> "disk"

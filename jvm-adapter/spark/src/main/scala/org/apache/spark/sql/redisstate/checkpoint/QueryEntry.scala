@@ -10,7 +10,7 @@ import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileMana
 import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.redisstate.conf.RedisStateConf
-import org.apache.spark.sql.redisstate.executor.{ExecutorRegistry, Metrics}
+import org.apache.spark.sql.redisstate.executor.{ExecutorRegistry, Metrics, RegisteredStores}
 import org.apache.spark.sql.redisstate.places.{FilesField, SegmentFolders}
 import org.apache.spark.sql.redisstate.rows.{EncoderPool, FamilyLayout, StateRowValidator}
 
@@ -147,8 +147,18 @@ private[redisstate] final class QueryEntry private (
       if (conf.movesHistory && instance.keepMs == 0)
         Some(FilesField(folders.address, conf.placesGraceMs, moves = true, conf.placesDelete))
       else known.map(_.copy(moves = false))
-    if (conf.movesHistory) known.foreach(folders.checkMove(_))
+    if (conf.movesHistory) known.foreach(folders.checkMove(_, usedFiles(registry)))
     if (wanted != known) wanted.foreach(field => registry.putFiles(field.text))
+  }
+
+  /** Files of the first partition that has any, this one before the others. */
+  private def usedFiles(registry: RunRegistry): Seq[String] = {
+    def others = for {
+      store <- RegisteredStores.of(gen, registry.fields()).iterator
+      number <- Iterator.range(0, store.partitions)
+    } yield PartitionId(plan.conf.keyPrefix, gen, store.operator, number, store.name)
+    val own = PartitionId(plan.conf.keyPrefix, gen, id.operatorId, id.partitionId, id.storeName)
+    (Iterator(own) ++ others).map(registry.usedFiles).find(_.nonEmpty).getOrElse(Nil)
   }
 }
 

@@ -85,17 +85,20 @@ private[redisstate] final class SegmentFolders(
    * Checks that the files are in the folder that the options name, if another one is recorded: a
    * folder may move as a whole, or have another address.
    *
-   * @throws ConfigException if it has none of the files
+   * @param used names of files that segments are in
+   * @throws ConfigException if the folder has none of the files
    */
-  def checkMove(recorded: FilesField): Unit = {
-    val isOther = recorded.folder != address &&
-      !(option.isEmpty && SegmentFolders.isInCheckpoint(recorded.folder))
-    def filesIn(folder: Path) = new HadoopFiles(new Path(folder, gen), hadoopConf).list()
-    if (isOther && filesIn(ownFolder).forall(_.isEmpty) &&
-      filesIn(new Path(recorded.folder)).exists(_.nonEmpty)) {
+  def checkMove(recorded: FilesField, used: => Seq[String]): Unit =
+    if (recorded.folder != address && !hasAny(used)) {
       throw new ConfigException(
         s"option 'placesFolder'; the files of this checkpoint are in ${recorded.folder}, and $address has none of them. " +
           s"Give the former, or move its folder $gen as a whole before the query starts.")
+    }
+
+  private def hasAny(used: Seq[String]): Boolean = used.isEmpty || {
+    val files = new HadoopFiles(new Path(ownFolder, gen), hadoopConf)
+    used.groupMap(_.takeWhile(_ != '/'))(_.dropWhile(_ != '/').drop(1)).exists {
+      case (under, names) => files.list(under).exists(_.exists(names.toSet))
     }
   }
 
