@@ -266,6 +266,36 @@ class HistoryInFilesProviderSuite extends AnyFunSuite with BeforeAndAfterAll {
     again.close()
   }
 
+  test("files that moved with their checkpoint are recorded there, and its forks find them") {
+    val id = placed("file")
+    val made = provider(id, Moves)
+    run(made, 0, 12)
+    assert(moved(id).nonEmpty)
+    made.close()
+    val (gen, former) = (genOf(id), filesField(id))
+    val fork = new SegmentFolders(
+      placed("file").checkpointRootLocation,
+      configuration,
+      "f" * 32,
+      None,
+      of => Option(raw.hget(s"{rs:$of}:q", "places")))
+    val before = fork.of(gen).folder
+    assert(!fork.lookAgain(gen))
+    val root = java.nio.file.Path.of(new Path(id.checkpointRootLocation).toUri.getPath)
+    val target = Files.createTempDirectory("moved").resolve("state")
+    Files.move(root, target)
+    val there = StateStoreId(s"file:$target", 0L, 0)
+    val adopts = Map("onPathChange" -> "adopt")
+    val adopted = provider(there, adopts)
+    run(adopted, 12, 14)
+    val address = s"file:$target/_redis_state_segments"
+    assert(filesField(there).contains(s""""folder":"$address"""") && filesField(there) != former)
+    assert(read(provider(there, adopts), 3) == expected(3))
+    assert(fork.lookAgain(gen) && fork.of(gen).folder == s"$address/$gen")
+    assert(fork.of(gen).folder != before)
+    adopted.close()
+  }
+
   test("the option of a refused value names what is accepted") {
     val url = RedisStateConf.Prefix + "url" -> server.url
     val wrong = RedisStateConf.Prefix + "history" -> "disk"

@@ -138,7 +138,8 @@ private[redisstate] final class QueryEntry private (
 
   /**
    * Records where files of the checkpoint are, before the first one is announced. Without
-   * `history=files` nothing is moved any more; what is in files stays there.
+   * `history=files` nothing is moved any more; what is in files stays there, unless it moved with
+   * the checkpoint.
    */
   private def recordFiles(registry: RunRegistry): Unit = {
     val conf = plan.conf
@@ -146,7 +147,10 @@ private[redisstate] final class QueryEntry private (
     val wanted =
       if (conf.movesHistory && instance.keepMs == 0)
         Some(FilesField(folders.address, conf.placesGraceMs, moves = true, conf.placesDelete))
-      else known.map(_.copy(moves = false))
+      else
+        known.map { field =>
+          field.copy(folder = folders.addressOf(field, usedFiles(registry)), moves = false)
+        }
     if (conf.movesHistory) known.foreach(folders.checkMove(_, usedFiles(registry)))
     if (wanted != known) wanted.foreach(field => registry.putFiles(field.text))
   }

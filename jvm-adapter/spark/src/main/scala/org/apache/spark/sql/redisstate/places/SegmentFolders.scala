@@ -95,6 +95,15 @@ private[redisstate] final class SegmentFolders(
           s"Give the former, or move its folder $gen as a whole before the query starts.")
     }
 
+  /**
+   * Returns the address to record without `history=files`: another one if the files lie in this
+   * checkpoint by default, and moved with it.
+   */
+  def addressOf(recorded: FilesField, used: => Seq[String]): String = {
+    val isDefault = option.isEmpty && SegmentFolders.isInCheckpoint(recorded.folder)
+    if (isDefault && recorded.folder != address && hasAny(used)) address else recorded.folder
+  }
+
   private def hasAny(used: Seq[String]): Boolean = used.isEmpty || {
     val files = new HadoopFiles(new Path(ownFolder, gen), hadoopConf)
     used.groupMap(_.takeWhile(_ != '/'))(_.dropWhile(_ != '/').drop(1)).exists {
@@ -105,6 +114,11 @@ private[redisstate] final class SegmentFolders(
   override def of(wanted: String): FileStore = Option(known.get(wanted)).getOrElse {
     val found = new HadoopFiles(new Path(folderOf(wanted), wanted), hadoopConf)
     Option(known.putIfAbsent(wanted, found)).getOrElse(found)
+  }
+
+  override def lookAgain(wanted: String): Boolean = {
+    val found = new HadoopFiles(new Path(folderOf(wanted), wanted), hadoopConf)
+    Option(known.put(wanted, found)).exists(_.folder != found.folder)
   }
 
   private def folderOf(wanted: String): Path =
