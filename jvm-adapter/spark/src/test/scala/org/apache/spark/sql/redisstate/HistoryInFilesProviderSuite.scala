@@ -296,6 +296,23 @@ class HistoryInFilesProviderSuite extends AnyFunSuite with BeforeAndAfterAll {
     adopted.close()
   }
 
+  test("an address with a password is refused, and the password is not quoted") {
+    val url = RedisStateConf.Prefix + "url" -> server.url
+    def conf(address: String) =
+      RedisStateConf(Map(url, RedisStateConf.Prefix + "placesFolder" -> address), 2)
+    Seq("s3a://key:geheim@bucket/a", "s3a://key:ge/heim@bucket/a", "ftp://u%3Ageheim@h/a").foreach {
+      address =>
+        val refused = intercept[ConfigException](conf(address)).getMessage
+        assert(refused.contains("placesFolder") && !refused.contains("heim"))
+    }
+    Seq(
+      "abfss://container@account.dfs.core.windows.net/a",
+      "hdfs://name:8020/user/me@corp/a",
+      "hdfs://name:8020/a:b@c",
+      "/a:b@c",
+      "file:/a").foreach(address => assert(conf(address).placesFolder.contains(address)))
+  }
+
   test("the option of a refused value names what is accepted") {
     val url = RedisStateConf.Prefix + "url" -> server.url
     val wrong = RedisStateConf.Prefix + "history" -> "disk"
