@@ -99,6 +99,10 @@ SCENES = {
     ("redis_state/cli/operate/doctor.py", "queries"): (
         f"{ADVICE}::test_advised_read_only_commands_run"
     ),
+    ("HistoryUpkeep.scala", "places 1 --sweep"): (
+        "tests/contract/test_places_command.py::"
+        "test_sweep_deletes_only_what_was_condemned_for_the_grace"
+    ),
     ("redis_state/cli/move/import_.py", "maintain --once"): (
         f"{ADVICE}::test_partitions_kept_by_an_import_are_verified"
     ),

@@ -59,4 +59,11 @@ trait FileFolders {
    * @throws org.redisstate.core.errors.ConfigException if its folder is not known
    */
   def of(gen: String): FileStore
+
+  /**
+   * Looks for the folder of a checkpoint again, which may have moved since `of` returned it.
+   *
+   * @return whether it has
+   */
+  def lookAgain(gen: String): Boolean = false
 }

@@ -29,9 +29,24 @@ private[protocol] final class FileBlocks(
    * @throws FileMissing if the file is not there, or is cut
    */
   def read(segment: Segment, source: Source.File, fields: Seq[String]): Seq[Array[Byte]] = {
-    val values = known((segment, source)).getOrElse(open(segment, source)).read(fields)
+    def opened() = known((segment, source)).getOrElse(open(segment, source))
+    val values =
+      try opened().read(fields)
+      catch { case _: FileMissing if hasMoved(segment, source) => opened().read(fields) }
     calls.bytesRead.addAndGet(values.iterator.filter(_ != null).map(_.length.toLong).sum)
     values
+  }
+
+  /** Forgets what was read of the segment, and returns whether a second read has a chance. */
+  private def hasMoved(segment: Segment, source: Source.File): Boolean = {
+    val moved = folders.exists(_.lookAgain(source.owner.gen))
+    // A reader of the former folder may have been kept after another thread looked.
+    val kept = synchronized {
+      val found = readers.remove((segment, source)) != null
+      if (found) blocks -= segment.entry.blocks
+      found
+    }
+    moved || kept
   }
 
   private def known(key: (Segment, Source.File)): Option[BlockFileReader] =

@@ -11,6 +11,12 @@ import org.redisstate.core.places.{FileFolders, FileStore}
 trait DeletionChecks {
 
   /**
+   * Returns whether the folder of the files belongs to the checkpoint alone. In any other folder, a
+   * file that Redis does not know may be one that another server knows.
+   */
+  def ownsFolder: Boolean
+
+  /**
    * Returns the newest batch of Spark's commit log, or why nothing may be deleted: the marker is
    * another gen's, or there is no log.
    */
@@ -33,8 +39,9 @@ final case class FilePolicy(graceMs: Long, deletes: Boolean, checks: DeletionChe
  *
  * @param due condemned for longer than the grace, and still there
  * @param bytes of these
+ * @param unknown files in a shared folder that Redis does not know; found by a sweep
  */
-final case class FileReport(condemned: Int, deleted: Int, due: Int, bytes: Long)
+final case class FileReport(condemned: Int, deleted: Int, due: Int, bytes: Long, unknown: Int = 0)
 
 /**
  * Condemns files of a partition that got no segment, and deletes what was condemned long ago
@@ -53,11 +60,14 @@ private[protocol] final class FileUpkeep(calls: PartitionCalls, folders: Option[
     val now = nowMs(what)
     val forgotten = rows.filter(row => row.state == Announced && row.ageMs(now) >= AnnouncedMaxMs)
     val unknown = if (sweeps) unknownOf(what, rows) else Nil
-    val condemned = (forgotten.map(_.file) ++ unknown).take(FilesMax).count(condemn(what, _))
+    val owned = policy.checks.ownsFolder
+    val lost = forgotten.map(_.file) ++ (if (owned) unknown else Nil)
+    val condemned = lost.take(FilesMax).count(condemn(what, _))
     val due = rows.filter(row => row.state == Condemned && row.ageMs(now) >= policy.graceMs)
-    val deleted = if (policy.deletes && due.nonEmpty) delete(what, policy, due) else Nil
+    val deleted = if (policy.deletes && owned && due.nonEmpty) delete(what, policy, due) else Nil
     val left = due.filterNot(deleted.contains)
-    FileReport(condemned, deleted.size, left.size, left.iterator.map(_.bytes).sum)
+    val strange = if (owned) 0 else unknown.size
+    FileReport(condemned, deleted.size, left.size, left.iterator.map(_.bytes).sum, strange)
   }
 
   /** Files in the folder that Redis does not know: the server went back, or lost an announcement. */
@@ -79,31 +89,41 @@ private[protocol] final class FileUpkeep(calls: PartitionCalls, folders: Option[
 
   /**
    * Deletes files, oldest first. A server that is behind Spark's log was restored, failed over, or
-   * is somebody's copy: it knows nothing about what the files are for.
+   * is somebody's copy: it knows nothing about what the files are for. A file that a place names
+   * stays, whatever its row says.
    */
   private def delete(what: String, policy: FilePolicy, due: Seq[Row]): Seq[Row] =
     policy.checks.newestBatch() match {
       case Left(why) =>
         log.info("{}: nothing is deleted: {}", what: Any, why: Any)
         Nil
-      case Right(newest) if openedOf(what) < newest =>
-        log.warn(
-          "{}: nothing is deleted: Redis is behind batch {} of Spark's commit log",
-          what,
-          newest)
-        Nil
-      case Right(_) =>
-        val store = storeOf(what)
-        due.sortBy(_.changedMs).take(FilesMax).filterNot(row => policy.checks.isCopied(row.file))
-          .filter { row =>
-            store.delete(row.file)
-            log.info(
-              "{}: deleted {}, which nothing has needed for the grace",
+      case Right(newest) =>
+        val manifest = manifestOf(what)
+        if (openedIn(manifest) < newest) {
+          log.warn(
+            "{}: nothing is deleted: Redis is behind batch {} of Spark's commit log",
+            what,
+            newest)
+          Nil
+        } else {
+          val named = filesIn(manifest)
+          val (kept, free) = due.sortBy(_.changedMs).partition(row => named(row.file))
+          kept.foreach { row =>
+            log.warn(
+              "{}: {} stays: it is condemned, and a segment is in it",
               what: Any,
               row.file: Any)
-            script(what, Script.Discard, row.file) == Seq("OK")
           }
+          free.take(FilesMax).filterNot(row => policy.checks.isCopied(row.file))
+            .filter(discard(what, _))
+        }
     }
+
+  private def discard(what: String, row: Row): Boolean = {
+    storeOf(what).delete(row.file)
+    log.info("{}: deleted {}, which nothing has needed for the grace", what: Any, row.file: Any)
+    script(what, Script.Discard, row.file) == Seq("OK")
+  }
 
   private def rowsOf(what: String): Seq[Row] =
     words(calls.commands(what, Seq(Command("HGETALL", calls.files))).head).grouped(2).collect {
@@ -111,11 +131,18 @@ private[protocol] final class FileUpkeep(calls: PartitionCalls, folders: Option[
         Row(file, state, ms.toLong, segments.toLong, bytes.toLong)
     }.toSeq
 
-  private def openedOf(what: String): Long =
-    words(calls.commands(what, Seq(Command("HMGET", calls.meta, "o"))).head) match {
-      case Seq(text) => text.toLongOption.getOrElse(-1)
-      case _ => -1
-    }
+  private def manifestOf(what: String): Map[String, String] =
+    words(calls.commands(what, Seq(Command("HGETALL", calls.meta))).head).grouped(2).collect {
+      case Seq(field, value) => field -> value
+    }.toMap
+
+  private def openedIn(manifest: Map[String, String]): Long =
+    manifest.get("o").flatMap(_.toLongOption).getOrElse(-1)
+
+  /** Files that have a segment. */
+  private def filesIn(manifest: Map[String, String]): Set[String] = manifest.collect {
+    case (field, InFile(file)) if field.startsWith("a:") => file
+  }.toSet
 
   private def nowMs(what: String): Long =
     words(
@@ -141,6 +168,9 @@ private object FileUpkeep {
   /** An announced file without a segment is given up then. */
   private val AnnouncedMaxMs = 24L * 3600 * 1000
   private val FilesMax = 16
+
+  /** Matches a place in any file, however the rest of it looks. */
+  private val InFile = "f ([^ ]+) .*".r
   private val RowText = "([a-z]) ([0-9]{1,18}) ([0-9]{1,18}) ([0-9]{1,18})".r
 
   private final case class Row(

@@ -8,6 +8,7 @@ import org.slf4j.LoggerFactory
 
 import org.redisstate.core.backend.{Command, RedisBackend, Script}
 import org.redisstate.core.errors.{FencedException, InternalException, RedisStateException}
+import org.redisstate.core.format.Place
 import org.redisstate.core.ids.{Keys, PartitionId, RegisteredRun}
 
 /**
@@ -240,6 +241,15 @@ final class RunRegistry(backend: RedisBackend, prefix: String, gen: String) {
   def putFiles(json: String): Unit =
     put(s"record the folder of the files of checkpoint $gen", "", Seq(FilesName, json))
 
+  /** Files that have a segment of a partition. */
+  def usedFiles(id: PartitionId): Seq[String] =
+    backend.call(s"list the files of $id", Seq(Command("HGETALL", Keys.files(id)))).head match {
+      case all: Seq[_] => all.map(text).grouped(2).collect {
+          case Seq(file, row) if row.startsWith(UsedRow) && Place.isFileName(file) => file
+        }.toSeq
+      case _ => Nil
+    }
+
   /** Checkpoints that are listed under the same folder, which was deleted and created again since then. */
   def othersOfFolder(pathHash: String): Seq[String] =
     backend.call("list checkpoints", Seq(Command("HGETALL", Keys.checkpoints(prefix)))).head match {
@@ -279,6 +289,7 @@ object RunRegistry {
   private val log = LoggerFactory.getLogger(classOf[RunRegistry])
   private[protocol] val MarkerField = "marker"
   private val FilesName = "places"
+  private val UsedRow = "u "
   private val OperatorPrefix = "op:"
   private val MovedPrefix = "moved:"
   private val PurgedField = "purged"

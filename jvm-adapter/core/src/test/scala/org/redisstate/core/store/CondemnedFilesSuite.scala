@@ -3,6 +3,7 @@ package org.redisstate.core.store
 import org.scalatest.funsuite.AnyFunSuite
 
 import org.redisstate.core.errors.UnavailableException
+import org.redisstate.core.ids.Keys
 import org.redisstate.core.protocol._
 
 /** Files that nothing needs any more: condemned, reported, and deleted behind checks. */
@@ -51,6 +52,45 @@ class CondemnedFilesSuite extends AnyFunSuite with FilesFixture {
     }
   }
 
+  test("a condemned file that has a segment is not deleted") {
+    onServer() { (p, files) =>
+      val query = begun(p)
+      move(query)
+      expire(p)
+      val file = files.all.head
+      p.raw.hset(Keys.files(p.id), file, "d 1 0 0")
+      val policy = FilePolicy(
+        3600000,
+        deletes = true,
+        new Checks(Right(p.meta("o").toLong), copied = false))
+      val report = p.client.files.lookAfter(policy, sweeps = true)
+      assert(report.deleted == 0 && files.all.contains(file))
+      query.checkAll()
+    }
+  }
+
+  test("in a folder that others may have, files are reported, and neither condemned nor deleted") {
+    onServer(retained = 5) { (p, files) =>
+      val query = begun(p)
+      move(query)
+      query.commit(12)
+      query.maintain()
+      query.commit(8)
+      query.maintain()
+      val file = files.all.head
+      age(p, file, 2 * 3600000L)
+      val unknown = file.replaceAll("[0-9a-f]{32}", "f" * 32)
+      files.put(unknown, Array[Byte](1))
+      val newest = p.meta("o").toLong
+      val shared = new Checks(Right(newest), copied = false, ownsFolder = false)
+      val report =
+        p.client.files.lookAfter(FilePolicy(3600000, deletes = true, shared), sweeps = true)
+      val bytes = files.bytes(file).length.toLong
+      assert(report == FileReport(0, 0, due = 1, bytes, unknown = 1))
+      assert(files.all.contains(file) && rows(p).keySet == Set(file))
+    }
+  }
+
   test("what got no segment is condemned after a day, and a file that Redis does not know") {
     onServer() { (p, files) =>
       val query = begun(p)
@@ -78,7 +118,11 @@ class CondemnedFilesSuite extends AnyFunSuite with FilesFixture {
 }
 
 private object CondemnedFilesSuite {
-  final class Checks(newest: => Either[String, Long], copied: Boolean) extends DeletionChecks {
+  final class Checks(
+      newest: => Either[String, Long],
+      copied: Boolean,
+      override val ownsFolder: Boolean = true)
+      extends DeletionChecks {
     override def newestBatch(): Either[String, Long] = newest
     override def isCopied(file: String): Boolean = copied
   }

@@ -3,9 +3,11 @@ package org.redisstate.core.store
 import java.io.ByteArrayOutputStream
 
 import scala.jdk.CollectionConverters._
+import scala.util.Using
 
 import org.scalatest.funsuite.AnyFunSuite
 
+import org.redisstate.core.RedisServerProcess
 import org.redisstate.core.backend.{Command, Script, Transport, TransportException}
 import org.redisstate.core.copy.CopiedStore
 import org.redisstate.core.errors.{
@@ -17,6 +19,7 @@ import org.redisstate.core.errors.{
 import org.redisstate.core.format.{BlockSigner, Place}
 import org.redisstate.core.ids.Keys
 import org.redisstate.core.local.Slice
+import org.redisstate.core.places.{FileFolders, FileStore, PlayedFiles}
 import org.redisstate.core.protocol._
 
 /** History that leaves Redis for files, and is read from there (docs/format.md, section 16). */
@@ -243,6 +246,27 @@ class HistoryInFilesSuite extends AnyFunSuite with FilesFixture {
     }
   }
 
+  test("files are read where they are, when their folder has moved") {
+    val (former, latter) = (new PlayedFiles, new PlayedFiles)
+    val folders = new MovedFolder(former)
+    Using.resource(new RedisServerProcess()) { server =>
+      val p = new TestPartition(server, 100, clock = new Slept, folders = Some(folders))
+      try {
+        val query = begun(p)
+        move(query)
+        expire(p)
+        query.check(2)
+        former.all.foreach { name =>
+          latter.put(name, former.bytes(name))
+          former.delete(name)
+        }
+        folders.now = latter
+        query.checkAll()
+        assert(latter.reads.nonEmpty)
+      } finally p.close()
+    }
+  }
+
   test("a folder that does not answer, or is not there, is UNAVAILABLE") {
     val clock = new Slept
     onServer(clock = clock) { (p, files) =>
@@ -356,6 +380,19 @@ class HistoryInFilesSuite extends AnyFunSuite with FilesFixture {
 }
 
 private object HistoryInFilesSuite {
+
+  /** A folder that is known until somebody looks for it again. */
+  final class MovedFolder(former: PlayedFiles) extends FileFolders {
+    @volatile var now: PlayedFiles = former
+    @volatile private var known: PlayedFiles = former
+    override def of(gen: String): FileStore = known
+    override def lookAgain(gen: String): Boolean = {
+      val moved = known ne now
+      known = now
+      moved
+    }
+  }
+
   private object History {
 
     /** Idents of segments in Redis that are older than the newest snapshot. */

@@ -15,7 +15,7 @@ import redis.clients.jedis.Jedis
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.redisstate.checkpoint.{FolderChecks, MarkerFile, SteppedFileSystem}
 import org.apache.spark.sql.redisstate.conf.RedisStateConf
-import org.apache.spark.sql.redisstate.places.HadoopFiles
+import org.apache.spark.sql.redisstate.places.{HadoopFiles, SegmentFolders}
 
 import org.redisstate.core.RedisServerProcess
 import org.redisstate.core.errors.{ConfigException, PermissionException, UnavailableException}
@@ -188,7 +188,20 @@ class HistoryInFilesProviderSuite extends AnyFunSuite with BeforeAndAfterAll {
     val made = provider(id, Moves)
     run(made, 0, 3)
     val root = java.nio.file.Path.of(new Path(id.checkpointRootLocation).toUri.getPath)
-    def checks(gen: String) = new FolderChecks(id.checkpointRootLocation, configuration, gen)
+    val (gen, field) = (genOf(id), filesField(id))
+    def folders(of: String, option: Option[String]) =
+      new SegmentFolders(of, configuration, gen, option, _ => Some(field))
+    def checks(gen: String) = new FolderChecks(
+      id.checkpointRootLocation,
+      configuration,
+      gen,
+      folders(id.checkpointRootLocation, None))
+    // A copy of the checkpoint with the same settings has a folder of its own only by default.
+    assert(checks(gen).ownsFolder)
+    val copied = placed("file").checkpointRootLocation
+    assert(folders(copied, None).isInCheckpoint)
+    Seq(s"${id.checkpointRootLocation}/_redis_state_segments", "file:/shared/places").foreach(
+      shared => assert(!folders(copied, Some(shared)).isInCheckpoint))
     assert(checks("f" * 32).newestBatch().left.exists(_.contains(genOf(id))))
     assert(checks(genOf(id)).newestBatch().left.exists(_.contains("commit log")))
     val commits = Files.createDirectories(root.resolveSibling("commits"))
@@ -203,6 +216,101 @@ class HistoryInFilesProviderSuite extends AnyFunSuite with BeforeAndAfterAll {
         Files.delete(file)
     })
     assert(checks("f" * 32).newestBatch().left.exists(_.contains("no marker")))
+  }
+
+  test("what was brought back stays in Redis until a start with the option") {
+    val id = placed("file")
+    val made = provider(id, Moves)
+    run(made, 0, 12)
+    val before = moved(id).size
+    assert(before > 0)
+    // What `redis-state places --bring-back` records.
+    val key = s"{rs:${genOf(id)}}:q"
+    raw.hset(
+      key,
+      "places",
+      filesField(id).replace(""""history":"files"""", """"history":"redis"""")): Unit
+    run(made, 12, 30)
+    assert(moved(id).size <= before)
+    made.close()
+    val again = provider(id, Moves)
+    run(again, 30, 45)
+    assert(filesField(id).contains(""""history":"files""""))
+    assert(moved(id).size > before)
+    again.close()
+  }
+
+  test("a folder without the files is refused where the former does not answer, or is a default") {
+    val id = placed("file")
+    val former = Files.createTempDirectory("former").resolve("all")
+    val made = provider(id, Moves + ("placesFolder" -> former.toString))
+    run(made, 0, 12)
+    made.close()
+    val away = former.resolveSibling("away")
+    Files.move(former, away)
+    def refused(options: Map[String, String]) = {
+      val started = provider(id, options)
+      val found = intercept[Exception](commit(started, 12, "a" -> 1))
+      started.close()
+      assert(found.getMessage.contains("[REDIS_CONFIG]"))
+      found.getMessage
+    }
+    assert(refused(Moves).contains(former.toString))
+    val default = s"file:${Files.createTempDirectory("other")}/state/_redis_state_segments"
+    val key = s"{rs:${genOf(id)}}:q"
+    raw.hset(key, "places", s"""{"folder":"$default","grace":86400000,"history":"files"}""")
+    assert(refused(Moves).contains(default))
+    val again = provider(id, Moves + ("placesFolder" -> away.toString))
+    run(again, 12, 14)
+    assert(read(provider(id), 3) == expected(3))
+    again.close()
+  }
+
+  test("files that moved with their checkpoint are recorded there, and its forks find them") {
+    val id = placed("file")
+    val made = provider(id, Moves)
+    run(made, 0, 12)
+    assert(moved(id).nonEmpty)
+    made.close()
+    val (gen, former) = (genOf(id), filesField(id))
+    val fork = new SegmentFolders(
+      placed("file").checkpointRootLocation,
+      configuration,
+      "f" * 32,
+      None,
+      of => Option(raw.hget(s"{rs:$of}:q", "places")))
+    val before = fork.of(gen).folder
+    assert(!fork.lookAgain(gen))
+    val root = java.nio.file.Path.of(new Path(id.checkpointRootLocation).toUri.getPath)
+    val target = Files.createTempDirectory("moved").resolve("state")
+    Files.move(root, target)
+    val there = StateStoreId(s"file:$target", 0L, 0)
+    val adopts = Map("onPathChange" -> "adopt")
+    val adopted = provider(there, adopts)
+    run(adopted, 12, 14)
+    val address = s"file:$target/_redis_state_segments"
+    assert(filesField(there).contains(s""""folder":"$address"""") && filesField(there) != former)
+    assert(read(provider(there, adopts), 3) == expected(3))
+    assert(fork.lookAgain(gen) && fork.of(gen).folder == s"$address/$gen")
+    assert(fork.of(gen).folder != before)
+    adopted.close()
+  }
+
+  test("an address with a password is refused, and the password is not quoted") {
+    val url = RedisStateConf.Prefix + "url" -> server.url
+    def conf(address: String) =
+      RedisStateConf(Map(url, RedisStateConf.Prefix + "placesFolder" -> address), 2)
+    Seq("s3a://key:geheim@bucket/a", "s3a://key:ge/heim@bucket/a", "ftp://u%3Ageheim@h/a").foreach {
+      address =>
+        val refused = intercept[ConfigException](conf(address)).getMessage
+        assert(refused.contains("placesFolder") && !refused.contains("heim"))
+    }
+    Seq(
+      "abfss://container@account.dfs.core.windows.net/a",
+      "hdfs://name:8020/user/me@corp/a",
+      "hdfs://name:8020/a:b@c",
+      "/a:b@c",
+      "file:/a").foreach(address => assert(conf(address).placesFolder.contains(address)))
   }
 
   test("the option of a refused value names what is accepted") {

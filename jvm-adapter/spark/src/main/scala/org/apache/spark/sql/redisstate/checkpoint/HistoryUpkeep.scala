@@ -11,23 +11,27 @@ import org.apache.hadoop.fs.Path
 
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.redisstate.conf.RedisStateConf
+import org.apache.spark.sql.redisstate.places.{FilesField, SegmentFolders}
 
 import org.redisstate.core.errors.RedisStateException
 import org.redisstate.core.protocol.{DeletionChecks, FilePolicy, PartitionClient}
 
 /**
  * Maintenance of a partition's history in files: moves what has become history, and looks after
- * files that nothing needs any more. For Spark's maintenance, never for a task.
+ * files that nothing needs any more. For Spark's maintenance, never for a task. What the checkpoint
+ * records counts, since `redis-state places --bring-back` changes it while the query runs.
+ *
+ * @param recorded reads what the checkpoint records of its files
  */
 private[redisstate] final class HistoryUpkeep(
     client: PartitionClient,
     conf: RedisStateConf,
     checks: DeletionChecks,
+    recorded: () => Option[FilesField],
     nowNs: () => Long = () => System.nanoTime())
     extends Logging {
   import HistoryUpkeep._
 
-  private val policy = FilePolicy(conf.placesGraceMs, conf.placesDelete, checks)
   private var failures = 0
   private var moveAtNs = nowNs()
   private var filesAtNs = nowNs()
@@ -36,8 +40,13 @@ private[redisstate] final class HistoryUpkeep(
 
   /** A pass of bounded work; called again by the next maintenance. */
   def run(): Unit = synchronized {
-    if (conf.movesHistory && isDue(moveAtNs)) move()
-    if (isDue(filesAtNs)) lookAfterFiles()
+    val moves = conf.movesHistory && isDue(moveAtNs)
+    if (moves || isDue(filesAtNs)) {
+      recorded().foreach { field =>
+        if (moves && field.moves) move()
+        if (isDue(filesAtNs)) lookAfterFiles(field)
+      }
+    }
   }
 
   private def isDue(atNs: Long): Boolean = nowNs() - atNs >= 0
@@ -60,16 +69,22 @@ private[redisstate] final class HistoryUpkeep(
           s"History of ${client.id} stays in Redis for now; a later maintenance tries again: ${e.getMessage}")
     }
 
-  private def lookAfterFiles(): Unit = {
+  private def lookAfterFiles(field: FilesField): Unit = {
     filesAtNs = nowNs() + FilesEveryNs
     val sweeps = conf.movesHistory && isDue(sweepAtNs)
     if (sweeps) sweepAtNs = nowNs() + SweepEveryNs
+    val policy = FilePolicy(math.max(GraceMinMs, field.graceMs), field.deletes, checks)
     val report = client.files.lookAfter(policy, sweeps)
     if (report.deleted > 0) logInfo(s"Deleted ${report.deleted} files of ${client.id}")
-    if (report.due > 0 && report.due != reported) {
+    if (report.unknown > 0)
+      logInfo(
+        s"Redis does not know ${report.unknown} files of ${client.id} in their folder. $Shared")
+    if (report.due > 0 && (sweeps || report.due != reported)) {
       val why =
-        if (conf.placesDelete) "They are deleted by a later maintenance."
-        else s"They stay until ${RedisStateConf.Prefix}placesDelete is true."
+        if (!checks.ownsFolder) Shared
+        else if (field.deletes) "They are deleted by a later maintenance."
+        else
+          s"They stay until the query starts with ${RedisStateConf.Prefix}history=files and placesDelete=true."
       logInfo(
         s"${report.due} files of ${client.id} (${report.bytes} bytes) were not needed for the grace. $why")
     }
@@ -81,6 +96,10 @@ private[redisstate] object HistoryUpkeep {
   private val PauseNs = TimeUnit.MINUTES.toNanos(1)
   private val PauseMaxNs = TimeUnit.HOURS.toNanos(1)
   private val DoublingsMax = 6
+  private val GraceMinMs = TimeUnit.HOURS.toMillis(1)
+  private val Shared =
+    "They stay: the folder does not lie in the checkpoint, so another server may need them. If this Redis is the only one " +
+      "with this checkpoint, `redis-state places QUERY --sweep` looks after them."
   private val FilesEveryNs = TimeUnit.MINUTES.toNanos(10)
   private val SweepEveryNs = TimeUnit.DAYS.toNanos(1)
 }
@@ -90,15 +109,19 @@ private[redisstate] object HistoryUpkeep {
  * the folder, or is behind it, deletes nothing.
  *
  * @param stateRoot the checkpoint's state folder, as Spark names it in a store's id
+ * @param folders of the checkpoint's files
  */
 private[redisstate] final class FolderChecks(
     stateRoot: String,
     hadoopConf: Configuration,
-    gen: String)
+    gen: String,
+    folders: SegmentFolders)
     extends DeletionChecks {
   import FolderChecks._
 
   private val root = new Path(stateRoot)
+
+  override def ownsFolder: Boolean = folders.isInCheckpoint
 
   override def newestBatch(): Either[String, Long] = {
     val file = new MarkerFile(stateRoot, hadoopConf)

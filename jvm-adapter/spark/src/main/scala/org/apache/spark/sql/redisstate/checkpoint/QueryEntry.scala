@@ -10,7 +10,7 @@ import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileMana
 import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.redisstate.conf.RedisStateConf
-import org.apache.spark.sql.redisstate.executor.{ExecutorRegistry, Metrics}
+import org.apache.spark.sql.redisstate.executor.{ExecutorRegistry, Metrics, RegisteredStores}
 import org.apache.spark.sql.redisstate.places.{FilesField, SegmentFolders}
 import org.apache.spark.sql.redisstate.rows.{EncoderPool, FamilyLayout, StateRowValidator}
 
@@ -138,7 +138,8 @@ private[redisstate] final class QueryEntry private (
 
   /**
    * Records where files of the checkpoint are, before the first one is announced. Without
-   * `history=files` nothing is moved any more; what is in files stays there.
+   * `history=files` nothing is moved any more; what is in files stays there, unless it moved with
+   * the checkpoint.
    */
   private def recordFiles(registry: RunRegistry): Unit = {
     val conf = plan.conf
@@ -146,9 +147,22 @@ private[redisstate] final class QueryEntry private (
     val wanted =
       if (conf.movesHistory && instance.keepMs == 0)
         Some(FilesField(folders.address, conf.placesGraceMs, moves = true, conf.placesDelete))
-      else known.map(_.copy(moves = false))
-    if (conf.movesHistory) known.foreach(folders.checkMove(_))
+      else
+        known.map { field =>
+          field.copy(folder = folders.addressOf(field, usedFiles(registry)), moves = false)
+        }
+    if (conf.movesHistory) known.foreach(folders.checkMove(_, usedFiles(registry)))
     if (wanted != known) wanted.foreach(field => registry.putFiles(field.text))
+  }
+
+  /** Files of the first partition that has any, this one before the others. */
+  private def usedFiles(registry: RunRegistry): Seq[String] = {
+    def others = for {
+      store <- RegisteredStores.of(gen, registry.fields()).iterator
+      number <- Iterator.range(0, store.partitions)
+    } yield PartitionId(plan.conf.keyPrefix, gen, store.operator, number, store.name)
+    val own = PartitionId(plan.conf.keyPrefix, gen, id.operatorId, id.partitionId, id.storeName)
+    (Iterator(own) ++ others).map(registry.usedFiles).find(_.nonEmpty).getOrElse(Nil)
   }
 }
 
@@ -216,8 +230,9 @@ private[redisstate] object QueryEntry {
       previewEveryMs = conf.publishEveryMs
     )
     val history = Option.when((conf.movesHistory || conf.placesDelete) && instance.keepMs == 0) {
-      val checks = new FolderChecks(plan.id.checkpointRootLocation, plan.hadoopConf, gen)
-      new HistoryUpkeep(client, conf, checks)
+      val checks = new FolderChecks(plan.id.checkpointRootLocation, plan.hadoopConf, gen, folders)
+      def recorded = registry.field(FilesField.Name).map(FilesField.parsed(gen, _))
+      new HistoryUpkeep(client, conf, checks, () => recorded)
     }
     StoreLink(instance, store, new Metrics(store), entry, history)
   }

@@ -124,11 +124,30 @@ object RedisStateConf {
       throw new ConfigException(
         "option 'history'; an ephemeral checkpoint has no history in files. Leave out 'history' or 'ephemeral'.")
     }
+    if (conf.placesFolder.exists(hasPassword)) {
+      throw new ConfigException(
+        "option 'placesFolder'; the address has a password in it, and Redis shows it to every reader. Leave it out: " +
+          "credentials come from the configuration of the file system.")
+    }
     OptionTable.max("versionsToRetain").filter(_ < conf.versionsToRetain).foreach { max =>
       throw new ConfigException(
         s"spark.sql.streaming.minBatchesToRetain is ${conf.versionsToRetain}, and redis-state keeps at most $max versions. " +
           s"Set it lower, or set ${Prefix}versionsToRetain.")
     }
     conf
+  }
+
+  /**
+   * Returns whether an address has `user:password@` before its host. A password with a slash in it
+   * ends what looks like the host, and leaves a port that is no number.
+   */
+  private def hasPassword(address: String): Boolean = address.split("://", 2) match {
+    case Array(_, rest) =>
+      val host = rest.takeWhile(_ != '/')
+      val user = if (host.contains('@')) host.take(host.lastIndexOf('@')) else host
+      val isCut = !host.contains('@') && rest.contains('@') &&
+        !user.drop(user.indexOf(':') + 1).forall(_.isDigit)
+      (user.contains(':') || user.toLowerCase.contains("%3a")) && (host.contains('@') || isCut)
+    case _ => false
   }
 }

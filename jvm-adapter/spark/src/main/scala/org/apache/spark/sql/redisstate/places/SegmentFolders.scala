@@ -71,32 +71,54 @@ private[redisstate] final class SegmentFolders(
     option.map(new Path(_)).getOrElse(new Path(stateRoot, BlockFileName.Folder))
 
   /** Returns the address that a writer of this checkpoint records. */
-  def address: String = {
-    val folder = ownFolder
+  def address: String = qualified(ownFolder)
+
+  /** Returns whether the files lie in this checkpoint, so that no copy of it has the same folder. */
+  def isInCheckpoint: Boolean = qualified(folderOf(gen)) == defaultAddress
+
+  private def defaultAddress: String = qualified(new Path(stateRoot, BlockFileName.Folder))
+
+  private def qualified(folder: Path): String =
     folder.getFileSystem(hadoopConf).makeQualified(folder).toString
-  }
 
   /**
    * Checks that the files are in the folder that the options name, if another one is recorded: a
    * folder may move as a whole, or have another address.
    *
-   * @throws ConfigException if it has none of the files
+   * @param used names of files that segments are in
+   * @throws ConfigException if the folder has none of the files
    */
-  def checkMove(recorded: FilesField): Unit = {
-    val isOther = recorded.folder != address &&
-      !(option.isEmpty && SegmentFolders.isInCheckpoint(recorded.folder))
-    def filesIn(folder: Path) = new HadoopFiles(new Path(folder, gen), hadoopConf).list()
-    if (isOther && filesIn(ownFolder).forall(_.isEmpty) &&
-      filesIn(new Path(recorded.folder)).exists(_.nonEmpty)) {
+  def checkMove(recorded: FilesField, used: => Seq[String]): Unit =
+    if (recorded.folder != address && !hasAny(used)) {
       throw new ConfigException(
         s"option 'placesFolder'; the files of this checkpoint are in ${recorded.folder}, and $address has none of them. " +
           s"Give the former, or move its folder $gen as a whole before the query starts.")
+    }
+
+  /**
+   * Returns the address to record without `history=files`: another one if the files lie in this
+   * checkpoint by default, and moved with it.
+   */
+  def addressOf(recorded: FilesField, used: => Seq[String]): String = {
+    val isDefault = option.isEmpty && SegmentFolders.isInCheckpoint(recorded.folder)
+    if (isDefault && recorded.folder != address && hasAny(used)) address else recorded.folder
+  }
+
+  private def hasAny(used: Seq[String]): Boolean = used.isEmpty || {
+    val files = new HadoopFiles(new Path(ownFolder, gen), hadoopConf)
+    used.groupMap(_.takeWhile(_ != '/'))(_.dropWhile(_ != '/').drop(1)).exists {
+      case (under, names) => files.list(under).exists(_.exists(names.toSet))
     }
   }
 
   override def of(wanted: String): FileStore = Option(known.get(wanted)).getOrElse {
     val found = new HadoopFiles(new Path(folderOf(wanted), wanted), hadoopConf)
     Option(known.putIfAbsent(wanted, found)).getOrElse(found)
+  }
+
+  override def lookAgain(wanted: String): Boolean = {
+    val found = new HadoopFiles(new Path(folderOf(wanted), wanted), hadoopConf)
+    Option(known.put(wanted, found)).exists(_.folder != found.folder)
   }
 
   private def folderOf(wanted: String): Path =
