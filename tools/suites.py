@@ -76,8 +76,8 @@ _SESSION = ("--compatibility-check", "-m", "not application and not long")
 # keep two cores busy; three lanes took as long in total. A suite never reaches its limit, even
 # beside another suite on two busy cores.
 SUITES: tuple[Suite, ...] = (
-    Pytest("spark", "tests/spark", limit_s=2100, options=(f"--ignore={_MOVING}", *_SESSION)),
-    Pytest("contract", "tests/contract", limit_s=1200),
+    Pytest("spark", "tests/spark", limit_s=3300, options=(f"--ignore={_MOVING}", *_SESSION)),
+    Pytest("contract", "tests/contract", limit_s=1800),
     Pytest("faults", "tests/faults", limit_s=2100),
     Pytest("spark-applications", "tests/spark", limit_s=1800, options=_APPLICATIONS),
     Scalatest(
