@@ -99,7 +99,7 @@ private[redisstate] object HistoryUpkeep {
   private val GraceMinMs = TimeUnit.HOURS.toMillis(1)
   private val Shared =
     "They stay: the folder does not lie in the checkpoint, so another server may need them. If this Redis is the only one " +
-      "with this checkpoint, `redis-state places QUERY --sweep` looks after them."
+      "with this checkpoint, `redis-state places QUERY --sweep --checkpoint FOLDER --exclusive` condemns and deletes them."
   private val FilesEveryNs = TimeUnit.MINUTES.toNanos(10)
   private val SweepEveryNs = TimeUnit.DAYS.toNanos(1)
 }
