@@ -22,7 +22,7 @@ final class LayersSuite extends AnyFunSuite {
   /** Each may use those beside it and those of the rows below. */
   private val layers = Seq(
     Seq("store"),
-    Seq("store.loading"),
+    Seq("store.loading", "store.previews"),
     Seq("store.resources"),
     Seq("local", "protocol", "copy"),
     Seq("places"),

@@ -62,7 +62,8 @@ final class WriteSession private[store] (
 
   private object Progress extends AttemptView {
     override def isOpen: Boolean = cycle.is(LifeCycle.Updating)
-    override def live: LiveRows = changes.numRows
+    override def live: Long = changes.numRows.all
+    override def internal: Long = changes.numRows.internal
     override def highestFamilyId: Int = changes.families.highestId
     override def timeS: Long = times.timeS
   }

@@ -9,7 +9,6 @@ import org.redisstate.core.format._
 import org.redisstate.core.ids.Pin
 import org.redisstate.core.local.{ChangeTrace, KeyHash, Layer}
 import org.redisstate.core.protocol.{PartitionClient, PreviewCalls}
-import org.redisstate.core.store.LiveRows
 
 /**
  * Sets the previews of one attempt: what it has changed so far, as slices that read as deltas
@@ -163,13 +162,13 @@ private[store] final class PreviewWriter(
       Bucketing.bucketsFor(rows.rows.toLong, rows.usedBytes.toLong))
     rows.foreachBucket(writer.buckets, ordered)(writer.add)
     ordered.toSeq.sorted.foreach(family => writer.addOrdered(family, rows.rowsOf(family)))
-    val live = math.max(0, view.live.all)
+    val live = math.max(0, view.live)
     val entry = writer.finish(
       parent.uid,
       live,
       if (hasNewTable) Some(families.sortBy(_.id)) else None,
       slice.tombstones,
-      internal = math.min(live, math.max(0, view.live.internal)),
+      internal = math.min(live, math.max(0, view.internal)),
       highestId = view.highestFamilyId,
       time = if (families.exists(_.ttl)) view.timeS else 0
     )
@@ -240,7 +239,10 @@ private[store] trait AttemptView {
   def isOpen: Boolean
 
   /** Live rows, perhaps some changes ago. */
-  def live: LiveRows
+  def live: Long
+
+  /** Those of them that are of internal families. */
+  def internal: Long
   def highestFamilyId: Int
 
   /** Time of the version in seconds since 1970, if a family has a time to live. */

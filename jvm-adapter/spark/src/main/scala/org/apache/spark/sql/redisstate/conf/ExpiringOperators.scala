@@ -21,7 +21,8 @@ private[redisstate] object ExpiringOperators {
       throw refused(
         id,
         s"is a join, and the state reader of Spark ${SparkMinor.BuiltFor} opens the stores of a join for writing",
-        "Bound it by watermarks on both sides and a condition on their times, or run it on Spark 4.3")
+        "Bound it by watermarks on both sides and a condition on their times, or run it on Spark 4.3"
+      )
     if (ttlMs.nonEmpty && hasFamilies && id.storeName == StateStore.DEFAULT_COL_FAMILY_NAME)
       throw refused(
         id,
