@@ -301,14 +301,15 @@ class HistoryInFilesSuite extends AnyFunSuite with FilesFixture {
       expire(p)
       val file = files.all.head
       val whole = files.bytes(file)
-      Place.parse("", placed(p).values.head) match {
+      // Some are not read: the delta of a version that has a snapshot.
+      val bent = whole.clone
+      placed(p).values.map(Place.parse("", _)).foreach {
         case place: Place.InFile =>
-          val bent = whole.clone
           (0 until 9).foreach(i => bent((place.offset + 20 + i).toInt) = 0)
-          files.put(file, bent)
-          intercept[FormatException]((query.floor to query.at).foreach(query.check)): Unit
         case other => fail(other.toString)
       }
+      files.put(file, bent)
+      intercept[FormatException]((query.floor to query.at).foreach(query.check)): Unit
       files.put(file, whole)
       query.checkAll()
     }
