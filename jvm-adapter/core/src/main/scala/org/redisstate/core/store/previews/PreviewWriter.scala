@@ -241,7 +241,7 @@ private[store] trait AttemptView {
   /** Live rows, perhaps some changes ago. */
   def live: Long
 
-  /** Those of them that are of internal families. */
+  /** Live rows of internal families. */
   def internal: Long
   def highestFamilyId: Int
 
