@@ -30,6 +30,7 @@ from redis_state.maintain.purge import purge
 from redis_state.maintain.report import Policy
 from redis_state.places import Places
 from redis_state.places.settings import set_places
+from redis_state.places.writer import mark_folder
 from redis_state.protocol import checkpoint_gen, register_run
 from redis_state.store.provider import StateStoreProvider
 from tests.support.redis_server import RedisServer
@@ -202,10 +203,13 @@ def test_maintainer_moves_history_with_its_printed_rights(
     gen = checkpoint_gen(client, CHECKPOINT)
     assert gen is not None
     id_ = StateStoreId(CHECKPOINT, 0, 0).partition(gen)
-    set_places(client, gen, Places(f"file:{tmp_path}/segments", deletes=True))
+    places = Places(f"file:{tmp_path}/segments", deletes=True)
+    set_places(client, gen, places)
+    assert mark_folder(places, gen)
     assert move_history(client, id_).segments > 0
-    places = places_needed(client, gen)
-    sweep_files(client, id_, places, guard=lambda _: "", delete=True, unknown_too=False)
+    sweep_files(
+        client, id_, places_needed(client, gen), guard=lambda _: "", delete=True, unknown_too=False
+    )
     assert bring_all_back(client, gen, [id_]) > 0
     client.close()
     with server.client() as direct:

@@ -232,7 +232,7 @@ def test_passwords_come_from_a_file_or_the_environment(
         ({"query": "flight"}, NotFoundError, "Did you mean 'flights'"),
         ({"operator": "first"}, ConfigError, "operator.*not a whole number"),
         ({"operator": "7"}, NotFoundError, "operator 7"),
-        ({"at": "no w"}, ConfigError, "'latest' or a name"),
+        ({"at": "no w"}, ConfigError, "'latest', 'uncommitted' or a name"),
         ({"at": "99"}, StateError, "version 100"),
         ({"queri": "x"}, ConfigError, "no option 'queri'.*query, operator"),
         ({"family": "x"}, NotFoundError, "family 'x'"),
