@@ -12,10 +12,11 @@ from redis_state.ids import PartitionId
 from redis_state.maintain.compaction import add_snapshot
 from redis_state.maintain.pinned import described_owners
 from redis_state.progress import Progress, silent
+from redis_state.protocol.foreign import foreign_in
 from redis_state.protocol.partition import PartitionClient
 from redis_state.protocol.registry import counted_partitions, parse_operators
 
-_PLACE, _FOREIGN, _ASIDE = b"a:", b"p ", b"z:"
+_ASIDE = b"z:"
 _TRIES_MAX = 5
 _WHAT = "detaching a fork"
 
@@ -117,10 +118,6 @@ class _Foreign:
 
 def _foreign(client: Client, id_: PartitionId) -> _Foreign:
     (raw,) = client.call(_WHAT, [("HGETALL", keys.meta(id_))])
-    idents = [
-        name[len(_PLACE) :]
-        for name, value in raw.items()
-        if name.startswith(_PLACE) and value.startswith(_FOREIGN)
-    ]
+    idents = foreign_in(raw)
     aside = sum(_ASIDE + ident in raw for ident in idents)
     return _Foreign(len(idents) - aside, aside)

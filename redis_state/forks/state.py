@@ -154,7 +154,7 @@ class StateFork:
         describe(self.client, self.gen, self.fields, counts, created_ms=now_ms, tenant=self.tenant)
         parent = self.versions.state.gen
         version = self.versions.version
-        if not name_fork(self.client, parent, self.gen, version, tenant=self.tenant):
+        if not name_fork(self.client, parent, self.gen, version, now_ms=now_ms, tenant=self.tenant):
             raise purged_error(_WHAT, parent, where=self.where)
 
     def _persist(self) -> None:

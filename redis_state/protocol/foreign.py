@@ -1,6 +1,8 @@
-"""Foreign segments that their checkpoint no longer keeps (docs/format.md, section 14)."""
+"""Foreign segments, and checkpoints that no longer keep them (docs/format.md, section 14)."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from redis_state import keys
 from redis_state.backend.client import Client
@@ -12,6 +14,15 @@ FORKED_FROM = "g"
 """Field of a fork's partition: parent, version and uid with which it began."""
 
 _WHAT = "looking for the parent of a fork"
+
+
+def foreign_in(manifest: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+    """Returns the checkpoint that has the key of each foreign segment, by ident."""
+    return {
+        name[2:]: place[2:]
+        for name, place in manifest.items()
+        if name[:2] == b"a:" and place[:2] == b"p "
+    }
 
 
 def parent_in(began: bytes | None) -> str:

@@ -118,6 +118,13 @@ def test_maintenance_enters_a_fork_in_the_registry_of_its_parent_again(
     assert case.forks_in_registry() == [f"fork:{gen}"]
 
 
+def test_maintenance_of_a_fork_makes_no_registry_for_its_parent(case: Case) -> None:
+    gen = case.fork(2)
+    case.scene.raw.delete(keys.query(GEN))
+    case.maintain(gen)
+    assert case.scene.raw.exists(keys.query(GEN)) == 0
+
+
 def test_maintenance_pins_again_what_a_parent_has(case: Case) -> None:
     scene, gen = case.scene, case.fork(2)
     before = case.pins()
