@@ -34,6 +34,7 @@ _ROWS_FEW = 10
 _ROW_FAT_BYTES = 16 << 10
 _COMMIT_FAT_BYTES = 256 << 10
 _COMMIT_SLOW_US = 200_000
+_COMMIT_LARGE_ROWS = 5_000
 _FAT_SHARE = 0.3
 _UNEVEN = 3
 _UNEVEN_US = 100_000
@@ -310,7 +311,11 @@ def _commits(of: StoreFigures, _servers: Servers) -> Iterator[SlowCause]:
             "Large values and long lists are written whole with each change. Keep less in a value, "
             "or give the parts keys of their own: a map or list state writes only what changes.",
         )
-    elif us >= _COMMIT_SLOW_US and of.per_commit("durable") < 1:
+    elif (
+        us >= _COMMIT_SLOW_US
+        and (rows / of.commits >= _COMMIT_LARGE_ROWS or sent / of.commits >= _COMMIT_FAT_BYTES)
+        and of.per_commit("durable") < 1
+    ):
         yield cause_of(
             of,
             SlowCauseKind.LARGE_COMMITS,
