@@ -11,6 +11,7 @@ from typing import Any
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 HDFS = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -92,14 +93,20 @@ class Streams:
         def keep(batch: DataFrame, batch_id: int) -> None:
             kept[batch_id] = sorted(str(row) for row in batch.collect())
 
+        writer = self._writer(frame, name, mode, provider).foreachBatch(keep)
+        return run_to_end(writer.trigger(availableNow=True).start)
+
+    def start(
+        self, frame: DataFrame, name: str, *, mode: str = "update", provider: str = REDIS
+    ) -> StreamingQuery:
+        """Starts a query without output, which the caller stops."""
+        return self._writer(frame, name, mode, provider).format("noop").start()
+
+    def _writer(self, frame: DataFrame, name: str, mode: str, provider: str) -> DataStreamWriter:
         self.spark.conf.set(PROVIDER, provider)
-        writer = (
-            frame.writeStream.outputMode(mode)
-            .option("checkpointLocation", str(self.checkpoint(name)))
-            .foreachBatch(keep)
-            .trigger(availableNow=True)
+        return frame.writeStream.outputMode(mode).option(
+            "checkpointLocation", str(self.checkpoint(name))
         )
-        return run_to_end(writer.start)
 
     def checkpoint(self, name: str) -> Path:
         return self.folder / "checkpoints" / name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,8 +19,10 @@ from tests.support.redis_server import RedisServer
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 KEYS = [f"k{n}" for n in range(30)]
-BATCHES_AT_ONCE = 12
-ROUNDS_MAX = 10
+BATCHES = 36
+BATCHES_MORE_MAX = 120
+PAUSE_S = 1.0
+RETAINED_BATCHES = "200"
 RETAINED = "spark.sql.streaming.minBatchesToRetain"
 
 
@@ -38,9 +41,28 @@ class Counted:
 
     def run(self, more: int) -> None:
         for _ in range(more):
-            self.source.add([{"k": key} for key in KEYS])
-        self.batches += more
+            self._add_batch()
         self.id = str(self._streams.run(self.frame, "counts", output=self.output).id)
+
+    def run_until_moved(self) -> None:
+        """Runs a batch a second until maintenance, which serves active queries, has moved history.
+
+        Stores of other tests, whose servers have gone, can delay maintenance by many seconds.
+        """
+        query = self._streams.start(self.frame, "counts")
+        try:
+            for _ in range(BATCHES_MORE_MAX):
+                self._add_batch()
+                query.processAllAvailable()
+                if self.moved():
+                    return
+                time.sleep(PAUSE_S)
+        finally:
+            query.stop()
+
+    def _add_batch(self) -> None:
+        self.source.add([{"k": key} for key in KEYS])
+        self.batches += 1
 
     def moved(self) -> list[str]:
         """Returns the segments in files, and removes the keys that live a minute more."""
@@ -58,7 +80,7 @@ class Counted:
 @pytest.fixture
 def retained(spark: SparkSession) -> Iterator[None]:
     before = spark.conf.get(RETAINED, "100")
-    spark.conf.set(RETAINED, "200")
+    spark.conf.set(RETAINED, RETAINED_BATCHES)
     yield
     spark.conf.set(RETAINED, str(before))
 
@@ -71,16 +93,14 @@ def test_past_of_a_query_is_read_from_files(
     shared_redis_server: RedisServer,
 ) -> None:
     """Python, Spark's state reader and a rewind find each batch where maintenance has moved it."""
-    redis_conf({"history": "files"})
+    redis_conf({"history": "files", "versionsToRetain": RETAINED_BATCHES})
     query = Counted(streams, shared_redis_server)
-    for _ in range(ROUNDS_MAX):
-        query.run(BATCHES_AT_ONCE)
-        if query.moved():
-            break
+    query.run(BATCHES)
+    query.run_until_moved()
     assert query.moved()
     assert list((query.folder / "state" / "_redis_state_segments").glob("*/*/*.seg"))
 
-    past = [0, 2, BATCHES_AT_ONCE // 2, query.batches - 2]
+    past = [0, 2, BATCHES // 2, query.batches - 2]
     with redis_state.connect(query.server.url) as reader:
         state = reader.query(query.id).operator(0)
         for batch in past:
