@@ -130,6 +130,17 @@ class SegmentFiles:
         # A head that was read before says nothing about the file now.
         return self._head(client, owner, segment, place, afresh=True) is not None
 
+    def is_whole(self, client: Client, id_: PartitionId, segment: Segment) -> bool:
+        """Returns whether the file of a segment has the end of its region, undamaged.
+
+        Raises:
+            UnavailableError: The file system does not answer.
+        """
+        try:
+            return self.is_there(client, id_, segment)
+        except FormatError:
+            return False
+
     def folder(self, client: Client, id_: PartitionId) -> Folder:
         """Returns the folder with the files of a partition's checkpoint.
 

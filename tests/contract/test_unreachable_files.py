@@ -1,4 +1,4 @@
-"""Files that a machine cannot read: other work there goes on."""
+"""Files that a machine cannot read, or that are damaged: other work there goes on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from redis_state.maintain.checkpoint import maintain_checkpoint
 from redis_state.maintain.history import move_history
 from redis_state.maintain.report import Policy
 from redis_state.protocol import checkpoint_gen
-from tests.contract.test_history_in_files import Orders
+from redis_state.recovery.doctor import diagnose
+from tests.contract.test_history_in_files import Orders, rows
 from tests.support.redis_server import RedisServer
 
 DEEP = Policy("w", deep=True)
@@ -66,3 +67,18 @@ def test_pass_over_a_fork_reports_that_files_of_its_parent_cannot_be_read(
     assert any("the file system refuses" in problem for problem in report.problems)
     monkeypatch.undo()
     assert maintain_checkpoint(orders.client, gen, policy=Policy("w")).problems == []
+
+
+def test_damaged_file_is_a_finding_of_the_doctor_and_of_a_pass(orders: Orders) -> None:
+    (file,) = orders.files()
+    whole = file.read_bytes()
+    file.write_bytes(bytes(len(whole)))
+    (health,) = diagnose(orders.client, orders.gen).partitions
+    assert set(health.broken) == set(orders.placed())
+    assert max(health.loadable) == orders.at
+    (forked,) = diagnose(orders.client, fork_of(orders)).partitions
+    assert len(forked.broken) == 5
+    report = maintain_checkpoint(orders.client, fork_of(orders), policy=Policy("w"))
+    assert sum("has 0 of 2 blocks" in problem for problem in report.problems) == 5
+    file.write_bytes(whole)
+    assert orders.rows_at(2) == rows(2)
