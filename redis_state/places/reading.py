@@ -19,6 +19,7 @@ from redis_state.format.place import FilePlace, parse_place
 from redis_state.format.region import RegionHead, RegionOwner, Span, read_head, read_region
 from redis_state.ids import PartitionId
 from redis_state.places.settings import places_of
+from redis_state.process import tell_after_fork
 
 Values = dict[str, bytes]
 
@@ -34,7 +35,6 @@ _FOLDERS_MAX = 64
 _WHAT = "reading segments from files"
 
 _known: WeakKeyDictionary[Client, SegmentFiles] = WeakKeyDictionary()
-_lock = Lock()
 
 
 @dataclass(slots=True)
@@ -48,11 +48,7 @@ class _Head:
 
 def files_of(client: Client) -> SegmentFiles:
     """Returns the reader of files that belongs to a client."""
-    with _lock:
-        found = _known.get(client)
-        if found is None:
-            found = _known[client] = SegmentFiles()
-        return found
+    return _known.get(client) or _known.setdefault(client, SegmentFiles())
 
 
 class SegmentFiles:
@@ -64,6 +60,14 @@ class SegmentFiles:
 
     def __init__(self) -> None:
         # Methods are given the client, which must not stay alive through the registry of readers.
+        self._forget_all()
+        tell_after_fork(self)
+
+    def after_fork(self) -> None:
+        """Replaces the lock, which another thread may have held, and the parent's file systems."""
+        self._forget_all()
+
+    def _forget_all(self) -> None:
         self._heads: OrderedDict[tuple[str, str, int], _Head] = OrderedDict()
         self._heads_bytes = 0
         self._folders: OrderedDict[tuple[str, str], Folder] = OrderedDict()
