@@ -14,6 +14,7 @@ from redis_state.backend.script import Command, script
 from redis_state.errors import FormatError, UnavailableError
 from redis_state.files import Folder
 from redis_state.format import block
+from redis_state.format.chunks import STAGED_BYTES_MAX, chunks
 from redis_state.format.entry import Segment
 from redis_state.format.place import FilePlace, folder_of, new_file_name
 from redis_state.format.region import sort_key, write_region
@@ -29,7 +30,6 @@ SEGMENTS_MAX = 100
 _STAGED_TTL_MS = 86_400_000
 _NAMES_MAX = 8
 _BYTES_AT_ONCE = 4 << 20
-_STAGE_BYTES = 256 << 10
 _LATE_PAUSE_S = 0.5
 _TRIES_MAX = 3
 _MOVING = "moving segments into a file"
@@ -291,9 +291,9 @@ def bring_back(client: Client, id_: PartitionId, segment: Segment) -> bool:
         values = files_of(client).read(client, id_, segment, None, lambda: None)
         if values is None:
             return False
-        for fields in _chunks(values):
+        for fields in chunks(values, bytes_max=STAGED_BYTES_MAX):
             args: list[str | bytes] = [segment.field, str(_STAGED_TTL_MS)]
-            args += [word for pair in fields for word in pair]
+            args += [word for pair in fields.items() for word in pair]
             reply = client.script(_BACK, script("stage"), [keys.meta(id_), key], args)
             if reply != ["OK"]:
                 return False
@@ -306,19 +306,6 @@ def bring_back(client: Client, id_: PartitionId, segment: Segment) -> bool:
             case _:
                 return False
     return False
-
-
-def _chunks(values: Mapping[str, bytes]) -> Iterator[list[tuple[str, bytes]]]:
-    chunk: list[tuple[str, bytes]] = []
-    size = 0
-    for name, value in values.items():
-        if chunk and size + len(value) > _STAGE_BYTES:
-            yield chunk
-            chunk, size = [], 0
-        chunk.append((name, value))
-        size += len(value)
-    if chunk:
-        yield chunk
 
 
 def _two(id_: PartitionId) -> list[str]:
