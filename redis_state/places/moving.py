@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from redis_state import keys
 from redis_state.backend.client import Client
-from redis_state.backend.replies import words
 from redis_state.backend.script import Command, script
 from redis_state.errors import FormatError, UnavailableError
 from redis_state.files import Folder
@@ -351,8 +350,7 @@ def condemn(client: Client, id_: PartitionId, file: str, *, announced_ms: int) -
         True if it is condemned now, and was not before.
     """
     args = [file, str(announced_ms)]
-    reply = client.script("sweeping files", script("condemn"), _two(id_), args)
-    return words("sweeping files", list(map(str.encode, reply)))[0] == "OK"
+    return client.script("sweeping files", script("condemn"), _two(id_), args) == ["OK"]
 
 
 def discard(client: Client, id_: PartitionId, file: str) -> bool:
