@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -122,3 +123,20 @@ def test_child_uses_no_lock_and_no_file_system_of_its_parent(flights: RedisServe
             done.set()
             thread.join()
         assert files.folder(client, id_) is before
+
+
+def test_memory_of_a_reader_is_in_proportion_to_the_heads_that_it_counts(
+    flights: RedisServer,
+) -> None:
+    with redis_state.connect(flights.url) as reader:
+        state = reader.query("flights").operator(0)
+        tracemalloc.start()
+        try:
+            for carrier in CARRIERS:
+                state.get({"carrier": carrier}, VERSIONS)
+            of_regions = tracemalloc.Filter(True, "*/format/region.py")
+            traces = tracemalloc.take_snapshot().filter_traces([of_regions]).statistics("filename")
+        finally:
+            tracemalloc.stop()
+        counted = files_of(reader.client)._heads_bytes
+    assert sum(one.size for one in traces) < 12 * counted
