@@ -14,6 +14,7 @@ from redis_state.backend.replies import time_ms, words
 from redis_state.backend.script import Command, script
 from redis_state.errors import Kind, LimitError, StateError, UsageError
 from redis_state.format.entry import Segment, parse_segment
+from redis_state.format.place import foreign_segments
 from redis_state.ids import PartitionId, Pin, text_number
 from redis_state.protocol.foreign import FORKED_FROM, parent_in
 from redis_state.protocol.opening import Opened
@@ -252,11 +253,7 @@ def pin_again(client: Client, id_: PartitionId, manifest: Mapping[bytes, bytes])
         UnavailableError: Redis gave no answer before the deadline.
     """
     began = manifest.get(FORKED_FROM.encode())
-    idents = [
-        name[2:].decode("ascii", "replace")
-        for name, value in manifest.items()
-        if name[:2] == b"a:" and value[:2] == b"p "
-    ]
+    idents = foreign_segments(manifest)
     if began is None or not idents:
         return False
     gen, tenant = id_.store.gen, id_.store.tenant
