@@ -116,7 +116,7 @@ class SegmentFiles:
                 continue
             self._forget(owner)
             if client.clock.monotonic_s() >= late_s:
-                raise self._lost(client, owner, segment, place)
+                raise self.lost(client, owner, segment, place)
             client.clock.sleep_s(pauses.pop(0) if len(pauses) > 1 else pauses[0])
 
     def is_there(self, client: Client, id_: PartitionId, segment: Segment) -> bool:
@@ -267,9 +267,14 @@ class SegmentFiles:
         with self._lock:
             self._folders.pop((owner.store.tenant, owner.store.gen), None)
 
-    def _lost(
+    def lost(
         self, client: Client, owner: PartitionId, segment: Segment, place: FilePlace
     ) -> StateError | UnavailableError:
+        """Returns the error for a file that is gone or was cut, or whose folder is not there.
+
+        Args:
+            owner: See `owner_of`.
+        """
         folder = self.folder(client, owner)
         what = f"reading {segment.ident}"
         if folder.items() is None:

@@ -13,6 +13,7 @@ from redis_state.files import Folder
 from redis_state.forks import fork
 from redis_state.ids import StateStoreId
 from redis_state.maintain.checkpoint import maintain_checkpoint
+from redis_state.maintain.files import verify_files
 from redis_state.maintain.history import move_history
 from redis_state.maintain.report import Policy
 from redis_state.protocol import checkpoint_gen
@@ -82,3 +83,13 @@ def test_damaged_file_is_a_finding_of_the_doctor_and_of_a_pass(orders: Orders) -
     assert sum("has 0 of 2 blocks" in problem for problem in report.problems) == 5
     file.write_bytes(whole)
     assert orders.rows_at(2) == rows(2)
+
+
+def test_verification_distinguishes_a_missing_folder_from_a_lost_file(orders: Orders) -> None:
+    (file,) = orders.files()
+    file.unlink()
+    assert all("FILE_LOST" in problem for problem in verify_files(orders.client, orders.id))
+    orders.folder.rename(orders.folder.with_name("aside"))
+    problems = list(verify_files(orders.client, orders.id))
+    assert len(problems) == len(orders.placed())
+    assert all("is not there" in problem for problem in problems)
