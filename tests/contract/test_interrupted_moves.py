@@ -200,3 +200,27 @@ def test_redis_from_before_the_grace_reports_files_that_are_gone(orders: Orders)
         orders.rows_at(2)
     assert lost.value.kind is Kind.FILE_LOST
     check(orders, range(5, 9))
+
+
+@pytest.mark.parametrize("step", ["items", "remove_file"])
+def test_two_sweeps_at_once_delete_a_file_once(
+    orders: Orders, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    move_history(orders.client, orders.id)
+    drop_all(orders)
+    age(orders)
+    real = getattr(Folder, step)
+    other: list[SweptFiles] = []
+
+    def beside(self: Folder, *args: Any) -> Any:
+        found = real(self, *args) if step == "items" else None
+        if not other:
+            other.append(SweptFiles())
+            other[0].add(sweep(orders))
+        return found if step == "items" else real(self, *args)
+
+    monkeypatch.setattr(Folder, step, beside)
+    assert (sweep(orders).deleted, other[0].deleted) == (0, 1)
+    assert (orders.files(), rows_of(orders.client, orders.id)) == ([], [])
+    assert sweep(orders) == SweptFiles()
+    check(orders, range(5, 9))
