@@ -8,15 +8,14 @@ from dataclasses import dataclass
 from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.errors import ConflictError, Kind, UnavailableError
+from redis_state.format.place import foreign_segments
 from redis_state.ids import PartitionId
 from redis_state.maintain.compaction import add_snapshot
 from redis_state.maintain.pinned import described_owners
 from redis_state.progress import Progress, silent
-from redis_state.protocol.foreign import foreign_in
 from redis_state.protocol.partition import PartitionClient
 from redis_state.protocol.registry import counted_partitions, parse_operators
 
-_ASIDE = b"z:"
 _TRIES_MAX = 5
 _WHAT = "detaching a fork"
 
@@ -118,6 +117,6 @@ class _Foreign:
 
 def _foreign(client: Client, id_: PartitionId) -> _Foreign:
     (raw,) = client.call(_WHAT, [("HGETALL", keys.meta(id_))])
-    idents = foreign_in(raw)
-    aside = sum(_ASIDE + ident in raw for ident in idents)
+    idents = foreign_segments(raw)
+    aside = sum(f"z:{ident}".encode() in raw for ident in idents)
     return _Foreign(len(idents) - aside, aside)

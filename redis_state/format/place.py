@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from redis_state.errors import FormatError
@@ -67,6 +68,16 @@ def parse_place(text: str) -> tuple[str, FilePlace | None]:
         "reading a manifest entry",
         found="its place is malformed, or of a kind that this release does not know",
     )
+
+
+def foreign_segments(manifest: Mapping[bytes, bytes]) -> dict[str, str]:
+    """Returns the idents of a manifest's foreign segments, each with the checkpoint of its key."""
+    field, word = FIELD.encode(), f"{_FOREIGN} ".encode()
+    return {
+        name[len(field) :].decode("ascii", "replace"): place[len(word) :].decode("ascii", "replace")
+        for name, place in manifest.items()
+        if name.startswith(field) and place.startswith(word)
+    }
 
 
 def is_file_name(name: str) -> bool:

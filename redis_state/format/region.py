@@ -141,12 +141,17 @@ def _grouped(values: Mapping[str, bytes]) -> list[_Group]:
     for (family, number, part), name in sorted(
         (sort_key(name), name) for name in values if name != HEADER
     ):
-        chunk = number // CHUNK
-        called = f"i{chunk}" if family < 0 else f"{family}/i{chunk}"
+        called = _directory(family, number)
         if not groups or groups[-1].name != called:
-            groups.append(_Group(called, chunk * CHUNK, []))
+            groups.append(_Group(called, number // CHUNK * CHUNK, []))
         groups[-1].numbers.append((number, part, name))
     return groups
+
+
+def _directory(family: int, number: int) -> str:
+    """Returns the name of the directory block that describes a bucket or block."""
+    chunk = f"i{number // CHUNK}"
+    return chunk if family < 0 else f"{family}/{chunk}"
 
 
 def _sealed(
@@ -193,8 +198,7 @@ class RegionHead:
             FormatError: A field of a segment cannot have this name.
         """
         family, number, _ = sort_key(name)
-        called = f"i{number // CHUNK}"
-        called = called if family < 0 else f"{family}/{called}"
+        called = _directory(family, number)
         return called if called in self.at else None
 
     def spans(self, called: str, raw: bytes, signer: BlockSigner | None) -> dict[str, Span]:

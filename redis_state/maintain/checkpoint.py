@@ -13,6 +13,7 @@ from redis_state.maintain.partition import maintain_partition
 from redis_state.maintain.pinned import forget_unpinned_forks
 from redis_state.maintain.report import MaintenanceReport, PassControl, Policy
 from redis_state.maintain.rotation import Rotation, stamps
+from redis_state.places.settings import FIELD as PLACES_FIELD
 from redis_state.protocol.instances import Instance, decode_instance
 from redis_state.protocol.kept import forget_expired
 from redis_state.protocol.registry import (
@@ -61,6 +62,8 @@ def maintain_checkpoint(
         # Before the pins of these names end.
         forget_expired(client, gen, raw, tenant=tenant)
     ids = counted_partitions(client, gen, operators.values(), tenant=tenant)
+    # Spark's own maintenance moves the history of a query.
+    has_files = PLACES_FIELD.encode() in raw
     random.shuffle(ids)
     for start in range(0, len(ids), PARTITIONS_AT_ONCE):
         chunk = ids[start : start + PARTITIONS_AT_ONCE]
@@ -77,7 +80,7 @@ def maintain_checkpoint(
                     instances.get(id_),
                     policy,
                     name=called,
-                    moves=_moves(operators, id_),
+                    moves=has_files and _is_of_python(operators, id_),
                     progress=control.step,
                 )
                 if rotation is not None:
@@ -89,11 +92,8 @@ def maintain_checkpoint(
     return report
 
 
-def _moves(operators: Mapping[tuple[int, str], OperatorInfo], id_: PartitionId) -> bool:
-    """Returns whether the history of a partition moves here: that of a Python store.
-
-    Spark's own maintenance moves the history of a query.
-    """
+def _is_of_python(operators: Mapping[tuple[int, str], OperatorInfo], id_: PartitionId) -> bool:
+    """Returns whether a partition is of a Python store."""
     found = operators.get((id_.store.operator, id_.store.store))
     return found is not None and found.name == PYTHON_OPERATOR
 

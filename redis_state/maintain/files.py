@@ -147,15 +147,15 @@ def verify_files(client: Client, id_: PartitionId, *, deep: bool = False) -> Ite
         UnavailableError: The file system does not answer: nothing is known.
     """
     (raw,) = client.call(_WHAT, [("HGETALL", keys.meta(id_))])
-    partition = PartitionClient(client, id_, versions_to_retain=1)
+    partition, files = PartitionClient(client, id_, versions_to_retain=1), files_of(client)
     for one in _segments(raw):
         if one.place is None:
             continue
         try:
             if deep:
                 read_whole(partition.fetch, one)
-            elif not files_of(client).is_there(client, id_, one):
-                yield f"{id_}: {one.ident}: its file {one.place.file} is gone, or was cut"
+            elif not files.is_there(client, id_, one):
+                yield f"{id_}: {one.ident}: {files.lost(client, id_, one, one.place)}"
         except (FormatError, StateError) as error:
             yield f"{id_}: {one.ident}: {error}"
         except SegmentGoneError:

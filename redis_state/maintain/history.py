@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from threading import Lock
 from weakref import WeakKeyDictionary
 
 from redis_state import keys
@@ -29,7 +28,6 @@ _DOUBLINGS_MAX = 6
 _PAUSES_MAX = 10_000
 
 _pauses: WeakKeyDictionary[Client, dict[PartitionId, tuple[float, int]]] = WeakKeyDictionary()
-_lock = Lock()
 
 
 def history_of(manifest: Mapping[bytes, bytes]) -> list[Segment]:
@@ -91,9 +89,8 @@ def move_when_due(client: Client, id_: PartitionId, *, progress: Progress = sile
     Raises:
         RedisStateError: See `move_history`.
     """
-    with _lock:
-        pauses = _pauses.setdefault(client, {})
-        due_s, failures = pauses.get(id_, (0.0, 0))
+    pauses = _pauses.setdefault(client, {})
+    due_s, failures = pauses.get(id_, (0.0, 0))
     now_s = client.clock.monotonic_s()
     due = None if failures and now_s < due_s else _due(client, id_)
     if due is None:
@@ -103,14 +100,13 @@ def move_when_due(client: Client, id_: PartitionId, *, progress: Progress = sile
         moved = _move(client, id_, due, progress)
         failed = moved.wasted > 0
     finally:
-        with _lock:
-            if failed:
-                pause_s = min(PAUSE_S_MAX, PAUSE_S * 2 ** min(failures, _DOUBLINGS_MAX))
-                pauses[id_] = (now_s + pause_s, failures + 1)
-                while len(pauses) > _PAUSES_MAX:
-                    pauses.pop(next(iter(pauses)))
-            else:
-                pauses.pop(id_, None)
+        if failed:
+            pause_s = min(PAUSE_S_MAX, PAUSE_S * 2 ** min(failures, _DOUBLINGS_MAX))
+            pauses[id_] = (now_s + pause_s, failures + 1)
+            for oldest in list(pauses)[:-_PAUSES_MAX]:
+                pauses.pop(oldest, None)
+        else:
+            pauses.pop(id_, None)
     return moved
 
 

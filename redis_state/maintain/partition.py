@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.replies import purged_gen
-from redis_state.errors import ConfigError, UnavailableError
+from redis_state.errors import ConfigError, Kind, UnavailableError
 from redis_state.format.entry import segments_in
 from redis_state.format.header import FIELD
 from redis_state.format.signature import is_signed
@@ -102,14 +104,36 @@ def _maintain(
             report.unpinned = maintain_pins(client, id_, manifest)
             for problem in purged_parents(client, id_, manifest):
                 report.problem(f"{where}: {problem}")
-    with report.noting(where):
+    with _noting_files(client, id_, report, where=where):
         _compact(partition, instance, policy, report, work.progress)
     with report.noting(where):
         found = partition.retain()
         report.dropped, report.dropped_bytes = found.dropped, found.dropped_bytes
     if work.moves:
         _move(client, id_, report, work)
-    verify(client, partition, policy, report, where=where, progress=work.progress)
+    with _noting_files(client, id_, report, where=where):
+        verify(client, partition, policy, report, where=where, progress=work.progress)
+
+
+@contextmanager
+def _noting_files(
+    client: Client, id_: PartitionId, report: MaintenanceReport, *, where: str
+) -> Iterator[None]:
+    """Notes errors as `MaintenanceReport.noting` does, and those of a file system.
+
+    Raises:
+        UnavailableError: The server does not answer.
+        ConfigError: The server refuses the user.
+    """
+    with report.noting(where):
+        try:
+            yield
+        except (ConfigError, UnavailableError) as error:
+            if error.kind is Kind.PERMISSION:
+                raise
+            # A server that does not answer ends the pass here. A folder is of one query only.
+            client.call("examining a partition", [("HGET", keys.meta(id_), "f")])
+            report.problem(f"{where}: {error}")
 
 
 def _is_signed(client: Client, id_: PartitionId) -> bool:

@@ -15,8 +15,9 @@ from redis_state.backend.client import Client
 from redis_state.backend.replies import OTHER_TYPE, time_ms
 from redis_state.backend.script import Command, script
 from redis_state.errors import ConflictError, FormatError, Kind, RedisStateError
+from redis_state.format.place import foreign_segments
 from redis_state.ids import PartitionId, is_gen
-from redis_state.protocol.foreign import foreign_in, parent_problem
+from redis_state.protocol.foreign import parent_problem
 from redis_state.protocol.kept import KEEP_FIELD, parse_kept
 from redis_state.protocol.pins import (
     FORK,
@@ -219,7 +220,7 @@ def _is_second_look(client: Client, looks: str, note: str, raw: bytes | None, no
 
 def purged_parents(client: Client, id_: PartitionId, manifest: Mapping[bytes, bytes]) -> list[str]:
     """Returns a message for each purged checkpoint that has segments of a fork."""
-    gens = {gen.decode("ascii", "replace") for gen in foreign_in(manifest).values()}
+    gens = set(foreign_segments(manifest).values())
     found = (parent_problem(client, id_, gen) for gen in sorted(gens) if is_gen(gen))
     return [f"{told}: {advice}" for told, advice in filter(None, found)]
 

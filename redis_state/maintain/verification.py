@@ -97,7 +97,7 @@ def _suspects(
         progress(_WHAT, start + len(chunk), len(with_key))
         for segment, blocks, expiry_ms in zip(chunk, replies[::2], replies[1::2], strict=True):
             if blocks != segment.entry.blocks:
-                if segment.gen and files_of(client).is_there(client, id_, segment):
+                if segment.gen and files_of(client).is_whole(client, id_, segment):
                     report.verified += 1
                     continue
                 suspects.append((segment, blocks))

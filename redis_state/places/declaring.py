@@ -43,9 +43,9 @@ def declare(
         places = places_by(config)
         if found is not None and found.folder != places.folder:
             _check_moved(client, gen, found, places, partitions())
-        set_places(client, gen, places, tenant=tenant)
-        return
-    if found is not None and found.moves:
+        if found != places:
+            set_places(client, gen, places, tenant=tenant)
+    elif found is not None and found.moves:
         set_places(client, gen, replace(found, moves=False), tenant=tenant)
 
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 from redis_state import keys
 from redis_state.backend.client import Client
-from redis_state.backend.replies import words
 from redis_state.backend.script import Command, script
 from redis_state.errors import FormatError, UnavailableError
 from redis_state.files import Folder
 from redis_state.format import block
+from redis_state.format.chunks import STAGED_BYTES_MAX, chunks
 from redis_state.format.entry import Segment
 from redis_state.format.place import FilePlace, folder_of, new_file_name
 from redis_state.format.region import sort_key, write_region
@@ -29,7 +29,6 @@ SEGMENTS_MAX = 100
 _STAGED_TTL_MS = 86_400_000
 _NAMES_MAX = 8
 _BYTES_AT_ONCE = 4 << 20
-_STAGE_BYTES = 256 << 10
 _LATE_PAUSE_S = 0.5
 _TRIES_MAX = 3
 _MOVING = "moving segments into a file"
@@ -291,9 +290,9 @@ def bring_back(client: Client, id_: PartitionId, segment: Segment) -> bool:
         values = files_of(client).read(client, id_, segment, None, lambda: None)
         if values is None:
             return False
-        for fields in _chunks(values):
+        for fields in chunks(values, bytes_max=STAGED_BYTES_MAX):
             args: list[str | bytes] = [segment.field, str(_STAGED_TTL_MS)]
-            args += [word for pair in fields for word in pair]
+            args += [word for pair in fields.items() for word in pair]
             reply = client.script(_BACK, script("stage"), [keys.meta(id_), key], args)
             if reply != ["OK"]:
                 return False
@@ -306,19 +305,6 @@ def bring_back(client: Client, id_: PartitionId, segment: Segment) -> bool:
             case _:
                 return False
     return False
-
-
-def _chunks(values: Mapping[str, bytes]) -> Iterator[list[tuple[str, bytes]]]:
-    chunk: list[tuple[str, bytes]] = []
-    size = 0
-    for name, value in values.items():
-        if chunk and size + len(value) > _STAGE_BYTES:
-            yield chunk
-            chunk, size = [], 0
-        chunk.append((name, value))
-        size += len(value)
-    if chunk:
-        yield chunk
 
 
 def _two(id_: PartitionId) -> list[str]:
@@ -364,8 +350,7 @@ def condemn(client: Client, id_: PartitionId, file: str, *, announced_ms: int) -
         True if it is condemned now, and was not before.
     """
     args = [file, str(announced_ms)]
-    reply = client.script("sweeping files", script("condemn"), _two(id_), args)
-    return words("sweeping files", list(map(str.encode, reply)))[0] == "OK"
+    return client.script("sweeping files", script("condemn"), _two(id_), args) == ["OK"]
 
 
 def discard(client: Client, id_: PartitionId, file: str) -> bool:

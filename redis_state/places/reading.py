@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from threading import Lock
 from weakref import WeakKeyDictionary
 
@@ -19,6 +19,7 @@ from redis_state.format.place import FilePlace, parse_place
 from redis_state.format.region import RegionHead, RegionOwner, Span, read_head, read_region
 from redis_state.ids import PartitionId
 from redis_state.places.settings import places_of
+from redis_state.process import tell_after_fork
 
 Values = dict[str, bytes]
 
@@ -34,25 +35,19 @@ _FOLDERS_MAX = 64
 _WHAT = "reading segments from files"
 
 _known: WeakKeyDictionary[Client, SegmentFiles] = WeakKeyDictionary()
-_lock = Lock()
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Head:
-    """A decoded head, and the places of the fields that its directory blocks describe."""
+    """A decoded head, and its length."""
 
     head: RegionHead
     bytes: int
-    spans: dict[str, dict[str, Span]] = field(default_factory=dict)
 
 
 def files_of(client: Client) -> SegmentFiles:
     """Returns the reader of files that belongs to a client."""
-    with _lock:
-        found = _known.get(client)
-        if found is None:
-            found = _known[client] = SegmentFiles()
-        return found
+    return _known.get(client) or _known.setdefault(client, SegmentFiles())
 
 
 class SegmentFiles:
@@ -64,6 +59,14 @@ class SegmentFiles:
 
     def __init__(self) -> None:
         # Methods are given the client, which must not stay alive through the registry of readers.
+        self._forget_all()
+        tell_after_fork(self)
+
+    def after_fork(self) -> None:
+        """Replaces the lock, which another thread may have held, and the parent's file systems."""
+        self._forget_all()
+
+    def _forget_all(self) -> None:
         self._heads: OrderedDict[tuple[str, str, int], _Head] = OrderedDict()
         self._heads_bytes = 0
         self._folders: OrderedDict[tuple[str, str], Folder] = OrderedDict()
@@ -113,7 +116,7 @@ class SegmentFiles:
                 continue
             self._forget(owner)
             if client.clock.monotonic_s() >= late_s:
-                raise self._lost(client, owner, segment, place)
+                raise self.lost(client, owner, segment, place)
             client.clock.sleep_s(pauses.pop(0) if len(pauses) > 1 else pauses[0])
 
     def is_there(self, client: Client, id_: PartitionId, segment: Segment) -> bool:
@@ -129,6 +132,17 @@ class SegmentFiles:
             return False
         # A head that was read before says nothing about the file now.
         return self._head(client, owner, segment, place, afresh=True) is not None
+
+    def is_whole(self, client: Client, id_: PartitionId, segment: Segment) -> bool:
+        """Returns whether the file of a segment has the end of its region, undamaged.
+
+        Raises:
+            UnavailableError: The file system does not answer.
+        """
+        try:
+            return self.is_there(client, id_, segment)
+        except FormatError:
+            return False
 
     def folder(self, client: Client, id_: PartitionId) -> Folder:
         """Returns the folder with the files of a partition's checkpoint.
@@ -190,20 +204,19 @@ class SegmentFiles:
         if head is None:
             return None
         folder, found = self.folder(client, owner), {}
-        wanted: dict[str, Span] = {}
+        by_directory: dict[str, list[str]] = {}
         for name in names:
             if name == HEADER:
-                if head.head.header is not None:
-                    found[name] = head.head.header
-                continue
-            called = head.head.directory_of(name)
-            if called is None:
-                continue
-            spans = self._spans(client, head, folder, place, called)
+                if head.header is not None:
+                    found[name] = head.header
+            elif (called := head.directory_of(name)) is not None:
+                by_directory.setdefault(called, []).append(name)
+        wanted: dict[str, Span] = {}
+        for called, described in by_directory.items():
+            spans = _spans(client, head, folder, place, called)
             if spans is None:
                 return None
-            if name in spans:
-                wanted[name] = spans[name]
+            wanted |= {name: spans[name] for name in described if name in spans}
         ranges = _merged(list(wanted.values()))
         if not ranges:
             return found
@@ -228,51 +241,40 @@ class SegmentFiles:
         place: FilePlace,
         *,
         afresh: bool = False,
-    ) -> _Head | None:
+    ) -> RegionHead | None:
         key = (owner.store.gen, place.file, place.offset)
         with self._lock:
             known = self._heads.get(key)
             if known is not None and not afresh:
                 self._heads.move_to_end(key)
-                return known
+                return known.head
         span = (place.offset + place.bytes - place.head, place.head)
         raws = self.folder(client, owner).read_ranges(place.file, [span])
         if raws is None:
             return None
         named = owner_of(owner, segment)
-        decoded = read_head(named, raws[0], region_bytes=place.bytes, signer=client.signer)
-        found = _Head(decoded, len(raws[0]))
+        found = read_head(named, raws[0], region_bytes=place.bytes, signer=client.signer)
         with self._lock:
             before = self._heads.pop(key, None)
-            self._heads[key] = found
-            self._heads_bytes += found.bytes - (before.bytes if before else 0)
+            self._heads[key] = _Head(found, place.head)
+            self._heads_bytes += place.head - (before.bytes if before else 0)
             while self._heads_bytes > _HEADS_BYTES_MAX and len(self._heads) > 1:
                 self._heads_bytes -= self._heads.popitem(last=False)[1].bytes
         return found
-
-    def _spans(
-        self, client: Client, head: _Head, folder: Folder, place: FilePlace, called: str
-    ) -> dict[str, Span] | None:
-        spans = head.spans.get(called)
-        if spans is None:
-            raw = head.head.known.get(called)
-            if raw is None:
-                offset, length = head.head.at[called]
-                raws = folder.read_ranges(place.file, [(place.offset + offset, length)])
-                if raws is None:
-                    return None
-                raw = raws[0]
-            spans = head.spans[called] = head.head.spans(called, raw, client.signer)
-        return spans
 
     def _forget(self, owner: PartitionId) -> None:
         """Forgets a folder, which may have been moved as a whole."""
         with self._lock:
             self._folders.pop((owner.store.tenant, owner.store.gen), None)
 
-    def _lost(
+    def lost(
         self, client: Client, owner: PartitionId, segment: Segment, place: FilePlace
     ) -> StateError | UnavailableError:
+        """Returns the error for a file that is gone or was cut, or whose folder is not there.
+
+        Args:
+            owner: See `owner_of`.
+        """
         folder = self.folder(client, owner)
         what = f"reading {segment.ident}"
         if folder.items() is None:
@@ -323,6 +325,23 @@ def place_now(client: Client, owner: PartitionId, segment: Segment) -> FilePlace
     field_ = f"{PLACE}{segment.ident}"
     (raw,) = client.call("looking for a segment", [("HGET", keys.meta(owner), field_)])
     return parse_place(raw.decode("ascii", "replace"))[1] if raw is not None else None
+
+
+def _spans(
+    client: Client, head: RegionHead, folder: Folder, place: FilePlace, called: str
+) -> dict[str, Span] | None:
+    """Returns the places of the fields that a directory block describes.
+
+    They are not remembered: they take a hundred times the memory of the block.
+    """
+    raw = head.known.get(called)
+    if raw is None:
+        offset, length = head.at[called]
+        raws = folder.read_ranges(place.file, [(place.offset + offset, length)])
+        if raws is None:
+            return None
+        raw = raws[0]
+    return head.spans(called, raw, client.signer)
 
 
 def _pieces(offset: int, length: int) -> list[Span]:

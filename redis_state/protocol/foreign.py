@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.replies import purged_gen
@@ -14,15 +12,6 @@ FORKED_FROM = "g"
 """Field of a fork's partition: parent, version and uid with which it began."""
 
 _WHAT = "looking for the parent of a fork"
-
-
-def foreign_in(manifest: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-    """Returns the checkpoint that has the key of each foreign segment, by ident."""
-    return {
-        name[2:]: place[2:]
-        for name, place in manifest.items()
-        if name[:2] == b"a:" and place[:2] == b"p "
-    }
 
 
 def parent_in(began: bytes | None) -> str:

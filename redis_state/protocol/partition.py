@@ -12,6 +12,7 @@ from redis_state.backend.client import Client
 from redis_state.backend.replies import words
 from redis_state.backend.script import Command, script
 from redis_state.errors import FullError, RedisStateError, StateError, UnavailableError
+from redis_state.format.chunks import STAGED_BYTES_MAX, Fields, chunks
 from redis_state.format.entry import FORMATS, Entry, Segment
 from redis_state.ids import PartitionId, Pin
 from redis_state.process import Home
@@ -20,7 +21,7 @@ from redis_state.protocol.foreign import lost_with_parent
 from redis_state.protocol.opening import Opened, open_args, opening, read_opened
 from redis_state.protocol.refusal import refusal
 from redis_state.protocol.runs import STAGED_TTL_MS, RegisteredRun, is_newest, register_run
-from redis_state.protocol.segments import STAGED_BYTES_MAX, Fields, chunks, fetch, fetch_whole
+from redis_state.protocol.segments import fetch, fetch_whole
 
 DROPPED_TTL_MS = 10 * 60 * 1000
 """Time for which a dropped segment stays for readers under way."""

@@ -14,8 +14,9 @@ from redis_state.backend.replies import time_ms, words
 from redis_state.backend.script import Command, script
 from redis_state.errors import Kind, LimitError, StateError, UsageError
 from redis_state.format.entry import Segment, parse_segment
+from redis_state.format.place import foreign_segments
 from redis_state.ids import PartitionId, Pin, text_number
-from redis_state.protocol.foreign import FORKED_FROM, foreign_in, parent_in
+from redis_state.protocol.foreign import FORKED_FROM, parent_in
 from redis_state.protocol.opening import Opened
 from redis_state.protocol.refusal import not_there, refusal
 
@@ -252,18 +253,18 @@ def pin_again(client: Client, id_: PartitionId, manifest: Mapping[bytes, bytes])
         UnavailableError: Redis gave no answer before the deadline.
     """
     began = manifest.get(FORKED_FROM.encode())
-    idents = [ident.decode("ascii", "replace") for ident in foreign_in(manifest)]
+    idents = foreign_segments(manifest)
     if began is None or not idents:
         return False
     gen, tenant = id_.store.gen, id_.store.tenant
     there, what = id_.of_gen(parent_in(began)), "pinning the segments of a fork again"
     query = keys.query(there.store.gen, tenant=tenant)
-    held, left_ms, (is_registered, named) = client.call(
+    held, left_ms, named = client.call(
         what,
         [
             ("HEXISTS", keys.meta(there), f"x:{gen}"),
             ("PTTL", keys.meta(id_)),
-            ("HMGET", query, "f", f"{FORKS}{gen}"),
+            ("HEXISTS", query, f"{FORKS}{gen}"),
         ],
     )
     if left_ms >= 0:
@@ -275,26 +276,22 @@ def pin_again(client: Client, id_: PartitionId, manifest: Mapping[bytes, bytes])
         args = [gen, FORK, version, uid, "0", *newest_first]
         if client.script(what, script("pin"), [keys.meta(there)], args)[0] != "OK":
             return False
-    # Without a registry the parent would look registered by the name of its fork alone.
-    if is_registered is not None and named is None:
-        (time,) = client.call(what, [("TIME",)])
-        name_fork(client, there.store.gen, gen, int(version), now_ms=time_ms(time), tenant=tenant)
+    if not named:
+        name_fork(client, there.store.gen, gen, int(version), tenant=tenant)
     return not held
 
 
-def name_fork(
-    client: Client, parent: str, gen: str, version: int, *, now_ms: int, tenant: str
-) -> bool:
+def name_fork(client: Client, parent: str, gen: str, version: int, *, tenant: str) -> bool:
     """Enters a fork in the registry of its parent; returns false if the parent is purged.
 
     Args:
         parent: Checkpoint id of the parent.
         gen: Checkpoint id of the fork.
         version: Version with which the fork begins.
-        now_ms: Time of the server's clock.
     """
     what = "naming a fork in the registry of its parent"
-    noted = json.dumps({"version": version, "at": now_ms})
+    (time,) = client.call(what, [("TIME",)])
+    noted = json.dumps({"version": version, "at": time_ms(time)})
     query = [keys.query(parent, tenant=tenant)]
     return client.script(what, script("stay"), query, ["", f"{FORKS}{gen}", noted]) != ["PURGED"]
 

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.script import Command
 from redis_state.errors import FormatError
+from redis_state.format.chunks import CHUNK_BYTES_MAX, CHUNK_FIELDS_MAX
 from redis_state.format.entry import Segment
 from redis_state.ids import PartitionId
 from redis_state.places.reading import files_of
 
-Fields = Mapping[str, bytes]
-"""Blocks by the names of their fields."""
-
 FieldsToRead = tuple[PartitionId, Segment, Sequence[str]]
 """A segment and the names of some of its fields."""
-
-CHUNK_BYTES_MAX = 1 << 20
-CHUNK_FIELDS_MAX = 1024
-STAGED_BYTES_MAX = 256 << 10
-"""Bytes of a chunk ahead of a commit: the server does nothing else while it stores a chunk."""
 
 _READ_BYTES_MAX = 16 << 20
 
@@ -183,21 +176,6 @@ def _all_from_redis(
         else None
         for (_, segment), reply in zip(wanted, replies, strict=True)
     ]
-
-
-def chunks(fields: Fields, *, bytes_max: int = CHUNK_BYTES_MAX) -> Iterator[dict[str, bytes]]:
-    """Splits fields into groups of bounded size; a larger block is a group of its own."""
-    chunk: dict[str, bytes] = {}
-    size = 0
-    for name, block in fields.items():
-        full = size + len(block) > bytes_max or len(chunk) >= CHUNK_FIELDS_MAX
-        if chunk and full:
-            yield chunk
-            chunk, size = {}, 0
-        chunk[name] = block
-        size += len(block)
-    if chunk:
-        yield chunk
 
 
 def _groups(wanted: Iterable[T], bytes_of: Callable[[T], int]) -> Iterator[list[T]]:

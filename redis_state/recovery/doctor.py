@@ -236,14 +236,14 @@ def _broken(client: Client, id_: PartitionId, segments: Sequence[Segment]) -> se
     with_key = [one for one in segments if one.entry.blocks and one.place is None]
     files = files_of(client)
     broken = {
-        one for one in segments if one.place is not None and not files.is_there(client, id_, one)
+        one for one in segments if one.place is not None and not files.is_whole(client, id_, one)
     }
     for start in range(0, len(with_key), _SEGMENTS_AT_ONCE):
         chunk = with_key[start : start + _SEGMENTS_AT_ONCE]
         commands: list[Command] = [("HLEN", keys.segment(id_, one.ident, one.gen)) for one in chunk]
         for segment, blocks in zip(chunk, client.call(_WHAT, commands), strict=True):
             # The parent of a fork may have moved it, or maintenance just now.
-            if blocks != segment.entry.blocks and not files.is_there(client, id_, segment):
+            if blocks != segment.entry.blocks and not files.is_whole(client, id_, segment):
                 broken.add(segment)
     return broken
 

@@ -61,6 +61,18 @@ class Orders:
             store.put(f"k{self.at}", self.at)
             self.at = store.commit()
 
+    def commit_history(self, *, after: int = 1) -> None:
+        """Commits six versions, a snapshot, which makes five of them history, and more."""
+        self.commit(6)
+        self.snapshot()
+        self.commit(after)
+
+    def bring_back(self) -> None:
+        """Brings all segments back that are in files."""
+        for segment in list(segments_in(self.manifest())):
+            if segment.place is not None:
+                assert bring_back(self.client, self.id, segment)
+
     @property
     def gen(self) -> str:
         return bytes_of(self.raw.hget(keys.names(), keys.name_field(ID.checkpoint))).decode()
@@ -114,9 +126,7 @@ def orders(redis_server: RedisServer, tmp_path: Path) -> Iterator[Orders]:
 
 
 def test_history_leaves_redis_and_every_version_reads_the_same(orders: Orders) -> None:
-    orders.commit(6)
-    orders.snapshot()
-    orders.commit(3)
+    orders.commit_history(after=3)
     moved = move_history(orders.client, orders.id)
     # Version 5 was the opened one: the snapshot is its, and the delta beside it moves, too.
     assert moved.segments == 5
@@ -156,16 +166,12 @@ def test_history_stays_in_redis_without_the_option(
 
 
 def test_history_moves_no_more_once_the_option_is_gone(orders: Orders) -> None:
-    orders.commit(6)
-    orders.snapshot()
-    orders.commit(1)
+    orders.commit_history()
     move_history(orders.client, orders.id)
     orders.options = {}
     orders.provider.close()
     orders.provider = orders.new_provider()
-    orders.commit(6)
-    orders.snapshot()
-    orders.commit(1)
+    orders.commit_history()
     orders.drop_keys()
     assert move_history(orders.client, orders.id).segments == 0
     assert orders.rows_at(3) == rows(3)
@@ -173,9 +179,7 @@ def test_history_moves_no_more_once_the_option_is_gone(orders: Orders) -> None:
 
 def test_history_lies_in_a_file_system_of_fsspec(redis_server: RedisServer) -> None:
     orders = Orders(redis_server.url, Path("unused"), places_folder="memory://segments/orders")
-    orders.commit(6)
-    orders.snapshot()
-    orders.commit(3)
+    orders.commit_history(after=3)
     assert move_history(orders.client, orders.id).segments == 5
     orders.drop_keys()
     for version in range(1, 10):
@@ -206,9 +210,7 @@ def test_options_that_do_not_fit_are_refused(
 
 
 def test_blocks_that_cannot_be_moved_leave_no_row_and_no_file(orders: Orders) -> None:
-    orders.commit(6)
-    orders.snapshot()
-    orders.commit(1)
+    orders.commit_history()
     (segment, *_) = history_of(orders.manifest())
     key = keys.segment(orders.id, segment.ident)
     (name, value), *_ = orders.raw.hgetall(key).items()
@@ -227,9 +229,7 @@ def test_pass_writes_one_file(
     orders: Orders, monkeypatch: pytest.MonkeyPatch, name: str, most: int
 ) -> None:
     monkeypatch.setattr(history, name, most)
-    orders.commit(6)
-    orders.snapshot()
-    orders.commit(1)
+    orders.commit_history()
     assert move_history(orders.client, orders.id).segments == most
     assert len(orders.files()) == 1
     assert move_history(orders.client, orders.id).segments in (0, most)
@@ -240,9 +240,7 @@ def test_pass_writes_one_file(
 def test_failed_move_is_tried_less_and_less_often(
     orders: Orders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    orders.commit(6)
-    orders.snapshot()
-    orders.commit(1)
+    orders.commit_history()
     clock = orders.client.clock
     assert isinstance(clock, ManualClock)
 
@@ -267,9 +265,7 @@ def test_failed_move_is_tried_less_and_less_often(
 def test_start_with_another_folder_is_refused_until_the_files_are_there(
     orders: Orders, tmp_path: Path
 ) -> None:
-    orders.commit(6)
-    orders.snapshot()
-    orders.commit(1)
+    orders.commit_history()
     # Nothing is in a file: another folder is as good.
     orders.provider.close()
     orders.options["places_folder"] = str(tmp_path / "first")
@@ -294,9 +290,7 @@ def test_start_with_another_folder_is_refused_until_the_files_are_there(
 
 
 def test_reader_under_way_goes_on_when_its_segments_move(orders: Orders) -> None:
-    orders.commit(6)
-    orders.snapshot()
-    orders.commit(1)
+    orders.commit_history()
     partition = PartitionClient(orders.client, orders.id, versions_to_retain=100)
     opened = partition.open("", 4)
     assert all(one.place is None for one in opened.segments)
@@ -308,16 +302,12 @@ def test_reader_under_way_goes_on_when_its_segments_move(orders: Orders) -> None
 
 
 def test_reader_under_way_goes_on_when_its_segments_come_back(orders: Orders) -> None:
-    orders.commit(6)
-    orders.snapshot()
-    orders.commit(1)
+    orders.commit_history()
     move_history(orders.client, orders.id)
     orders.drop_keys()
     partition = PartitionClient(orders.client, orders.id, versions_to_retain=100)
     opened = partition.open("", 4)
-    for segment in list(segments_in(orders.manifest())):
-        if segment.place is not None:
-            assert bring_back(orders.client, orders.id, segment)
+    orders.bring_back()
     assert orders.placed() == []
     assert orders.manifest()[b"f"] == b"1"
     for file in orders.files():
@@ -328,9 +318,7 @@ def test_reader_under_way_goes_on_when_its_segments_come_back(orders: Orders) ->
 
 
 def test_file_that_is_gone_is_lost_and_a_folder_that_is_gone_is_unavailable(orders: Orders) -> None:
-    orders.commit(6)
-    orders.snapshot()
-    orders.commit(1)
+    orders.commit_history()
     move_history(orders.client, orders.id)
     orders.drop_keys()
     (file,) = orders.files()
@@ -356,9 +344,7 @@ def test_file_that_is_gone_is_lost_and_a_folder_that_is_gone_is_unavailable(orde
 def test_file_that_shows_late_is_waited_for(
     orders: Orders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    orders.commit(6)
-    orders.snapshot()
-    orders.commit(1)
+    orders.commit_history()
     move_history(orders.client, orders.id)
     orders.drop_keys()
     seen: list[int] = []
@@ -375,9 +361,7 @@ def test_file_that_shows_late_is_waited_for(
 def test_upload_that_was_cut_places_nothing(
     orders: Orders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    orders.commit(6)
-    orders.snapshot()
-    orders.commit(1)
+    orders.commit_history()
     real = Folder.write_pieces
 
     def cut(self: Any, name: str, pieces: Any) -> None:
@@ -391,9 +375,7 @@ def test_upload_that_was_cut_places_nothing(
 
 
 def test_damaged_segment_stays_in_redis(orders: Orders) -> None:
-    orders.commit(6)
-    orders.snapshot()
-    orders.commit(1)
+    orders.commit_history()
     second = next(one for one in history_of(orders.manifest()) if one.version == 2)
     key = keys.segment(orders.id, second.ident)
     value = bytearray(orders.raw.hget(key, "0/0"))
@@ -407,9 +389,7 @@ def test_damaged_segment_stays_in_redis(orders: Orders) -> None:
 def test_worker_without_the_folder_moves_nothing_and_creates_nothing(
     orders: Orders, tmp_path: Path
 ) -> None:
-    orders.commit(6)
-    orders.snapshot()
-    orders.commit(1)
+    orders.commit_history()
     writer = orders.folder / orders.gen / "_writer"
     assert writer.read_text() == orders.gen
     elsewhere = orders.folder.rename(tmp_path.with_name(f"{tmp_path.name}-elsewhere"))
@@ -433,9 +413,7 @@ def test_folder_that_did_not_answer_at_first_is_marked_by_the_stores_maintenance
 ) -> None:
     tmp_path.rmdir()
     tmp_path.write_text("in the way of the folder")
-    orders.commit(6)
-    orders.snapshot()
-    orders.commit(1)
+    orders.commit_history()
     orders.provider.do_maintenance()
     assert orders.placed() == []
     tmp_path.unlink()

@@ -16,7 +16,7 @@ from redis_state.format.entry import segments_in
 from redis_state.maintain.files import SweptFiles, sweep_files
 from redis_state.maintain.history import move_history
 from redis_state.places import places_of
-from redis_state.places.moving import bring_back, rows_of
+from redis_state.places.moving import rows_of
 from redis_state.protocol.partition import PartitionClient
 from tests.contract.test_history_in_files import Orders, rows
 from tests.contract.test_places_command import age
@@ -67,9 +67,7 @@ class Steps:
 @pytest.fixture
 def orders(redis_server: RedisServer, tmp_path: Path) -> Iterator[Orders]:
     found = Orders(redis_server.url, tmp_path / "segments", places_delete=True)
-    found.commit(6)
-    found.snapshot()
-    found.commit(2)
+    found.commit_history(after=2)
     yield found
     found.close()
 
@@ -96,9 +94,7 @@ def test_move_that_ends_at_any_step_loses_nothing(
         check(orders)
         if ended:
             break
-        for segment in list(segments_in(orders.manifest())):
-            if segment.place is not None:
-                assert bring_back(orders.client, orders.id, segment)
+        orders.bring_back()
     assert number > 5
     orders.drop_keys()
     check(orders)
@@ -119,13 +115,8 @@ def test_bringing_back_that_ends_at_any_step_loses_nothing(
     orders.drop_keys()
     steps = Steps(monkeypatch)
 
-    def back() -> None:
-        for segment in list(segments_in(orders.manifest())):
-            if segment.place is not None:
-                bring_back(orders.client, orders.id, segment)
-
     for number in range(1, STEPS_MAX):
-        ended = steps.at(number, back, after=after)
+        ended = steps.at(number, orders.bring_back, after=after)
         check(orders)
         if ended:
             break
@@ -140,9 +131,7 @@ def test_deletion_that_ends_at_any_step_is_finished_by_the_next_one(
     steps = Steps(monkeypatch)
     for number in range(1, STEPS_MAX):
         move_history(orders.client, orders.id)
-        for segment in list(segments_in(orders.manifest())):
-            if segment.place is not None:
-                assert bring_back(orders.client, orders.id, segment)
+        orders.bring_back()
         age(orders)
         ended = steps.at(number, lambda: sweep(orders), after=after)
         age(orders)
@@ -210,4 +199,28 @@ def test_redis_from_before_the_grace_reports_files_that_are_gone(orders: Orders)
     with pytest.raises(StateError) as lost:
         orders.rows_at(2)
     assert lost.value.kind is Kind.FILE_LOST
+    check(orders, range(5, 9))
+
+
+@pytest.mark.parametrize("step", ["items", "remove_file"])
+def test_two_sweeps_at_once_delete_a_file_once(
+    orders: Orders, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    move_history(orders.client, orders.id)
+    drop_all(orders)
+    age(orders)
+    real = getattr(Folder, step)
+    other: list[SweptFiles] = []
+
+    def beside(self: Folder, *args: Any) -> Any:
+        found = real(self, *args) if step == "items" else None
+        if not other:
+            other.append(SweptFiles())
+            other[0].add(sweep(orders))
+        return found if step == "items" else real(self, *args)
+
+    monkeypatch.setattr(Folder, step, beside)
+    assert (sweep(orders).deleted, other[0].deleted) == (0, 1)
+    assert (orders.files(), rows_of(orders.client, orders.id)) == ([], [])
+    assert sweep(orders) == SweptFiles()
     check(orders, range(5, 9))

@@ -26,7 +26,7 @@ from redis_state.maintain.purge import purge
 from redis_state.maintain.recall import expire, recall
 from redis_state.maintain.report import Policy
 from redis_state.places import Places
-from redis_state.places.moving import announce, bring_back, rows_of
+from redis_state.places.moving import announce, rows_of
 from redis_state.places.settings import set_places
 from redis_state.protocol.partition import PartitionClient
 from redis_state.recovery.deleting import LogGuard
@@ -42,9 +42,7 @@ DAY_MS = 86_400_000
 @pytest.fixture
 def orders(redis_server: RedisServer, tmp_path: Path) -> Iterator[Orders]:
     found = Orders(redis_server.url, tmp_path / "segments", places_delete=True)
-    found.commit(6)
-    found.snapshot()
-    found.commit(2)
+    found.commit_history(after=2)
     assert move_history(found.client, found.id).segments == 5
     found.drop_keys()
     yield found
@@ -103,9 +101,7 @@ def test_verify_and_doctor_go_on_past_a_lost_file_in_a_remote_file_system(
     found = Orders(redis_server.url, Path("unused"), places_folder="memory://segments")
     try:
         for _ in range(2):
-            found.commit(6)
-            found.snapshot()
-            found.commit(2)
+            found.commit_history(after=2)
             move_history(found.client, found.id)
         found.drop_keys()
         count = len(found.placed())
@@ -273,9 +269,7 @@ def test_fork_and_kept_version_read_files_of_their_parent(
 ) -> None:
     keep(orders.url, "orders", name="before", at_batch=None)
     fork(orders.url, "orders", to="copy")
-    orders.commit(6)
-    orders.snapshot()
-    orders.commit(1)
+    orders.commit_history()
     drop_history(orders)
     assert move_history(orders.client, orders.id).segments > 0
     orders.drop_keys()
@@ -314,17 +308,13 @@ def test_fork_asks_for_the_place_at_each_read(orders: Orders) -> None:
         finally:
             provider.close()
 
-    orders.commit(6)
-    orders.snapshot()
-    orders.commit(1)
+    orders.commit_history()
     client = Client(config.parse({"url": orders.url}))
     for _ in range(2):
         assert move_history(orders.client, orders.id).segments > 0
         orders.drop_keys()
         assert read() == rows(8)
-        for segment in list(segments_in(orders.manifest())):
-            if segment.place is not None:
-                assert bring_back(orders.client, orders.id, segment)
+        orders.bring_back()
         for file in orders.files():
             file.unlink()
         assert read() == rows(8)
@@ -335,9 +325,7 @@ def test_kept_version_holds_its_file_until_it_is_dropped(orders: Orders) -> None
     provider = orders.provider
     orders.commit(2)
     keep(orders.url, "orders", name="before", at_batch=None)
-    orders.commit(6)
-    orders.snapshot()
-    orders.commit(1)
+    orders.commit_history()
     drop_history(orders)
     assert move_history(orders.client, orders.id).segments > 0
     aside = [one for one in segments_in(orders.manifest()) if one.version <= 9]

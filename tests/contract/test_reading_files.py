@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,10 +15,13 @@ from redis_state import config, keys
 from redis_state.backend.client import Client
 from redis_state.files import Folder
 from redis_state.format.entry import segments_in
+from redis_state.ids import PartitionId, StoreId
 from redis_state.places import Places
 from redis_state.places.moving import move_out
+from redis_state.places.reading import files_of
 from redis_state.places.settings import set_places
 from tests.contract.planting import GEN, Planted
+from tests.support.forking import in_child
 from tests.support.redis_server import RedisServer
 
 CARRIERS = [f"c{number}" for number in range(400)]
@@ -92,3 +97,46 @@ def flights_folder(reader: Any) -> str:
     places = places_of(reader.client, GEN)
     assert places is not None
     return places.folder.removeprefix("file:")
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_child_uses_no_lock_and_no_file_system_of_its_parent(flights: RedisServer) -> None:
+    with redis_state.connect(flights.url) as reader:
+        state = reader.query("flights").operator(0)
+        assert state.get({"carrier": CARRIERS[1]}, 1) is not None
+        client, files = reader.client, files_of(reader.client)
+        id_ = PartitionId(StoreId(GEN, 0, "default"), 0)
+        before = files.folder(client, id_)
+        held, done = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            with files._lock:
+                held.set()
+                done.wait()
+
+        thread = threading.Thread(target=hold)
+        thread.start()
+        held.wait()
+        try:
+            assert in_child(lambda: files.folder(client, id_) is before) is False
+        finally:
+            done.set()
+            thread.join()
+        assert files.folder(client, id_) is before
+
+
+def test_memory_of_a_reader_is_in_proportion_to_the_heads_that_it_counts(
+    flights: RedisServer,
+) -> None:
+    with redis_state.connect(flights.url) as reader:
+        state = reader.query("flights").operator(0)
+        tracemalloc.start()
+        try:
+            for carrier in CARRIERS:
+                state.get({"carrier": carrier}, VERSIONS)
+            of_regions = tracemalloc.Filter(True, "*/format/region.py")
+            traces = tracemalloc.take_snapshot().filter_traces([of_regions]).statistics("filename")
+        finally:
+            tracemalloc.stop()
+        counted = files_of(reader.client)._heads_bytes
+    assert sum(one.size for one in traces) < 12 * counted

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from redis_state import config, url
 from redis_state.backend import cluster, retry, start
-from redis_state.format import block, bucketing, entry, header, rows, segment, signature
-from redis_state.protocol import instances, partition, retention, runs, segments, snapshots
+from redis_state.format import block, bucketing, chunks, entry, header, rows, segment, signature
+from redis_state.protocol import instances, partition, retention, runs, snapshots
 
 TABLE = Path(__file__).resolve().parents[1] / "vectors" / "limits.json"
 OURS = {
@@ -31,9 +31,9 @@ OURS = {
     "deltasMin": snapshots.DELTAS_MIN,
     "deltasMax": snapshots.DELTAS_MAX,
     "retainedFieldsMax": retention.FIELDS_MAX,
-    "chunkBytesMax": segments.CHUNK_BYTES_MAX,
-    "stagedBytesMax": segments.STAGED_BYTES_MAX,
-    "chunkFieldsMax": segments.CHUNK_FIELDS_MAX,
+    "chunkBytesMax": chunks.CHUNK_BYTES_MAX,
+    "stagedBytesMax": chunks.STAGED_BYTES_MAX,
+    "chunkFieldsMax": chunks.CHUNK_FIELDS_MAX,
     "acquireTriesMax": partition._ACQUIRE_TRIES_MAX,
     "publishTriesMax": partition._PUBLISH_TRIES_MAX,
     "redirectsMax": cluster._REDIRECTS_MAX,

@@ -15,11 +15,12 @@ from redis_state.backend.client import Client
 from redis_state.backend.replies import unserved
 from redis_state.backend.script import Command
 from redis_state.errors import FormatError, UnavailableError
+from redis_state.format.chunks import CHUNK_BYTES_MAX
 from redis_state.format.entry import FORMATS, Segment, parse_segment
 from redis_state.format.segment import SegmentContent, read_segment
 from redis_state.ids import EMPTY, EMPTY_UID, NUMBER_MAX, PartitionId, Pin, is_uid, text_number
 from redis_state.protocol.opening import beyond
-from redis_state.protocol.segments import CHUNK_BYTES_MAX, fetch, fetch_each
+from redis_state.protocol.segments import fetch, fetch_each
 from redis_state.protocol.version_rows import read_whole
 
 _WHAT = "reading which versions there are"

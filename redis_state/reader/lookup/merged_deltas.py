@@ -16,11 +16,12 @@ from dataclasses import dataclass, replace
 from redis_state.backend.client import Client
 from redis_state.errors import FormatError
 from redis_state.format.block import raw_length
+from redis_state.format.chunks import Fields
 from redis_state.format.entry import Segment
 from redis_state.format.rows import Appended, Value
 from redis_state.format.segment import SegmentContent, read_segment
 from redis_state.protocol.opening import Opened
-from redis_state.protocol.segments import Fields, SegmentGoneError, fetch_each
+from redis_state.protocol.segments import SegmentGoneError, fetch_each
 from redis_state.reader.block_cache import ROW_BYTES, BlockCache, Recent
 
 _ROWS_A_KEY = 256

@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
+from redis_state.format.chunks import STAGED_BYTES_MAX
 from redis_state.maintain import PassControl, Policy
 from redis_state.maintain.rotation import TURNS
 from redis_state.maintain.service import Job, Service
-from redis_state.protocol.segments import STAGED_BYTES_MAX
 from tests.bench.fleet.neighbour import MIB, neighbour, victim
 from tests.bench.fleet.watchers import client_of, clone_queries, seconds_of_views
 from tests.bench.fleet.workers import ROWS, UPDATES, Fleet, Server, Work, Workers

@@ -12,11 +12,11 @@ from redis_state.backend.script import script
 from redis_state.codec import MSGPACK
 from redis_state.errors import RedisStateError
 from redis_state.format import ordered
+from redis_state.format.chunks import chunks
 from redis_state.format.entry import Entry
 from redis_state.format.rows import FAMILY_BYTES
 from redis_state.ids import PartitionId, Pin
 from redis_state.protocol.previews import with_previews
-from redis_state.protocol.segments import chunks
 from redis_state.reader.scan import pieces_of
 from redis_state.reader.versions import open_latest
 from redis_state.store.partition_store import PartitionStore

@@ -1,0 +1,28 @@
+"""Chunks of a segment's fields, which are sent one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+Fields = Mapping[str, bytes]
+"""Blocks by the names of their fields."""
+
+CHUNK_BYTES_MAX = 1 << 20
+CHUNK_FIELDS_MAX = 1024
+STAGED_BYTES_MAX = 256 << 10
+"""Bytes of a chunk ahead of a commit: the server does nothing else while it stores a chunk."""
+
+
+def chunks(fields: Fields, *, bytes_max: int = CHUNK_BYTES_MAX) -> Iterator[dict[str, bytes]]:
+    """Splits fields into groups of bounded size; a larger block is a group of its own."""
+    chunk: dict[str, bytes] = {}
+    size = 0
+    for name, block in fields.items():
+        full = size + len(block) > bytes_max or len(chunk) >= CHUNK_FIELDS_MAX
+        if chunk and full:
+            yield chunk
+            chunk, size = {}, 0
+        chunk[name] = block
+        size += len(block)
+    if chunk:
+        yield chunk
