@@ -2,7 +2,7 @@ package org.redisstate.core.protocol
 
 import org.slf4j.LoggerFactory
 
-import org.redisstate.core.backend.{Command, Script}
+import org.redisstate.core.backend.Script
 import org.redisstate.core.errors.InternalException
 import org.redisstate.core.format.Place
 import org.redisstate.core.places.{FileFolders, FileStore}
@@ -57,7 +57,7 @@ private[protocol] final class FileUpkeep(calls: PartitionCalls, folders: Option[
   def run(policy: FilePolicy, sweeps: Boolean): FileReport = {
     val what = s"look after the files of $id"
     val rows = rowsOf(what)
-    val now = nowMs(what)
+    val now = calls.nowMs(what)
     val forgotten = rows.filter(row => row.state == Announced && row.ageMs(now) >= AnnouncedMaxMs)
     val unknown = if (sweeps) unknownOf(what, rows) else Nil
     val owned = policy.checks.ownsFolder
@@ -98,7 +98,7 @@ private[protocol] final class FileUpkeep(calls: PartitionCalls, folders: Option[
         log.info("{}: nothing is deleted: {}", what: Any, why: Any)
         Nil
       case Right(newest) =>
-        val manifest = manifestOf(what)
+        val manifest = calls.manifest(what)
         if (openedIn(manifest) < newest) {
           log.warn(
             "{}: nothing is deleted: Redis is behind batch {} of Spark's commit log",
@@ -126,15 +126,10 @@ private[protocol] final class FileUpkeep(calls: PartitionCalls, folders: Option[
   }
 
   private def rowsOf(what: String): Seq[Row] =
-    words(calls.commands(what, Seq(Command("HGETALL", calls.files))).head).grouped(2).collect {
-      case Seq(file, RowText(state, ms, segments, bytes)) if Place.isFileName(file) =>
+    calls.fields(what, calls.files).iterator.collect {
+      case (file, RowText(state, ms, segments, bytes)) if Place.isFileName(file) =>
         Row(file, state, ms.toLong, segments.toLong, bytes.toLong)
     }.toSeq
-
-  private def manifestOf(what: String): Map[String, String] =
-    words(calls.commands(what, Seq(Command("HGETALL", calls.meta))).head).grouped(2).collect {
-      case Seq(field, value) => field -> value
-    }.toMap
 
   private def openedIn(manifest: Map[String, String]): Long =
     manifest.get("o").flatMap(_.toLongOption).getOrElse(-1)
@@ -143,14 +138,6 @@ private[protocol] final class FileUpkeep(calls: PartitionCalls, folders: Option[
   private def filesIn(manifest: Map[String, String]): Set[String] = manifest.collect {
     case (field, InFile(file)) if field.startsWith("a:") => file
   }.toSet
-
-  private def nowMs(what: String): Long =
-    words(
-      calls.commands(what, Seq(Command("EXISTS", calls.meta), Command("TIME"))).last) match {
-      case Seq(seconds, micros) =>
-        Stored.number(what, seconds) * 1000 + Stored.number(what, micros) / 1000
-      case _ => throw new InternalException(s"$what: the server did not answer TIME with a time.")
-    }
 
   private def script(what: String, script: Script, args: String*): Seq[String] =
     words(calls.fileScript(what, script, args))

@@ -4,7 +4,7 @@ import scala.annotation.tailrec
 
 import org.slf4j.LoggerFactory
 
-import org.redisstate.core.backend.{Command, Script}
+import org.redisstate.core.backend.Script
 import org.redisstate.core.concurrent.GuardedBy
 import org.redisstate.core.errors.{FormatException, InternalException, UnavailableException}
 import org.redisstate.core.format.{BlockSigner, Header, Segment, SegmentReader}
@@ -23,7 +23,7 @@ final class PartitionFiles private[protocol] (
     segments: SegmentIo,
     folders: Option[FileFolders],
     signer: Option[BlockSigner]) {
-  import PartitionCalls.words
+  import PartitionCalls.{Formats, words}
   import PartitionFiles._
 
   private val id = calls.id
@@ -38,7 +38,7 @@ final class PartitionFiles private[protocol] (
    */
   def moveHistory(): MoveReport = synchronized {
     val what = s"move history of $id into a file"
-    val manifest = manifestOf(what)
+    val manifest = calls.manifest(what)
     if (!manifest.get("f").exists(Formats)) MoveReport(0, 0)
     else {
       val history = History.of(manifest).filterNot(one => damaged(one.ident))
@@ -168,16 +168,10 @@ final class PartitionFiles private[protocol] (
   private def storeOf(what: String): FileStore =
     folders.getOrElse(
       throw new InternalException(s"$what: the caller gave no folder of block files.")).of(id.gen)
-
-  private def manifestOf(what: String): Map[String, String] =
-    words(calls.commands(what, Seq(Command("HGETALL", calls.meta))).head).grouped(2).collect {
-      case Seq(field, value) => field -> value
-    }.toMap
 }
 
 private object PartitionFiles {
   private val log = LoggerFactory.getLogger(classOf[PartitionFiles])
-  private val Formats = Set("1", "2")
   private val NamesMax = 8
   private val ReadsMax = 4
   private val ReadPauseMs = 1700L
