@@ -3,9 +3,8 @@ package org.redisstate.core.protocol
 import org.slf4j.LoggerFactory
 
 import org.redisstate.core.backend.Script
-import org.redisstate.core.errors.InternalException
 import org.redisstate.core.format.Place
-import org.redisstate.core.places.{FileFolders, FileStore}
+import org.redisstate.core.places.FileFolders
 
 /** Checks in the checkpoint's folder before a file is deleted. */
 trait DeletionChecks {
@@ -74,7 +73,8 @@ private[protocol] final class FileUpkeep(calls: PartitionCalls, folders: Option[
   private def unknownOf(what: String, rows: Seq[Row]): Seq[String] = {
     val folder = s"${id.operator}-${id.partition}-${id.storeHash}"
     val known = rows.map(_.file).toSet
-    storeOf(what).list(folder).getOrElse(Nil).map(name => s"$folder/$name")
+    FileBlocks.storeOf(what, folders, id.gen).list(folder).getOrElse(Nil).map(name =>
+      s"$folder/$name")
       .filter(file => Place.isFileName(file) && !known(file))
   }
 
@@ -120,7 +120,7 @@ private[protocol] final class FileUpkeep(calls: PartitionCalls, folders: Option[
     }
 
   private def discard(what: String, row: Row): Boolean = {
-    storeOf(what).delete(row.file)
+    FileBlocks.storeOf(what, folders, id.gen).delete(row.file)
     log.info("{}: deleted {}, which nothing has needed for the grace", what: Any, row.file: Any)
     script(what, Script.Discard, row.file) == Seq("OK")
   }
@@ -136,15 +136,11 @@ private[protocol] final class FileUpkeep(calls: PartitionCalls, folders: Option[
 
   /** Files that have a segment. */
   private def filesIn(manifest: Map[String, String]): Set[String] = manifest.collect {
-    case (field, InFile(file)) if field.startsWith("a:") => file
+    case (field, InFile(file)) if field.startsWith(SegmentPlaces.PlacePrefix) => file
   }.toSet
 
   private def script(what: String, script: Script, args: String*): Seq[String] =
     words(calls.fileScript(what, script, args))
-
-  private def storeOf(what: String): FileStore =
-    folders.getOrElse(
-      throw new InternalException(s"$what: the caller gave no folder of block files.")).of(id.gen)
 }
 
 private object FileUpkeep {

@@ -6,7 +6,7 @@ import org.slf4j.LoggerFactory
 
 import org.redisstate.core.backend.Script
 import org.redisstate.core.concurrent.GuardedBy
-import org.redisstate.core.errors.{FormatException, InternalException, UnavailableException}
+import org.redisstate.core.errors.{FormatException, UnavailableException}
 import org.redisstate.core.format.{BlockSigner, Header, Segment, SegmentReader}
 import org.redisstate.core.places._
 
@@ -57,7 +57,7 @@ final class PartitionFiles private[protocol] (
 
   private def move(what: String, planned: Seq[Segment]): MoveReport =
     announce(what, planned).fold(MoveReport(0, 0)) { file =>
-      val store = storeOf(what)
+      val store = FileBlocks.storeOf(what, folders, id.gen)
       val regions = write(what, store, file, planned)
       if (regions.isEmpty) MoveReport(0, 0)
       else {
@@ -136,12 +136,11 @@ final class PartitionFiles private[protocol] (
         catch { case _: FileMissing => None }
       if (found.nonEmpty || left == 1) found
       else {
-        // Some stores show a new file late.
-        calls.pause(ReadPauseMs)
+        calls.pause(FileBlocks.LookPauseMs)
         read(left - 1)
       }
     }
-    if (!read(ReadsMax).exists(java.util.Arrays.equals(_, region.head))) {
+    if (!read(FileBlocks.LooksMax).exists(java.util.Arrays.equals(_, region.head))) {
       throw new UnavailableException(
         s"$what: the file ${place.file} of ${store.folder} is not as it was written. Nothing was moved. Check the " +
           "file system, and what is between it and this process.")
@@ -164,17 +163,11 @@ final class PartitionFiles private[protocol] (
       case reply => throw Refusal.of(what, reply, 0, id)
     }
   }
-
-  private def storeOf(what: String): FileStore =
-    folders.getOrElse(
-      throw new InternalException(s"$what: the caller gave no folder of block files.")).of(id.gen)
 }
 
 private object PartitionFiles {
   private val log = LoggerFactory.getLogger(classOf[PartitionFiles])
   private val NamesMax = 8
-  private val ReadsMax = 4
-  private val ReadPauseMs = 1700L
 
   /** Lifetime of the key of a segment that has moved, for readers under way. */
   private val LeavingTtlMs = 60000L
