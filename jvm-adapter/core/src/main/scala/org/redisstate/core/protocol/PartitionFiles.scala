@@ -104,14 +104,15 @@ final class PartitionFiles private[protocol] (
       writer: BlockFileWriter,
       segment: Segment): Option[WrittenRegion] =
     try {
-      val value = Option.when(segment.entry.header)(stored(segment, Header.Field))
-      val block = value.map(_ => segments.fetch(segment, Seq(Header.Field)).head)
+      val field = Piece(segment, Seq(Header.Field), 0)
+      val stored = if (segment.entry.header) segments.fetchStored(Seq(field)).head else Nil
+      val block = segments.opened(field, stored).headOption
       val header = new SegmentReader(segment).header(block.orNull)
       val names = BlockFileWriter.names(segment, header).toSeq
       val values = segments.pieces(segment, names).iterator.flatMap { piece =>
         piece.fields.iterator.zip(segments.fetchStored(Seq(piece)).head.iterator)
       }
-      Some(writer.write(segment, value, values))
+      Some(writer.write(segment, stored.headOption, values))
     } catch {
       case gone: SegmentGone =>
         damaged += gone.segment.ident
@@ -122,9 +123,6 @@ final class PartitionFiles private[protocol] (
         log.warn("{}: it stays in Redis: {}", what: Any, e.getMessage: Any)
         None
     }
-
-  private def stored(segment: Segment, field: String): Array[Byte] =
-    segments.fetchStored(Seq(Piece(segment, Seq(field), 0))).head.head
 
   /** A file system that cut the upload shows here. */
   private def readBack(what: String, store: FileStore, region: WrittenRegion): Unit = {

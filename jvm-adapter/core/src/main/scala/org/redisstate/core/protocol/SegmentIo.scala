@@ -198,7 +198,8 @@ final class SegmentIo private[protocol] (
     }
   }
 
-  private def opened(piece: Piece, values: Seq[Array[Byte]]): Seq[Array[Byte]] =
+  /** Blocks of stored values, whose signatures are checked. */
+  private[protocol] def opened(piece: Piece, values: Seq[Array[Byte]]): Seq[Array[Byte]] =
     signer.fold(values) { signer =>
       val key = Command.bytes(piece.segment.key(id))
       piece.fields.zip(values).map { case (field, value) =>
