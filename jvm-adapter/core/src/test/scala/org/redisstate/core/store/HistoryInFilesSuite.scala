@@ -22,7 +22,7 @@ import org.redisstate.core.local.Slice
 import org.redisstate.core.places.{FileFolders, FileStore, PlayedFiles}
 import org.redisstate.core.protocol._
 
-/** History that leaves Redis for files, and is read from there (docs/format.md, section 16). */
+/** History that leaves Redis for files, and is read from there (docs/format.md, section 17). */
 class HistoryInFilesSuite extends AnyFunSuite with FilesFixture {
   import HistoryInFilesSuite._
 
