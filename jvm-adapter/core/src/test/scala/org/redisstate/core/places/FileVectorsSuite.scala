@@ -139,6 +139,29 @@ final class FileVectorsSuite extends AnyFunSuite {
     }
   }
 
+  test("a tail whose numbers exceed those of a region is FORMAT") {
+    val one = cases.head
+    val region = regions(one).find(_.values.contains(Header.Field)).get
+    val blocks = new RegionBlocks(idOf(one), region.segment, signer(one))
+    val header = region.values(Header.Field)
+    Seq(Seq(Long.MaxValue - 1), Seq(8L, Long.MaxValue - 1), Seq(Long.MaxValue - 1, 8L)).foreach {
+      offsets =>
+        val listed = offsets.zipWithIndex.map { case (at, i) => DirectoryBlock(s"i$i", at, 10) }
+        val tail = blocks.seal(
+          RegionTail.Name,
+          RegionTail.of(idOf(one), region.segment, header.length, listed).encode,
+          compress = false)
+        val out = java.nio.ByteBuffer.allocate(
+          header.length + tail.length + RegionBlocks.FooterBytes)
+        out.put(header).put(tail).putInt(tail.length).put(RegionBlocks.Magic)
+        val files = new PlayedFiles
+        val place =
+          region.place.copy(offset = 0, bytes = out.capacity.toLong, headBytes = out.capacity)
+        files.put(place.file, out.array)
+        intercept[FormatException](open(files, one, region, place)): Unit
+    }
+  }
+
   test("numbers above 2^31 keep their value") {
     Seq(0L, 127, 128, 1L << 31, (1L << 32) - 1, 1L << 32, 1L << 40, Long.MaxValue).foreach { n =>
       val out = new MsgpackWriter(16)
