@@ -1,5 +1,6 @@
 package org.redisstate.core.places
 
+import scala.collection.immutable.ArraySeq
 import scala.jdk.CollectionConverters._
 import scala.util.Random
 
@@ -137,6 +138,11 @@ final class FileVectorsSuite extends AnyFunSuite {
       try RegionTail.decode(cut): Unit
       catch { case _: FormatException => () }
     }
+  }
+
+  test("a directory that is held takes four bytes for a length") {
+    val lengths = RegionChunk.decode(RegionChunk(8, Seq(3, 0, 70000), Map.empty).encode).lengths
+    assert(lengths.isInstanceOf[ArraySeq.ofInt])
   }
 
   test("a tail whose numbers exceed those of a region is FORMAT") {
