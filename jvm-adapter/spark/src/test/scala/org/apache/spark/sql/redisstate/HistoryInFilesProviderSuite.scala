@@ -18,7 +18,12 @@ import org.apache.spark.sql.redisstate.conf.RedisStateConf
 import org.apache.spark.sql.redisstate.places.{HadoopFiles, SegmentFolders}
 
 import org.redisstate.core.RedisServerProcess
-import org.redisstate.core.errors.{ConfigException, PermissionException, UnavailableException}
+import org.redisstate.core.errors.{
+  ConfigException,
+  PermissionException,
+  RedisStateException,
+  UnavailableException
+}
 import org.redisstate.core.places.FileMissing
 
 /** Stores of the option `history=files`, on file systems of several kinds. */
@@ -182,6 +187,14 @@ class HistoryInFilesProviderSuite extends AnyFunSuite with BeforeAndAfterAll {
     val refused = intercept[PermissionException](files.read("one.seg", 0, 1))
     assert(refused.getMessage.contains(folder.toString))
   }
+
+  for (scheme <- Seq("file", "names"))
+    test(s"a file that is still there after its deletion is an error: $scheme") {
+      assume(Files.exists(java.nio.file.Path.of("/proc/self/stat")), "of Linux")
+      val files = new HadoopFiles(new Path(s"$scheme:/proc/self"), configuration)
+      val failed = intercept[RedisStateException](files.delete("stat"))
+      assert(failed.getMessage.contains("delete stat"))
+    }
 
   test("files are deleted only beside the marker and the log of their checkpoint") {
     val id = placed("file")

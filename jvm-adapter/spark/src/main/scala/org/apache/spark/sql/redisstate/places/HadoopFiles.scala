@@ -82,10 +82,18 @@ private[redisstate] final class HadoopFiles(at: Path, hadoopConf: Configuration)
   }
 
   override def delete(name: String): Unit = answered("delete", name) {
-    try {
-      fs.delete(new Path(at, name), false)
-      ()
-    } catch { case _: FileNotFoundException => () }
+    local match {
+      case Some(path) => Files.deleteIfExists(path.resolve(name)): Unit
+      case None => deleteHadoop(new Path(at, name))
+    }
+  }
+
+  /** A file system may answer that it deleted nothing, and say no more. */
+  private def deleteHadoop(path: Path): Unit = {
+    val isDeleted =
+      try fs.delete(path, false)
+      catch { case _: FileNotFoundException => true }
+    if (!isDeleted && fs.exists(path)) throw new IOException("it is still there")
   }
 
   override def list(under: String): Option[Seq[String]] = answered("list", under) {
