@@ -32,12 +32,7 @@ private[redisstate] final class HadoopFiles(at: Path, hadoopConf: Configuration)
   private lazy val fs: FileSystem = at.getFileSystem(hadoopConf)
 
   /** Path of a local folder, used past Hadoop's file system, which neither syncs a file nor its name. */
-  private lazy val local: Option[LocalPath] = fs match {
-    case _: LocalFileSystem => Some(LocalPath.of(fs.makeQualified(at).toUri.getPath))
-    case raw if raw.getClass == classOf[RawLocalFileSystem] =>
-      Some(LocalPath.of(fs.makeQualified(at).toUri.getPath))
-    case _ => None
-  }
+  private lazy val local: Option[LocalPath] = localPath(fs, at)
 
   override def create(name: String): FileSink = answered("create", name) {
     local match {
@@ -163,7 +158,13 @@ private[redisstate] final class HadoopFiles(at: Path, hadoopConf: Configuration)
   }
 }
 
-private object HadoopFiles {
+private[redisstate] object HadoopFiles {
+
+  /** Returns the path of a file or folder on a local file system of Hadoop, None on any other. */
+  def localPath(fs: FileSystem, path: Path): Option[LocalPath] =
+    Option.when(
+      fs.isInstanceOf[LocalFileSystem] || fs.getClass == classOf[RawLocalFileSystem])(
+      LocalPath.of(fs.makeQualified(path).toUri.getPath))
 
   /** Options of Hadoop's `openFile`; not every supported Hadoop has the constants. */
   private val ReadPolicy = "fs.option.openfile.read.policy"
