@@ -21,8 +21,8 @@ trait DeletionChecks {
    */
   def newestBatch(): Either[String, Long]
 
-  /** Returns whether a complete copy names the file. */
-  def isCopied(file: String): Boolean
+  /** Returns those of the files that a complete copy names. */
+  def copied(files: Seq[String]): Set[String]
 }
 
 /**
@@ -114,8 +114,10 @@ private[protocol] final class FileUpkeep(calls: PartitionCalls, folders: Option[
               what: Any,
               row.file: Any)
           }
-          free.take(FilesMax).filterNot(row => policy.checks.isCopied(row.file))
-            .filter(discard(what, _))
+          val planned = free.take(FilesMax)
+          val copied =
+            if (planned.isEmpty) Set.empty[String] else policy.checks.copied(planned.map(_.file))
+          planned.filterNot(row => copied(row.file)).filter(discard(what, _))
         }
     }
 

@@ -221,9 +221,10 @@ class HistoryInFilesProviderSuite extends AnyFunSuite with BeforeAndAfterAll {
     Seq("0", "2", "1", ".2.crc").foreach(name => Files.writeString(commits.resolve(name), ""))
     assert(checks(genOf(id)).newestBatch() == Right(2))
     val copy = Files.createDirectories(root.resolve("_redis_state_copies/3-" + "a" * 32))
-    assert(!checks(genOf(id)).isCopied("0-0-x/1-2-y.seg"))
+    val files = Seq("0-0-x/1-2-y.seg", "0-0-x/1-2-z.seg")
+    assert(checks(genOf(id)).copied(files).isEmpty)
     Files.writeString(copy.resolve("manifest"), "hash\n{\"files\": [\"0-0-x/1-2-y.seg\"]}")
-    assert(checks(genOf(id)).isCopied("0-0-x/1-2-y.seg"))
+    assert(checks(genOf(id)).copied(files) == Set(files.head))
     Using.resource(Files.list(root))(_.iterator.asScala.toSeq.foreach { file =>
       if (file.getFileName.toString.startsWith("_redis_state") && Files.isRegularFile(file))
         Files.delete(file)
