@@ -14,10 +14,7 @@ class CondemnedFilesSuite extends AnyFunSuite with FilesFixture {
     onServer(retained = 5) { (p, files) =>
       val query = begun(p)
       move(query)
-      query.commit(12)
-      query.maintain()
-      query.commit(8)
-      query.maintain()
+      dropMoved(query)
       val file = files.all.head
       assert(rows(p)(file).startsWith("d "))
       val opened = p.meta("o").toLong
@@ -73,10 +70,7 @@ class CondemnedFilesSuite extends AnyFunSuite with FilesFixture {
     onServer(retained = 5) { (p, files) =>
       val query = begun(p)
       move(query)
-      query.commit(12)
-      query.maintain()
-      query.commit(8)
-      query.maintain()
+      dropMoved(query)
       val file = files.all.head
       age(p, file, 2 * 3600000L)
       val unknown = file.replaceAll("[0-9a-f]{32}", "f" * 32)

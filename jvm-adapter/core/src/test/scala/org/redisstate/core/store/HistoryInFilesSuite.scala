@@ -182,10 +182,7 @@ class HistoryInFilesSuite extends AnyFunSuite with FilesFixture {
           files.before = _ => ()
           // Meanwhile another one moves the same segments, and retention drops all of them.
           assert(move(query).segments > 0)
-          query.commit(12)
-          query.maintain()
-          query.commit(8)
-          query.maintain()
+          dropMoved(query)
         }
       assert(move(query).segments == 0)
       val states = rows(p).view.mapValues(_.take(1)).toMap
