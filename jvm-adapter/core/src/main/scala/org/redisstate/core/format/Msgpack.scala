@@ -125,16 +125,16 @@ final class MsgpackReader(bytes: Array[Byte], private var at: Int, end: Int) {
   }
 
   /** A number below 2^63. */
-  def ulong(): Long =
-    if (peek() == 0xce) {
+  def ulong(): Long = peek() match {
+    case 0xce =>
       at += 1
-      (u16().toLong << 16) | u16()
-    } else if (peek() == 0xcf) {
+      unsigned32()
+    case 0xcf =>
       at += 1
-      val high = (u16().toLong << 16) | u16()
-      val value = (high << 32) | (u16().toLong << 16) | u16()
+      val value = (unsigned32() << 32) | unsigned32()
       if (value < 0) bad("a number below 2^63") else value
-    } else uint()
+    case _ => uint()
+  }
 
   def bool(): Boolean = u8() match {
     case 0xc3 => true
@@ -217,6 +217,8 @@ final class MsgpackReader(bytes: Array[Byte], private var at: Int, end: Int) {
     if (value < 0) bad("a length below 2 GiB")
     value
   }
+
+  private def unsigned32(): Long = (u16().toLong << 16) | u16()
 
   private def bad(wanted: String): Nothing =
     throw new FormatException(s"the payload of a block holds something else instead of $wanted")

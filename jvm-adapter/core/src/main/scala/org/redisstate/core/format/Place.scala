@@ -2,7 +2,7 @@ package org.redisstate.core.format
 
 import org.redisstate.core.errors.FormatException
 
-/** Location of a segment's blocks (docs/format.md, sections 14 and 16). */
+/** Location of a segment's blocks (docs/format.md, sections 14 and 17). */
 sealed trait Place {
 
   /** The value of the manifest's field for it; empty where there is no such field. */

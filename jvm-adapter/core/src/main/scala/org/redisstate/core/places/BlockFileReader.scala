@@ -167,8 +167,8 @@ private[core] object BlockFileReader {
       bad: String => Nothing): Seq[Array[Byte]] = {
     val all = tail.directory
     val isInOrder = all.isEmpty || (all.head.offset >= RegionBlocks.Magic.length &&
-      all.lazyZip(all.drop(1)).forall((a, b) => a.offset + a.length <= b.offset) &&
-      all.last.offset + all.last.length <= end)
+      all.lazyZip(all.drop(1)).forall((a, b) => a.length <= b.offset - a.offset) &&
+      all.last.length <= end - all.last.offset)
     val isKnown = all.forall(one => one.length > 0 && IsName.matches(one.name)) &&
       all.map(_.name).distinct.size == all.size
     if (!isInOrder || !isKnown) bad("its tail names directory blocks that cannot be there")

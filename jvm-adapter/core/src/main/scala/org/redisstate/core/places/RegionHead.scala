@@ -2,6 +2,7 @@ package org.redisstate.core.places
 
 import java.nio.charset.StandardCharsets.US_ASCII
 
+import scala.collection.immutable.ArraySeq
 import scala.collection.mutable
 
 import org.redisstate.core.errors.FormatException
@@ -203,7 +204,8 @@ private[core] object RegionChunk {
       }
     }
     if (shift != 0 || numbers.lastOption.contains(0)) bad()
-    numbers.toSeq
+    // A list would take ten times as much: readers hold many of them.
+    numbers.to(ArraySeq)
   }
 
   private val MaxShift = 28

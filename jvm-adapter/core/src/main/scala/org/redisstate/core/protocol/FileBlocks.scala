@@ -67,10 +67,7 @@ private[protocol] final class FileBlocks(
   }
 
   private def storeOf(segment: Segment, source: Source): FileStore =
-    folders.getOrElse(
-      throw new InternalException(
-        s"read ${segment.ident} of ${calls.id}: the caller gave no folder of block files."))
-      .of(source.owner.gen)
+    FileBlocks.storeOf(s"read ${segment.ident} of ${calls.id}", folders, source.owner.gen)
 
   /**
    * Returns the error for a file that is missing though the manifest names it. A folder that cannot
@@ -97,8 +94,17 @@ private[protocol] final class FileBlocks(
   }
 }
 
-private object FileBlocks {
+private[protocol] object FileBlocks {
+
+  /** Number of looks for a file, and the pause between two: some stores show a new one late. */
+  val LooksMax: Int = 4
+  val LookPauseMs: Long = 1700L
 
   /** Each takes about four bytes. */
   private val BlocksMax = 1L << 18
+
+  /** Returns the files of a checkpoint. */
+  def storeOf(what: String, folders: Option[FileFolders], gen: String): FileStore =
+    folders.getOrElse(
+      throw new InternalException(s"$what: the caller gave no folder of block files.")).of(gen)
 }

@@ -2,10 +2,9 @@ package org.redisstate.core.protocol
 
 import org.slf4j.LoggerFactory
 
-import org.redisstate.core.backend.{Command, Script}
-import org.redisstate.core.errors.InternalException
+import org.redisstate.core.backend.Script
 import org.redisstate.core.format.Place
-import org.redisstate.core.places.{FileFolders, FileStore}
+import org.redisstate.core.places.FileFolders
 
 /** Checks in the checkpoint's folder before a file is deleted. */
 trait DeletionChecks {
@@ -22,8 +21,8 @@ trait DeletionChecks {
    */
   def newestBatch(): Either[String, Long]
 
-  /** Returns whether a complete copy names the file. */
-  def isCopied(file: String): Boolean
+  /** Returns those of the files that a complete copy names. */
+  def copied(files: Seq[String]): Set[String]
 }
 
 /**
@@ -57,7 +56,7 @@ private[protocol] final class FileUpkeep(calls: PartitionCalls, folders: Option[
   def run(policy: FilePolicy, sweeps: Boolean): FileReport = {
     val what = s"look after the files of $id"
     val rows = rowsOf(what)
-    val now = nowMs(what)
+    val now = calls.nowMs(what)
     val forgotten = rows.filter(row => row.state == Announced && row.ageMs(now) >= AnnouncedMaxMs)
     val unknown = if (sweeps) unknownOf(what, rows) else Nil
     val owned = policy.checks.ownsFolder
@@ -74,7 +73,8 @@ private[protocol] final class FileUpkeep(calls: PartitionCalls, folders: Option[
   private def unknownOf(what: String, rows: Seq[Row]): Seq[String] = {
     val folder = s"${id.operator}-${id.partition}-${id.storeHash}"
     val known = rows.map(_.file).toSet
-    storeOf(what).list(folder).getOrElse(Nil).map(name => s"$folder/$name")
+    FileBlocks.storeOf(what, folders, id.gen).list(folder).getOrElse(Nil).map(name =>
+      s"$folder/$name")
       .filter(file => Place.isFileName(file) && !known(file))
   }
 
@@ -98,7 +98,7 @@ private[protocol] final class FileUpkeep(calls: PartitionCalls, folders: Option[
         log.info("{}: nothing is deleted: {}", what: Any, why: Any)
         Nil
       case Right(newest) =>
-        val manifest = manifestOf(what)
+        val manifest = calls.manifest(what)
         if (openedIn(manifest) < newest) {
           log.warn(
             "{}: nothing is deleted: Redis is behind batch {} of Spark's commit log",
@@ -114,50 +114,35 @@ private[protocol] final class FileUpkeep(calls: PartitionCalls, folders: Option[
               what: Any,
               row.file: Any)
           }
-          free.take(FilesMax).filterNot(row => policy.checks.isCopied(row.file))
-            .filter(discard(what, _))
+          val planned = free.take(FilesMax)
+          val copied =
+            if (planned.isEmpty) Set.empty[String] else policy.checks.copied(planned.map(_.file))
+          planned.filterNot(row => copied(row.file)).filter(discard(what, _))
         }
     }
 
   private def discard(what: String, row: Row): Boolean = {
-    storeOf(what).delete(row.file)
+    FileBlocks.storeOf(what, folders, id.gen).delete(row.file)
     log.info("{}: deleted {}, which nothing has needed for the grace", what: Any, row.file: Any)
     script(what, Script.Discard, row.file) == Seq("OK")
   }
 
   private def rowsOf(what: String): Seq[Row] =
-    words(calls.commands(what, Seq(Command("HGETALL", calls.files))).head).grouped(2).collect {
-      case Seq(file, RowText(state, ms, segments, bytes)) if Place.isFileName(file) =>
+    calls.fields(what, calls.files).iterator.collect {
+      case (file, RowText(state, ms, segments, bytes)) if Place.isFileName(file) =>
         Row(file, state, ms.toLong, segments.toLong, bytes.toLong)
     }.toSeq
-
-  private def manifestOf(what: String): Map[String, String] =
-    words(calls.commands(what, Seq(Command("HGETALL", calls.meta))).head).grouped(2).collect {
-      case Seq(field, value) => field -> value
-    }.toMap
 
   private def openedIn(manifest: Map[String, String]): Long =
     manifest.get("o").flatMap(_.toLongOption).getOrElse(-1)
 
   /** Files that have a segment. */
   private def filesIn(manifest: Map[String, String]): Set[String] = manifest.collect {
-    case (field, InFile(file)) if field.startsWith("a:") => file
+    case (field, InFile(file)) if field.startsWith(SegmentPlaces.PlacePrefix) => file
   }.toSet
-
-  private def nowMs(what: String): Long =
-    words(
-      calls.commands(what, Seq(Command("EXISTS", calls.meta), Command("TIME"))).last) match {
-      case Seq(seconds, micros) =>
-        Stored.number(what, seconds) * 1000 + Stored.number(what, micros) / 1000
-      case _ => throw new InternalException(s"$what: the server did not answer TIME with a time.")
-    }
 
   private def script(what: String, script: Script, args: String*): Seq[String] =
     words(calls.fileScript(what, script, args))
-
-  private def storeOf(what: String): FileStore =
-    folders.getOrElse(
-      throw new InternalException(s"$what: the caller gave no folder of block files.")).of(id.gen)
 }
 
 private object FileUpkeep {

@@ -8,8 +8,8 @@ import org.redisstate.core.ids.Pin
  * (docs/format.md, section 17).
  */
 private[protocol] object History {
-  private val AsidePrefix = "z:"
-  private val PlacePrefix = "a:"
+  import SegmentPlaces.{AsidePrefix, PlacePrefix}
+
   private val SegmentsMax = 100
   private val BytesMax = 64L << 20
 

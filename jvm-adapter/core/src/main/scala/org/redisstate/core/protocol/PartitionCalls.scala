@@ -4,10 +4,13 @@ import java.nio.charset.StandardCharsets.UTF_8
 import java.util.concurrent.atomic.AtomicLong
 
 import org.redisstate.core.backend.{Command, RedisBackend, Script}
+import org.redisstate.core.errors.InternalException
 import org.redisstate.core.ids.{Keys, PartitionId}
 
 /** Calls to the server for one partition, counted. Thread-safe. */
 private[protocol] final class PartitionCalls(backend: RedisBackend, val id: PartitionId) {
+  import PartitionCalls.words
+
   val meta: String = Keys.meta(id)
 
   /** Key of the partition's list of files. */
@@ -59,9 +62,29 @@ private[protocol] final class PartitionCalls(backend: RedisBackend, val id: Part
     roundTrips.incrementAndGet()
     times.timed(backend.call(what, commands))
   }
+
+  /** All fields of the manifest; none if there is no partition. */
+  def manifest(what: String): Map[String, String] = fields(what, meta)
+
+  /** All fields of a hash of the partition. */
+  def fields(what: String, key: String): Map[String, String] =
+    words(commands(what, Seq(Command("HGETALL", key))).head).grouped(2).collect {
+      case Seq(field, value) => field -> value
+    }.toMap
+
+  /** Clock of the node that has the partition, which sets the times in it. */
+  def nowMs(what: String): Long =
+    words(commands(what, Seq(Command("EXISTS", meta), Command("TIME"))).last) match {
+      case Seq(seconds, micros) =>
+        Stored.number(what, seconds) * 1000 + Stored.number(what, micros) / 1000
+      case _ => throw new InternalException(s"$what: the server did not answer TIME with a time.")
+    }
 }
 
 private[protocol] object PartitionCalls {
+
+  /** Values of the manifest's field `f` with which this release changes the partition. */
+  val Formats: Set[String] = Set("1", "2")
 
   /** Returns the parts of a script's reply as text. */
   def words(reply: AnyRef): Seq[String] = reply match {

@@ -1,6 +1,6 @@
 package org.redisstate.core.protocol
 
-import java.nio.charset.StandardCharsets.{US_ASCII, UTF_8}
+import java.nio.charset.StandardCharsets.US_ASCII
 import java.util.concurrent.Future
 import java.util.concurrent.atomic.AtomicLong
 
@@ -278,10 +278,11 @@ final class PartitionClient(
     var manifest = Map.empty[String, String]
     @tailrec
     def carryOut(tries: Int, before: RetainReport): RetainReport = {
-      manifest = this.manifest(what)
+      manifest = calls.manifest(what)
       manifest.get("f") match {
         case None => RetainReport(0, 0, 0, 0)
-        case Some(found) if !Formats(found) => throw refusal(what, Seq("FORMAT", found), 0)
+        case Some(found) if !PartitionCalls.Formats(found) =>
+          throw refusal(what, Seq("FORMAT", found), 0)
         case Some(_) =>
           val plan = Retention.of(manifest)
           var report = before.copy(floor = plan.base, kept = plan.kept.toLong)
@@ -324,12 +325,6 @@ final class PartitionClient(
       case Seq("STALE") | Seq("EMPTY") => None
       case reply => throw refusal(what, reply, 0)
     }
-  }
-
-  private def manifest(what: String): Map[String, String] = {
-    val found =
-      calls.commands(what, Seq(Command("HGETALL", meta))).head.asInstanceOf[Seq[Array[Byte]]]
-    found.map(new String(_, UTF_8)).grouped(2).collect { case Seq(k, v) => k -> v }.toMap
   }
 
   /** Sets the expiry of every key to what the settings say: renewed, or none. */
@@ -428,7 +423,6 @@ object PartitionClient {
   private val EndsPreviews = "u"
   private[core] val PublishTriesMax = 5
   private val PlansMax = 4
-  private val Formats = Set("1", "2")
 
   private def bytes(text: String): Array[Byte] = Command.bytes(text)
 

@@ -4,9 +4,9 @@ import scala.annotation.tailrec
 
 import org.slf4j.LoggerFactory
 
-import org.redisstate.core.backend.{Command, Script}
+import org.redisstate.core.backend.Script
 import org.redisstate.core.concurrent.GuardedBy
-import org.redisstate.core.errors.{FormatException, InternalException, UnavailableException}
+import org.redisstate.core.errors.{FormatException, UnavailableException}
 import org.redisstate.core.format.{BlockSigner, Header, Segment, SegmentReader}
 import org.redisstate.core.places._
 
@@ -23,7 +23,7 @@ final class PartitionFiles private[protocol] (
     segments: SegmentIo,
     folders: Option[FileFolders],
     signer: Option[BlockSigner]) {
-  import PartitionCalls.words
+  import PartitionCalls.{Formats, words}
   import PartitionFiles._
 
   private val id = calls.id
@@ -38,7 +38,7 @@ final class PartitionFiles private[protocol] (
    */
   def moveHistory(): MoveReport = synchronized {
     val what = s"move history of $id into a file"
-    val manifest = manifestOf(what)
+    val manifest = calls.manifest(what)
     if (!manifest.get("f").exists(Formats)) MoveReport(0, 0)
     else {
       val history = History.of(manifest).filterNot(one => damaged(one.ident))
@@ -57,7 +57,7 @@ final class PartitionFiles private[protocol] (
 
   private def move(what: String, planned: Seq[Segment]): MoveReport =
     announce(what, planned).fold(MoveReport(0, 0)) { file =>
-      val store = storeOf(what)
+      val store = FileBlocks.storeOf(what, folders, id.gen)
       val regions = write(what, store, file, planned)
       if (regions.isEmpty) MoveReport(0, 0)
       else {
@@ -104,14 +104,15 @@ final class PartitionFiles private[protocol] (
       writer: BlockFileWriter,
       segment: Segment): Option[WrittenRegion] =
     try {
-      val value = Option.when(segment.entry.header)(stored(segment, Header.Field))
-      val block = value.map(_ => segments.fetch(segment, Seq(Header.Field)).head)
+      val field = Piece(segment, Seq(Header.Field), 0)
+      val stored = if (segment.entry.header) segments.fetchStored(Seq(field)).head else Nil
+      val block = segments.opened(field, stored).headOption
       val header = new SegmentReader(segment).header(block.orNull)
       val names = BlockFileWriter.names(segment, header).toSeq
       val values = segments.pieces(segment, names).iterator.flatMap { piece =>
         piece.fields.iterator.zip(segments.fetchStored(Seq(piece)).head.iterator)
       }
-      Some(writer.write(segment, value, values))
+      Some(writer.write(segment, stored.headOption, values))
     } catch {
       case gone: SegmentGone =>
         damaged += gone.segment.ident
@@ -123,9 +124,6 @@ final class PartitionFiles private[protocol] (
         None
     }
 
-  private def stored(segment: Segment, field: String): Array[Byte] =
-    segments.fetchStored(Seq(Piece(segment, Seq(field), 0))).head.head
-
   /** A file system that cut the upload shows here. */
   private def readBack(what: String, store: FileStore, region: WrittenRegion): Unit = {
     val place = region.place
@@ -136,12 +134,11 @@ final class PartitionFiles private[protocol] (
         catch { case _: FileMissing => None }
       if (found.nonEmpty || left == 1) found
       else {
-        // Some stores show a new file late.
-        calls.pause(ReadPauseMs)
+        calls.pause(FileBlocks.LookPauseMs)
         read(left - 1)
       }
     }
-    if (!read(ReadsMax).exists(java.util.Arrays.equals(_, region.head))) {
+    if (!read(FileBlocks.LooksMax).exists(java.util.Arrays.equals(_, region.head))) {
       throw new UnavailableException(
         s"$what: the file ${place.file} of ${store.folder} is not as it was written. Nothing was moved. Check the " +
           "file system, and what is between it and this process.")
@@ -164,23 +161,11 @@ final class PartitionFiles private[protocol] (
       case reply => throw Refusal.of(what, reply, 0, id)
     }
   }
-
-  private def storeOf(what: String): FileStore =
-    folders.getOrElse(
-      throw new InternalException(s"$what: the caller gave no folder of block files.")).of(id.gen)
-
-  private def manifestOf(what: String): Map[String, String] =
-    words(calls.commands(what, Seq(Command("HGETALL", calls.meta))).head).grouped(2).collect {
-      case Seq(field, value) => field -> value
-    }.toMap
 }
 
 private object PartitionFiles {
   private val log = LoggerFactory.getLogger(classOf[PartitionFiles])
-  private val Formats = Set("1", "2")
   private val NamesMax = 8
-  private val ReadsMax = 4
-  private val ReadPauseMs = 1700L
 
   /** Lifetime of the key of a segment that has moved, for readers under way. */
   private val LeavingTtlMs = 60000L

@@ -4,8 +4,8 @@ import scala.util.control.NonFatal
 
 import org.slf4j.LoggerFactory
 
-import org.redisstate.core.backend.{Command, RedisBackend, Script}
-import org.redisstate.core.errors.{FormatException, InternalException, RedisStateException}
+import org.redisstate.core.backend.{RedisBackend, Script}
+import org.redisstate.core.errors.{FormatException, RedisStateException}
 
 /**
  * Maintenance of the pins of one partition (docs/format.md, section 14): ends expired pins, and the
@@ -29,7 +29,7 @@ private[protocol] final class PinUpkeep(backend: RedisBackend, calls: PartitionC
       attempt(s"end the pin of $owner in $id, if it has expired") { what =>
         val expires = expiryOf(what, pin)
         if (expires > 0) {
-          val now = clock.getOrElse(nowMs(what))
+          val now = clock.getOrElse(calls.nowMs(what))
           clock = Some(now)
           if (expires <= now) end(what, owner, expires)
         }
@@ -54,15 +54,6 @@ private[protocol] final class PinUpkeep(backend: RedisBackend, calls: PartitionC
 
   private def expiryOf(what: String, pin: String): Long =
     Stored.number(what, pin.split(" ", ExpiryWord + 2).lift(ExpiryWord).getOrElse(""))
-
-  /** Returns the clock of the node that has the partition, which sets the expiries of its pins. */
-  private def nowMs(what: String): Long =
-    words(
-      calls.commands(what, Seq(Command("EXISTS", calls.meta), Command("TIME"))).last) match {
-      case Seq(seconds, micros) =>
-        Stored.number(what, seconds) * 1000 + Stored.number(what, micros) / 1000
-      case _ => throw new InternalException(s"$what: the server did not answer TIME with a time.")
-    }
 
   private def detach(what: String): Unit =
     words(calls.script(what, Script.Detach, Seq(GraceMs, ""))) match {

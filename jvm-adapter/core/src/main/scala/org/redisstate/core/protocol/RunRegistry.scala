@@ -20,6 +20,18 @@ import org.redisstate.core.ids.{Keys, PartitionId, RegisteredRun}
  */
 final case class InstanceReport(id: PartitionId, text: String, totals: String, isNew: Boolean)
 
+/**
+ * Fields of the registry that a writer needs before its first write.
+ *
+ * @param run of the writer, if it is registered
+ * @param movedTo gen to which the partitions of its store have moved, if they have
+ * @param files settings of the checkpoint's files, as JSON
+ */
+final case class WriterFields(
+    run: Option[RegisteredRun],
+    movedTo: Option[String],
+    files: Option[String])
+
 /** The registry of one checkpoint: runs and their epochs, operators, instances (docs/format.md, section 9). */
 final class RunRegistry(backend: RedisBackend, prefix: String, gen: String) {
   import RunRegistry._
@@ -34,18 +46,13 @@ final class RunRegistry(backend: RedisBackend, prefix: String, gen: String) {
       RegisteredRun(runId, Stored.number(s"look for run $runId", epoch), source == Driver)
     }
 
-  /**
-   * Reads what a writer needs before its first write: its run, if it is registered, and the gen to
-   * which the partitions of its store have moved, if they have.
-   */
-  def entering(
-      runId: String,
-      operator: Long,
-      storeName: String): (Option[RegisteredRun], Option[String]) = {
-    val found = get(s"run:$runId", movedField(operator, storeName), PurgedField)
-    if (found.last.nonEmpty) throw purged(s"enter checkpoint $gen as run $runId")
-    (found.head.flatMap(registered(runId, _)), found(1))
-  }
+  /** Reads the registry before the first write of a store. */
+  def entering(runId: String, operator: Long, storeName: String): WriterFields =
+    get(s"run:$runId", movedField(operator, storeName), FilesName, PurgedField) match {
+      case Seq(run, moved, files, None) =>
+        WriterFields(run.flatMap(registered(runId, _)), moved, files)
+      case _ => throw purged(s"enter checkpoint $gen as run $runId")
+    }
 
   /** The partitions of all stores have moved to another gen: nobody writes here any more, and readers are told. */
   def move(to: String): Unit = {
@@ -237,7 +244,10 @@ final class RunRegistry(backend: RedisBackend, prefix: String, gen: String) {
     put(what, "", Seq(MarkerField, "1"))
   }
 
-  /** Records where the files of the checkpoint are, as JSON (docs/format.md, section 17). */
+  /** Settings of the checkpoint's files, as JSON (docs/format.md, section 17). */
+  def files: Option[String] = field(FilesName)
+
+  /** Records the settings of the checkpoint's files. */
   def putFiles(json: String): Unit =
     put(s"record the folder of the files of checkpoint $gen", "", Seq(FilesName, json))
 

@@ -131,8 +131,8 @@ final class SegmentIo private[protocol] (
       val now = places.lookAgain(piece.segment)
       if (now == at) {
         (now, missing) match {
-          // Some stores show a new file late.
-          case (_: Source.File, _) if tries < FileTriesMax => calls.pause(FilePauseMs)
+          case (_: Source.File, _) if tries < FileBlocks.LooksMax =>
+            calls.pause(FileBlocks.LookPauseMs)
           case (file: Source.File, Some(m)) =>
             throw files.lost(s"read ${piece.segment.ident} of $id", piece.segment, file, m)
           case _ => throw new SegmentGone(piece.segment)
@@ -198,7 +198,8 @@ final class SegmentIo private[protocol] (
     }
   }
 
-  private def opened(piece: Piece, values: Seq[Array[Byte]]): Seq[Array[Byte]] =
+  /** Blocks of stored values, whose signatures are checked. */
+  private[protocol] def opened(piece: Piece, values: Seq[Array[Byte]]): Seq[Array[Byte]] =
     signer.fold(values) { signer =>
       val key = Command.bytes(piece.segment.key(id))
       piece.fields.zip(values).map { case (field, value) =>
@@ -211,8 +212,6 @@ object SegmentIo {
   private[core] val ChunkBytesMax = 1L << 20
   private[core] val FieldsMax = 1024L
   private val StagedTtl = Command.bytes(ProtocolSettings.StagedTtlMs.toString)
-  private val FileTriesMax = 4
-  private val FilePauseMs = 1700L
   private val MovesMax = 8
 
   /** Bytes of a chunk ahead of a commit: the server does nothing else while it stores a chunk. */

@@ -83,8 +83,10 @@ private[protocol] final class SegmentPlaces(calls: PartitionCalls) {
   }
 }
 
-private object SegmentPlaces {
+private[protocol] object SegmentPlaces {
   private val MovedMax = 1024
-  private val AsidePrefix = "z:"
-  private val PlacePrefix = "a:"
+
+  /** Of manifest fields: segments set aside, and places; an ident follows. */
+  val AsidePrefix: String = "z:"
+  val PlacePrefix: String = "a:"
 }

@@ -1,5 +1,6 @@
 package org.redisstate.core.places
 
+import scala.collection.immutable.ArraySeq
 import scala.jdk.CollectionConverters._
 import scala.util.Random
 
@@ -136,6 +137,34 @@ final class FileVectorsSuite extends AnyFunSuite {
       catch { case _: FormatException => () }
       try RegionTail.decode(cut): Unit
       catch { case _: FormatException => () }
+    }
+  }
+
+  test("a directory that is held takes four bytes for a length") {
+    val lengths = RegionChunk.decode(RegionChunk(8, Seq(3, 0, 70000), Map.empty).encode).lengths
+    assert(lengths.isInstanceOf[ArraySeq.ofInt])
+  }
+
+  test("a tail whose numbers exceed those of a region is FORMAT") {
+    val one = cases.head
+    val region = regions(one).find(_.values.contains(Header.Field)).get
+    val blocks = new RegionBlocks(idOf(one), region.segment, signer(one))
+    val header = region.values(Header.Field)
+    Seq(Seq(Long.MaxValue - 1), Seq(8L, Long.MaxValue - 1), Seq(Long.MaxValue - 1, 8L)).foreach {
+      offsets =>
+        val listed = offsets.zipWithIndex.map { case (at, i) => DirectoryBlock(s"i$i", at, 10) }
+        val tail = blocks.seal(
+          RegionTail.Name,
+          RegionTail.of(idOf(one), region.segment, header.length, listed).encode,
+          compress = false)
+        val out = java.nio.ByteBuffer.allocate(
+          header.length + tail.length + RegionBlocks.FooterBytes)
+        out.put(header).put(tail).putInt(tail.length).put(RegionBlocks.Magic)
+        val files = new PlayedFiles
+        val place =
+          region.place.copy(offset = 0, bytes = out.capacity.toLong, headBytes = out.capacity)
+        files.put(place.file, out.array)
+        intercept[FormatException](open(files, one, region, place)): Unit
     }
   }
 

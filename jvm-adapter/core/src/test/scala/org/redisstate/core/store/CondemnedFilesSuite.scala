@@ -14,10 +14,7 @@ class CondemnedFilesSuite extends AnyFunSuite with FilesFixture {
     onServer(retained = 5) { (p, files) =>
       val query = begun(p)
       move(query)
-      query.commit(12)
-      query.maintain()
-      query.commit(8)
-      query.maintain()
+      dropMoved(query)
       val file = files.all.head
       assert(rows(p)(file).startsWith("d "))
       val opened = p.meta("o").toLong
@@ -62,7 +59,7 @@ class CondemnedFilesSuite extends AnyFunSuite with FilesFixture {
       val policy = FilePolicy(
         3600000,
         deletes = true,
-        new Checks(Right(p.meta("o").toLong), copied = false))
+        new Checks(Right(p.meta("o").toLong), isCopied = false))
       val report = p.client.files.lookAfter(policy, sweeps = true)
       assert(report.deleted == 0 && files.all.contains(file))
       query.checkAll()
@@ -73,16 +70,13 @@ class CondemnedFilesSuite extends AnyFunSuite with FilesFixture {
     onServer(retained = 5) { (p, files) =>
       val query = begun(p)
       move(query)
-      query.commit(12)
-      query.maintain()
-      query.commit(8)
-      query.maintain()
+      dropMoved(query)
       val file = files.all.head
       age(p, file, 2 * 3600000L)
       val unknown = file.replaceAll("[0-9a-f]{32}", "f" * 32)
       files.put(unknown, Array[Byte](1))
       val newest = p.meta("o").toLong
-      val shared = new Checks(Right(newest), copied = false, ownsFolder = false)
+      val shared = new Checks(Right(newest), isCopied = false, ownsFolder = false)
       val report =
         p.client.files.lookAfter(FilePolicy(3600000, deletes = true, shared), sweeps = true)
       val bytes = files.bytes(file).length.toLong
@@ -103,7 +97,7 @@ class CondemnedFilesSuite extends AnyFunSuite with FilesFixture {
       files.put(announced.takeWhile(_ != '/') + "/readme.txt", Array[Byte](1))
       move(query)
       val used = rows(p).collectFirst { case (file, row) if row.startsWith("u ") => file }.get
-      val policy = FilePolicy(3600000, deletes = false, new Checks(Right(0), copied = false))
+      val policy = FilePolicy(3600000, deletes = false, new Checks(Right(0), isCopied = false))
       assert(p.client.files.lookAfter(policy, sweeps = false).condemned == 0)
       assert(p.client.files.lookAfter(policy, sweeps = true).condemned == 1)
       age(p, announced, 25 * 3600000L)
@@ -120,10 +114,10 @@ class CondemnedFilesSuite extends AnyFunSuite with FilesFixture {
 private object CondemnedFilesSuite {
   final class Checks(
       newest: => Either[String, Long],
-      copied: Boolean,
+      isCopied: Boolean,
       override val ownsFolder: Boolean = true)
       extends DeletionChecks {
     override def newestBatch(): Either[String, Long] = newest
-    override def isCopied(file: String): Boolean = copied
+    override def copied(files: Seq[String]): Set[String] = if (isCopied) files.toSet else Set.empty
   }
 }

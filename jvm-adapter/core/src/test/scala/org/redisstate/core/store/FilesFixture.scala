@@ -29,6 +29,12 @@ private[store] trait FilesFixture {
   def move(query: Timeline, signer: Option[BlockSigner] = None): MoveReport =
     query.partition.store("mover", signer = signer).client.files.moveHistory()
 
+  /** Commits until retention, of five versions, has dropped what was moved. */
+  def dropMoved(query: Timeline): Unit = Seq(12, 8).foreach { versions =>
+    query.commit(versions)
+    query.maintain()
+  }
+
   def onServer(
       clock: Clock = Clock.System,
       retained: Int = 100,

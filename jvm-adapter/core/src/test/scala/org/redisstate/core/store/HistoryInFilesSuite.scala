@@ -22,7 +22,7 @@ import org.redisstate.core.local.Slice
 import org.redisstate.core.places.{FileFolders, FileStore, PlayedFiles}
 import org.redisstate.core.protocol._
 
-/** History that leaves Redis for files, and is read from there (docs/format.md, section 16). */
+/** History that leaves Redis for files, and is read from there (docs/format.md, section 17). */
 class HistoryInFilesSuite extends AnyFunSuite with FilesFixture {
   import HistoryInFilesSuite._
 
@@ -182,10 +182,7 @@ class HistoryInFilesSuite extends AnyFunSuite with FilesFixture {
           files.before = _ => ()
           // Meanwhile another one moves the same segments, and retention drops all of them.
           assert(move(query).segments > 0)
-          query.commit(12)
-          query.maintain()
-          query.commit(8)
-          query.maintain()
+          dropMoved(query)
         }
       assert(move(query).segments == 0)
       val states = rows(p).view.mapValues(_.take(1)).toMap

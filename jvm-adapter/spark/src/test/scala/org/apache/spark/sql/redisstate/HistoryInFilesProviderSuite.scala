@@ -18,7 +18,12 @@ import org.apache.spark.sql.redisstate.conf.RedisStateConf
 import org.apache.spark.sql.redisstate.places.{HadoopFiles, SegmentFolders}
 
 import org.redisstate.core.RedisServerProcess
-import org.redisstate.core.errors.{ConfigException, PermissionException, UnavailableException}
+import org.redisstate.core.errors.{
+  ConfigException,
+  PermissionException,
+  RedisStateException,
+  UnavailableException
+}
 import org.redisstate.core.places.FileMissing
 
 /** Stores of the option `history=files`, on file systems of several kinds. */
@@ -183,6 +188,14 @@ class HistoryInFilesProviderSuite extends AnyFunSuite with BeforeAndAfterAll {
     assert(refused.getMessage.contains(folder.toString))
   }
 
+  for (scheme <- Seq("file", "names"))
+    test(s"a file that is still there after its deletion is an error: $scheme") {
+      assume(Files.exists(java.nio.file.Path.of("/proc/self/stat")), "of Linux")
+      val files = new HadoopFiles(new Path(s"$scheme:/proc/self"), configuration)
+      val failed = intercept[RedisStateException](files.delete("stat"))
+      assert(failed.getMessage.contains("delete stat"))
+    }
+
   test("files are deleted only beside the marker and the log of their checkpoint") {
     val id = placed("file")
     val made = provider(id, Moves)
@@ -208,9 +221,10 @@ class HistoryInFilesProviderSuite extends AnyFunSuite with BeforeAndAfterAll {
     Seq("0", "2", "1", ".2.crc").foreach(name => Files.writeString(commits.resolve(name), ""))
     assert(checks(genOf(id)).newestBatch() == Right(2))
     val copy = Files.createDirectories(root.resolve("_redis_state_copies/3-" + "a" * 32))
-    assert(!checks(genOf(id)).isCopied("0-0-x/1-2-y.seg"))
+    val files = Seq("0-0-x/1-2-y.seg", "0-0-x/1-2-z.seg")
+    assert(checks(genOf(id)).copied(files).isEmpty)
     Files.writeString(copy.resolve("manifest"), "hash\n{\"files\": [\"0-0-x/1-2-y.seg\"]}")
-    assert(checks(genOf(id)).isCopied("0-0-x/1-2-y.seg"))
+    assert(checks(genOf(id)).copied(files) == Set(files.head))
     Using.resource(Files.list(root))(_.iterator.asScala.toSeq.foreach { file =>
       if (file.getFileName.toString.startsWith("_redis_state") && Files.isRegularFile(file))
         Files.delete(file)

@@ -1,10 +1,7 @@
 package org.apache.spark.sql.redisstate.checkpoint
 
 import java.io.FileNotFoundException
-import java.nio.charset.StandardCharsets.UTF_8
 import java.util.concurrent.TimeUnit
-
-import scala.util.Using
 
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.Path
@@ -117,8 +114,6 @@ private[redisstate] final class FolderChecks(
     gen: String,
     folders: SegmentFolders)
     extends DeletionChecks {
-  import FolderChecks._
-
   private val root = new Path(stateRoot)
 
   override def ownsFolder: Boolean = folders.isInCheckpoint
@@ -137,20 +132,13 @@ private[redisstate] final class FolderChecks(
     }
   }
 
-  override def isCopied(file: String): Boolean = {
-    val fs = root.getFileSystem(hadoopConf)
+  override def copied(files: Seq[String]): Set[String] = {
     val copies =
-      try fs.listStatus(new Path(root, Copies)).toSeq.map(_.getPath)
+      try root.getFileSystem(hadoopConf).listStatus(new Path(root, CopyNames.Folder)).toSeq
       catch { case _: FileNotFoundException => Nil }
-    copies.exists { copy =>
-      try Using.resource(fs.open(new Path(copy, Manifest)))(in =>
-          new String(in.readAllBytes(), UTF_8).contains(file))
-      catch { case _: FileNotFoundException => false }
-    }
+    copies.flatMap { copy =>
+      val manifest = TextFile.read(new Path(copy.getPath, CopyNames.Manifest), hadoopConf)
+      files.filter(file => manifest.exists(_.contains(file)))
+    }.toSet
   }
-}
-
-private[redisstate] object FolderChecks {
-  private val Copies = "_redis_state_copies"
-  private val Manifest = "manifest"
 }

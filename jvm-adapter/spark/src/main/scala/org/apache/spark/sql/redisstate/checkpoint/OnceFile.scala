@@ -16,7 +16,9 @@ import java.util.UUID
 import scala.util.Try
 
 import org.apache.hadoop.conf.Configuration
-import org.apache.hadoop.fs.{FSDataOutputStream, LocalFileSystem, Path, RawLocalFileSystem}
+import org.apache.hadoop.fs.{FSDataOutputStream, Path}
+
+import org.apache.spark.sql.redisstate.places.HadoopFiles
 
 /**
  * A small file that is created once, as a whole, by the first writer, and never changed.
@@ -33,13 +35,7 @@ private[redisstate] final class OnceFile(name: Path, hadoopConf: Configuration) 
    * Path on a local file system, used past Hadoop's own, which cannot make a whole file only if it
    * is absent.
    */
-  private val local: Option[LocalPath] =
-    fs match {
-      case _: LocalFileSystem => Some(LocalPath.of(path.toUri.getPath))
-      case raw if raw.getClass == classOf[RawLocalFileSystem] =>
-        Some(LocalPath.of(path.toUri.getPath))
-      case _ => None
-    }
+  private val local: Option[LocalPath] = HadoopFiles.localPath(fs, path)
 
   /** Opens it at once: whoever asks first whether it is there may have lost it by then. */
   def read(): Option[Array[Byte]] = local.fold(readRemote())(readLocal)

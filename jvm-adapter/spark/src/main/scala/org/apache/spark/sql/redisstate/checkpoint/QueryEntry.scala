@@ -103,15 +103,15 @@ private[redisstate] final class QueryEntry private (
     // Spark's state reader finds the partitions of an operator by their folders.
     val folder = id.storeCheckpointLocation()
     CheckpointFileManager.create(folder, plan.hadoopConf).mkdirs(folder)
-    val (known, moved) = registry.entering(plan.runId, id.operatorId, id.storeName)
-    moved.foreach { to =>
+    val found = registry.entering(plan.runId, id.operatorId, id.storeName)
+    found.movedTo.foreach { to =>
       misled = true
       throw new FencedException(
         s"write $id: the number of partitions of its checkpoint has changed since (gen $to), and this task opened the previous " +
           "partitions. Either its run is over, or its file system still shows older marker files. Nothing was written. When Spark runs " +
           "the task again, the task reads the files again.")
     }
-    val run = known.getOrElse(
+    val run = found.run.getOrElse(
       registry.register(
         plan.runId,
         byDriver = false,
@@ -121,7 +121,7 @@ private[redisstate] final class QueryEntry private (
           "id" -> origin.queryId,
           "created" -> System.currentTimeMillis().toString)))
     registry.noteMarker()
-    recordFiles(registry)
+    recordFiles(registry, found.files.map(FilesField.parsed(gen, _)))
     if (id.partitionId == StateStore.PARTITION_ID_TO_CHECK_SCHEMA) {
       val now = registry.nowMs
       val created = registry.field("created").flatMap(_.toLongOption).getOrElse(now)
@@ -141,9 +141,8 @@ private[redisstate] final class QueryEntry private (
    * `history=files` nothing is moved any more; what is in files stays there, unless it moved with
    * the checkpoint.
    */
-  private def recordFiles(registry: RunRegistry): Unit = {
+  private def recordFiles(registry: RunRegistry, known: Option[FilesField]): Unit = {
     val conf = plan.conf
-    val known = registry.field(FilesField.Name).map(FilesField.parsed(gen, _))
     val wanted =
       if (conf.movesHistory && instance.keepMs == 0)
         Some(FilesField(folders.address, conf.placesGraceMs, moves = true, conf.placesDelete))
@@ -202,7 +201,8 @@ private[redisstate] object QueryEntry {
     val own = CheckpointIdentity.genOf(plan.runId)
     val gen = marker.fold(identity.proposed(own))(_.gen)
     val registry = new RunRegistry(backend, conf.keyPrefix, gen)
-    val folders = foldersOf(plan, backend, gen)
+    val folders =
+      SegmentFolders.of(plan.id.checkpointRootLocation, plan.hadoopConf, conf, backend, gen)
     val client = clientOf(plan, backend, gen, registry, folders)
     val counters = new StoreCounters
     val quota = Option.when(conf.quota.isSet)(
@@ -231,19 +231,11 @@ private[redisstate] object QueryEntry {
     )
     val history = Option.when((conf.movesHistory || conf.placesDelete) && instance.keepMs == 0) {
       val checks = new FolderChecks(plan.id.checkpointRootLocation, plan.hadoopConf, gen, folders)
-      def recorded = registry.field(FilesField.Name).map(FilesField.parsed(gen, _))
+      def recorded = registry.files.map(FilesField.parsed(gen, _))
       new HistoryUpkeep(client, conf, checks, () => recorded)
     }
     StoreLink(instance, store, new Metrics(store), entry, history)
   }
-
-  private def foldersOf(plan: StorePlan, backend: RedisBackend, gen: String): SegmentFolders =
-    new SegmentFolders(
-      plan.id.checkpointRootLocation,
-      plan.hadoopConf,
-      gen,
-      plan.conf.placesFolder,
-      of => new RunRegistry(backend, plan.conf.keyPrefix, of).field(FilesField.Name))
 
   private def clientOf(
       plan: StorePlan,

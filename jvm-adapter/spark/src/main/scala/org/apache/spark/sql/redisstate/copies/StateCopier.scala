@@ -13,7 +13,7 @@ import org.apache.hadoop.fs.Path
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.redisstate.conf.RedisStateConf
 import org.apache.spark.sql.redisstate.executor.{ExecutorRegistry, RegisteredStores}
-import org.apache.spark.sql.redisstate.places.{FilesField, SegmentFolders}
+import org.apache.spark.sql.redisstate.places.SegmentFolders
 import org.apache.spark.util.ShutdownHookManager
 
 import org.redisstate.core.copy.CopySource
@@ -108,12 +108,12 @@ private[redisstate] final class StateCopier(
       val began = System.nanoTime()
       val backend = ExecutorRegistry.acquire(conf.connection)
       try {
-        val folders = new SegmentFolders(
+        val folders = SegmentFolders.of(
           new Path(checkpoint, "state").toString,
           hadoopConf,
-          gen,
-          conf.placesFolder,
-          of => new RunRegistry(backend, conf.keyPrefix, of).field(FilesField.Name))
+          conf,
+          backend,
+          gen)
         val source = new CopySource(backend, conf.keyPrefix, gen, conf.signer(), Some(folders))
         val query = source.query()
         val parts = source.parts(RegisteredStores.of(gen, query), runId.toString, version)

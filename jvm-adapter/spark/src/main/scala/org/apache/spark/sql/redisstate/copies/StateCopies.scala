@@ -16,6 +16,7 @@ import org.json4s.jackson.JsonMethods.{compact, parse, render}
 
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager
+import org.apache.spark.sql.redisstate.checkpoint.CopyNames
 
 import org.redisstate.core.copy.{CopyPart, CopySource}
 
@@ -35,7 +36,7 @@ private[redisstate] final class StateCopies(checkpoint: Path, hadoopConf: Config
     extends Logging {
   import StateCopies._
 
-  private val folder = new Path(new Path(checkpoint, "state"), Folder)
+  private val folder = new Path(new Path(checkpoint, "state"), CopyNames.Folder)
   private val files = CheckpointFileManager.create(folder, hadoopConf)
 
   /**
@@ -70,7 +71,7 @@ private[redisstate] final class StateCopies(checkpoint: Path, hadoopConf: Config
           ("run" -> head.runId) ~ ("created" -> System.currentTimeMillis()) ~
           ("offsets" -> head.offsets) ~ ("query" -> head.query) ~ ("parts" -> stored))).getBytes(
         UTF_8)
-      store(new Path(place, Manifest)) { out =>
+      store(new Path(place, CopyNames.Manifest)) { out =>
         out.write(s"${hex(sha256.digest(manifest))}\n".getBytes(UTF_8))
         out.write(manifest)
       }
@@ -106,7 +107,7 @@ private[redisstate] final class StateCopies(checkpoint: Path, hadoopConf: Config
     implicit val formats: DefaultFormats.type = DefaultFormats
     for {
       place <- places
-      manifest = new Path(place, Manifest)
+      manifest = new Path(place, CopyNames.Manifest)
       if files.exists(manifest)
       json <- Try(parse(new String(bytesOf(manifest), UTF_8).dropWhile(_ != '\n')): JValue).toOption
       version <- (json \ "version").extractOpt[Long]
@@ -146,8 +147,6 @@ private[redisstate] final class StateCopies(checkpoint: Path, hadoopConf: Config
 }
 
 private[redisstate] object StateCopies {
-  val Folder = "_redis_state_copies"
-  private val Manifest = "manifest"
   private val Name = "[0-9]+-[0-9a-f]{32}".r
   private val Kept = 2
   private val BufferBytes = 1 << 16

@@ -32,12 +32,7 @@ private[redisstate] final class HadoopFiles(at: Path, hadoopConf: Configuration)
   private lazy val fs: FileSystem = at.getFileSystem(hadoopConf)
 
   /** Path of a local folder, used past Hadoop's file system, which neither syncs a file nor its name. */
-  private lazy val local: Option[LocalPath] = fs match {
-    case _: LocalFileSystem => Some(LocalPath.of(fs.makeQualified(at).toUri.getPath))
-    case raw if raw.getClass == classOf[RawLocalFileSystem] =>
-      Some(LocalPath.of(fs.makeQualified(at).toUri.getPath))
-    case _ => None
-  }
+  private lazy val local: Option[LocalPath] = localPath(fs, at)
 
   override def create(name: String): FileSink = answered("create", name) {
     local match {
@@ -82,10 +77,18 @@ private[redisstate] final class HadoopFiles(at: Path, hadoopConf: Configuration)
   }
 
   override def delete(name: String): Unit = answered("delete", name) {
-    try {
-      fs.delete(new Path(at, name), false)
-      ()
-    } catch { case _: FileNotFoundException => () }
+    local match {
+      case Some(path) => Files.deleteIfExists(path.resolve(name)): Unit
+      case None => deleteHadoop(new Path(at, name))
+    }
+  }
+
+  /** A file system may answer that it deleted nothing, and say no more. */
+  private def deleteHadoop(path: Path): Unit = {
+    val isDeleted =
+      try fs.delete(path, false)
+      catch { case _: FileNotFoundException => true }
+    if (!isDeleted && fs.exists(path)) throw new IOException("it is still there")
   }
 
   override def list(under: String): Option[Seq[String]] = answered("list", under) {
@@ -155,7 +158,13 @@ private[redisstate] final class HadoopFiles(at: Path, hadoopConf: Configuration)
   }
 }
 
-private object HadoopFiles {
+private[redisstate] object HadoopFiles {
+
+  /** Returns the path of a file or folder on a local file system of Hadoop, None on any other. */
+  def localPath(fs: FileSystem, path: Path): Option[LocalPath] =
+    Option.when(
+      fs.isInstanceOf[LocalFileSystem] || fs.getClass == classOf[RawLocalFileSystem])(
+      LocalPath.of(fs.makeQualified(path).toUri.getPath))
 
   /** Options of Hadoop's `openFile`; not every supported Hadoop has the constants. */
   private val ReadPolicy = "fs.option.openfile.read.policy"

@@ -10,8 +10,12 @@ import org.json4s.{DefaultFormats, JValue}
 import org.json4s.JsonDSL._
 import org.json4s.jackson.JsonMethods.{compact, parse, render}
 
+import org.apache.spark.sql.redisstate.conf.RedisStateConf
+
+import org.redisstate.core.backend.RedisBackend
 import org.redisstate.core.errors.{ConfigException, FormatException}
 import org.redisstate.core.places.{BlockFileName, FileFolders, FileStore}
+import org.redisstate.core.protocol.RunRegistry
 
 /** Settings of a checkpoint's block files: the field `places` of its registry (docs/format.md, section 17). */
 private[redisstate] final case class FilesField(
@@ -25,7 +29,6 @@ private[redisstate] final case class FilesField(
 }
 
 private[redisstate] object FilesField {
-  val Name = "places"
   private val Files = "files"
   private val Redis = "redis"
   private val GraceMs = 24L * 3600 * 1000
@@ -44,7 +47,7 @@ private[redisstate] object FilesField {
         (json \ "delete").extractOpt[Boolean].contains(true)
       )
     found.getOrElse(throw new FormatException(
-      s"read where the files of checkpoint $gen are: the field '$Name' of the query is damaged. Restore the server's data " +
+      s"read where the files of checkpoint $gen are: the field 'places' of the query is damaged. Restore the server's data " +
         "from before the damage."))
   }
 }
@@ -137,6 +140,20 @@ private[redisstate] final class SegmentFolders(
 }
 
 private[redisstate] object SegmentFolders {
+
+  /** Folders by the settings of a query. */
+  def of(
+      stateRoot: String,
+      hadoopConf: Configuration,
+      conf: RedisStateConf,
+      backend: RedisBackend,
+      gen: String): SegmentFolders =
+    new SegmentFolders(
+      stateRoot,
+      hadoopConf,
+      gen,
+      conf.placesFolder,
+      wanted => new RunRegistry(backend, conf.keyPrefix, wanted).files)
 
   /** Returns whether a folder is that which a checkpoint has for its files by default. */
   private[places] def isInCheckpoint(folder: String): Boolean =

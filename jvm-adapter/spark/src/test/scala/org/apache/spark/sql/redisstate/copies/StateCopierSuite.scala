@@ -9,6 +9,7 @@ import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.Path
 import org.scalatest.funsuite.AnyFunSuite
 
+import org.apache.spark.sql.redisstate.checkpoint.CopyNames
 import org.apache.spark.sql.redisstate.conf.RedisStateConf
 
 import org.redisstate.core.RedisServerProcess
@@ -32,7 +33,7 @@ class StateCopierSuite extends AnyFunSuite {
   test("a registry that was lost is told of, once there was state to copy") {
     withCopier { (_, checkpoint, _, copier) =>
       copier.copy(1)
-      val copy = checkpoint.resolve(s"state/${StateCopies.Folder}/1-${"0" * 32}")
+      val copy = checkpoint.resolve(s"state/${CopyNames.Folder}/1-${"0" * 32}")
       Files.createDirectories(copy)
       Files.writeString(copy.resolve("manifest"), "\n{\"version\": 1, \"offsets\": \"other\"}")
       val e = intercept[UnavailableException](copier.copy(1))
