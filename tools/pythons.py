@@ -15,6 +15,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+# Run by its path, the script imports its neighbours by the names that tests use.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from tools.commands import output_of
+
 ROOT = Path(__file__).resolve().parents[1]
 _INSTALL_S_MAX = 1800
 
@@ -35,9 +39,10 @@ def ensure(version: str) -> Path:
     if stamp.exists() and stamp.stat().st_mtime >= project.stat().st_mtime:
         return python
     if not python.exists():
-        _run([str(_interpreter(version)), "-m", "venv", str(folder)])
+        output_of([_interpreter(version), "-m", "venv", folder], PythonError)
     command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    _run([*command, "--editable", f"{ROOT}[dev]"])
+    command += ["--editable", f"{ROOT}[dev]"]
+    output_of(command, PythonError, limit_s=_INSTALL_S_MAX)
     stamp.touch()
     return python
 
@@ -56,20 +61,6 @@ def _interpreter(version: str) -> Path:
         if shown.stdout.strip() == version:
             return program
     raise PythonError(f"no Python {version} on PATH or in pyenv: install python{version}")
-
-
-def _run(command: list[str]) -> None:
-    done = subprocess.run(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=_INSTALL_S_MAX,
-        check=False,
-    )
-    if done.returncode != 0:
-        raise PythonError(f"`{' '.join(command[:4])} …` failed:\n{done.stdout[-2000:]}")
 
 
 def main(versions: list[str]) -> int:

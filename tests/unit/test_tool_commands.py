@@ -1,0 +1,46 @@
+"""Programs that tools run to their end: output, failures and time limits."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from tools.commands import output_of
+
+
+class ToolError(Exception):
+    """The error that a tool raises."""
+
+
+def test_output_is_returned_and_variables_are_set() -> None:
+    code = (
+        "import os, sys; print(os.environ['GIVEN'], sys.stdin.read()); print('e', file=sys.stderr)"
+    )
+    found = output_of([sys.executable, "-c", code], ToolError, variables={"GIVEN": "value"})
+    assert found == "value \n"
+
+
+@pytest.mark.parametrize(
+    ("command", "limit_s", "message"),
+    [
+        (["/no/such/program", "-x"], 60, "there is no program /no/such/program"),
+        (
+            [sys.executable, "-c", "import sys; print('begun'); sys.exit('no disk')"],
+            60,
+            f"`{sys.executable} -c import sys; print('begun'); sys.exit('no disk') …` "
+            "failed with 1:\nbegun\nno disk",
+        ),
+        (
+            [sys.executable, "-c", "import time; time.sleep(60)"],
+            0.2,
+            f"`{sys.executable} -c import time; time.sleep(60) …` did not end within 0.2 s",
+        ),
+    ],
+)
+def test_failure_raises_the_error_of_the_tool(
+    command: list[str], limit_s: float, message: str
+) -> None:
+    with pytest.raises(ToolError) as caught:
+        output_of(command, ToolError, limit_s=limit_s)
+    assert str(caught.value) == message
