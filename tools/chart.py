@@ -18,7 +18,7 @@ from pathlib import Path
 # Run by its path, the script imports its neighbours by the names that tests use.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tools.commands import output_of
-from tools.servers import cache_folder
+from tools.servers import cache_folder, made_once
 
 ROOT = Path(__file__).resolve().parents[1]
 CHART = ROOT / "docker" / "chart"
@@ -47,18 +47,18 @@ def ensure_helm(cache: Path) -> Path:
     """
     if found := shutil.which("helm"):
         return Path(found)
-    folder = cache / f"helm-{HELM_VERSION}"
-    if not (folder / "helm").exists():
-        if shutil.which("go") is None:
-            raise HelmError("neither helm nor go is on PATH: install Helm 3")
-        folder.mkdir(parents=True, exist_ok=True)
-        output_of(
-            ["go", "install", f"{HELM_MODULE}@{HELM_VERSION}"],
-            HelmError,
-            variables={"GOBIN": str(folder), "GOFLAGS": "-ldflags=-s"},
-            limit_s=_BUILD_S_MAX,
-        )
-    return folder / "helm"
+    return made_once(cache / f"helm-{HELM_VERSION}", _build_helm) / "helm"
+
+
+def _build_helm(folder: Path, _: Path) -> None:
+    if shutil.which("go") is None:
+        raise HelmError("neither helm nor go is on PATH: install Helm 3")
+    output_of(
+        ["go", "install", f"{HELM_MODULE}@{HELM_VERSION}"],
+        HelmError,
+        variables={"GOBIN": str(folder), "GOFLAGS": "-ldflags=-s"},
+        limit_s=_BUILD_S_MAX,
+    )
 
 
 def values_files() -> list[Path]:

@@ -22,7 +22,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tools import debian
 from tools.commands import output_of
-from tools.servers import cache_folder
+from tools.servers import cache_folder, made_once
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "docker" / "redis-state"
@@ -65,7 +65,8 @@ def build(tag: str, wheel: Path | None = None) -> None:
         context = Path(name, "context")
         context.mkdir()
         root = Path(name, "root")
-        shutil.copytree(_system(cache_folder()), root, symlinks=True)
+        system = made_once(cache_folder() / f"python-{PYTHON}-{RELEASE}", _system)
+        shutil.copytree(system, root, symlinks=True)
         _install(wheel or _built_wheel(Path(name, "wheel")), root)
         with tarfile.open(context / "rootfs.tar", "w") as archive:
             archive.add(root, arcname=".", filter=_owned_by_root)
@@ -77,26 +78,16 @@ def build(tag: str, wheel: Path | None = None) -> None:
         )
 
 
-def _system(cache: Path) -> Path:
-    """Returns a root folder with Python, which is unpacked once."""
-    made = cache / f"python-{PYTHON}-{RELEASE}"
-    if made.exists():
-        return made
-    cache.mkdir(parents=True, exist_ok=True)
-    # Unpacked into a scratch folder, so that the final name never has a partial root.
-    with tempfile.TemporaryDirectory(dir=cache, prefix="fetch-") as scratch:
-        root = Path(scratch, "root")
-        for folder in ("bin", "lib", "lib64", "sbin"):
-            # The links of a merged /usr, which the package base-files would make.
-            (root / "usr" / folder).mkdir(parents=True, exist_ok=True)
-            (root / folder).symlink_to(f"usr/{folder}")
-        debian.unpack(_PACKAGES, RELEASE, root, scratch=Path(scratch, "apt"))
-        for unused in _UNUSED:
-            shutil.rmtree(root / unused, ignore_errors=True)
-        _finish(root)
-        if not made.exists():
-            root.rename(made)
-    return made
+def _system(root: Path, scratch: Path) -> None:
+    """Fills a root folder with Python."""
+    for folder in ("bin", "lib", "lib64", "sbin"):
+        # The links of a merged /usr, which the package base-files would make.
+        (root / "usr" / folder).mkdir(parents=True, exist_ok=True)
+        (root / folder).symlink_to(f"usr/{folder}")
+    debian.unpack(_PACKAGES, RELEASE, root, scratch=scratch / "apt")
+    for unused in _UNUSED:
+        shutil.rmtree(root / unused, ignore_errors=True)
+    _finish(root)
 
 
 def _finish(root: Path) -> None:
