@@ -9,6 +9,7 @@ the version. It is completed when pyproject.toml is newer.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -36,14 +37,17 @@ def ensure(version: str) -> Path:
     folder = ROOT / f".venv-py{version}"
     python, stamp = folder / "bin" / "python", folder / "installed"
     project = ROOT / "pyproject.toml"
-    if stamp.exists() and stamp.stat().st_mtime >= project.stat().st_mtime:
-        return python
-    if not python.exists():
+    with (ROOT / ".venv-py.lock").open("w") as lock:
+        # Several suites run at once.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if stamp.exists() and stamp.stat().st_mtime >= project.stat().st_mtime:
+            return python
+        # Also completes an environment whose creation was interrupted.
         output_of([_interpreter(version), "-m", "venv", folder], PythonError)
-    command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    command += ["--editable", f"{ROOT}[dev]"]
-    output_of(command, PythonError, limit_s=_INSTALL_S_MAX)
-    stamp.touch()
+        command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        command += ["--editable", f"{ROOT}[dev]"]
+        output_of(command, PythonError, limit_s=_INSTALL_S_MAX)
+        stamp.touch()
     return python
 
 
