@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.support.waiting import await_end
 from tools.commands import output_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -146,17 +147,9 @@ def _private_engine() -> Iterator[Mapping[str, str]]:
         text = log.read_text(errors="replace")
         raise NoDockerError(f"dockerd did not start:\n{text[-4000:]}")
     finally:
-        _end(process)
+        process.terminate()
+        await_end(process, _STOP_S)
         _clean(folder, remove_bridge=not had_bridge)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    try:
-        process.wait(_STOP_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait(_STOP_S)
 
 
 def _has_bridge() -> bool:
