@@ -33,11 +33,24 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """In CI a skipped test is a failed one: what it needs has to be there."""
     report = yield
-    if IN_CI and report.skipped and not hasattr(report, "wasxfail"):
+    if not hasattr(report, "wasxfail"):
+        _refuse_skip(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """In CI a skipped module is a failed one, too."""
+    report = yield
+    _refuse_skip(report)
+    return report
+
+
+def _refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
+    if IN_CI and report.skipped:
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
         report.outcome = "failed"
         report.longrepr = f"skipped, which CI does not allow: {reason}"
-    return report
 
 
 @pytest.fixture

@@ -10,16 +10,15 @@ its Go module into the cache folder that tools/servers.py uses, which takes minu
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 # Run by its path, the script imports its neighbours by the names that tests use.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from tools.servers import cache_folder
+from tools.commands import output_of
+from tools.servers import cache_folder, made_once
 
 ROOT = Path(__file__).resolve().parents[1]
 CHART = ROOT / "docker" / "chart"
@@ -48,22 +47,18 @@ def ensure_helm(cache: Path) -> Path:
     """
     if found := shutil.which("helm"):
         return Path(found)
-    folder = cache / f"helm-{HELM_VERSION}"
-    if not (folder / "helm").exists():
-        if shutil.which("go") is None:
-            raise HelmError("neither helm nor go is on PATH: install Helm 3")
-        folder.mkdir(parents=True, exist_ok=True)
-        built = subprocess.run(
-            ["go", "install", f"{HELM_MODULE}@{HELM_VERSION}"],
-            env={**os.environ, "GOBIN": str(folder), "GOFLAGS": "-ldflags=-s"},
-            capture_output=True,
-            text=True,
-            timeout=_BUILD_S_MAX,
-            check=False,
-        )
-        if built.returncode != 0:
-            raise HelmError(f"Helm could not be built:\n{built.stderr[-2000:]}")
-    return folder / "helm"
+    return made_once(cache / f"helm-{HELM_VERSION}", _build_helm) / "helm"
+
+
+def _build_helm(folder: Path, _: Path) -> None:
+    if shutil.which("go") is None:
+        raise HelmError("neither helm nor go is on PATH: install Helm 3")
+    output_of(
+        ["go", "install", f"{HELM_MODULE}@{HELM_VERSION}"],
+        HelmError,
+        variables={"GOBIN": str(folder), "GOFLAGS": "-ldflags=-s"},
+        limit_s=_BUILD_S_MAX,
+    )
 
 
 def values_files() -> list[Path]:
@@ -112,10 +107,7 @@ def linted(helm: Path, values: Path) -> str:
 
 
 def _output(command: list[str]) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_RUN_S_MAX, check=False)
-    if done.returncode != 0:
-        raise HelmError(done.stdout + done.stderr)
-    return done.stdout
+    return output_of(command, HelmError, limit_s=_RUN_S_MAX)
 
 
 def main() -> int:

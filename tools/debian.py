@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
+from tools.commands import output_of
+
 _KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
-_FETCH_S_MAX = 600
 _PACKAGES_MAX = 100
 
 
@@ -114,13 +114,4 @@ def _with_libraries(packages: set[str], settings: list[str], prefixes: tuple[str
 
 def run(command: list[str], *, cwd: Path | None = None) -> str:
     """Returns the output of a command that has to succeed within ten minutes."""
-    try:
-        ended = subprocess.run(
-            command, cwd=cwd, capture_output=True, text=True, timeout=_FETCH_S_MAX, check=False
-        )
-    except subprocess.TimeoutExpired:
-        raise FetchError(f"{command[0]} did not end within {_FETCH_S_MAX} s") from None
-    if ended.returncode != 0:
-        said = "\n".join(ended.stderr.strip().splitlines()[-5:])
-        raise FetchError(f"`{' '.join(command[:3])} …` failed with {ended.returncode}:\n{said}")
-    return ended.stdout
+    return output_of(command, FetchError, cwd=cwd)

@@ -12,9 +12,7 @@ DOCKER_HOST names.
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
-import subprocess
 import sys
 import tarfile
 import tempfile
@@ -23,7 +21,8 @@ from pathlib import Path
 # Run by its path, the script imports its neighbours by the names that tests use.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tools import debian
-from tools.servers import cache_folder
+from tools.commands import output_of
+from tools.servers import cache_folder, made_once
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "docker" / "redis-state"
@@ -46,7 +45,6 @@ _UNUSED = (
     f"usr/lib/python{PYTHON}/pydoc_data",
     f"usr/lib/python{PYTHON}/test",
 )
-_BUILD_S_MAX = 600
 _WHEEL_SOURCES = ("redis_state", "pyspark_redis_state")
 _WHEEL_FILES = ("pyproject.toml", "README.md", "LICENSE", "NOTICE")
 
@@ -67,34 +65,29 @@ def build(tag: str, wheel: Path | None = None) -> None:
         context = Path(name, "context")
         context.mkdir()
         root = Path(name, "root")
-        shutil.copytree(_system(cache_folder()), root, symlinks=True)
+        system = made_once(cache_folder() / f"python-{PYTHON}-{RELEASE}", _system)
+        shutil.copytree(system, root, symlinks=True)
         _install(wheel or _built_wheel(Path(name, "wheel")), root)
         with tarfile.open(context / "rootfs.tar", "w") as archive:
             archive.add(root, arcname=".", filter=_owned_by_root)
         shutil.copy(FOLDER / "debian.Dockerfile", context / "Dockerfile")
-        _docker_build(tag, context)
+        output_of(
+            ["docker", "build", "--quiet", "--tag", tag, context],
+            debian.FetchError,
+            variables={"DOCKER_BUILDKIT": "0"},
+        )
 
 
-def _system(cache: Path) -> Path:
-    """Returns a root folder with Python, which is unpacked once."""
-    made = cache / f"python-{PYTHON}-{RELEASE}"
-    if made.exists():
-        return made
-    cache.mkdir(parents=True, exist_ok=True)
-    # Unpacked into a scratch folder, so that the final name never has a partial root.
-    with tempfile.TemporaryDirectory(dir=cache, prefix="fetch-") as scratch:
-        root = Path(scratch, "root")
-        for folder in ("bin", "lib", "lib64", "sbin"):
-            # The links of a merged /usr, which the package base-files would make.
-            (root / "usr" / folder).mkdir(parents=True, exist_ok=True)
-            (root / folder).symlink_to(f"usr/{folder}")
-        debian.unpack(_PACKAGES, RELEASE, root, scratch=Path(scratch, "apt"))
-        for unused in _UNUSED:
-            shutil.rmtree(root / unused, ignore_errors=True)
-        _finish(root)
-        if not made.exists():
-            root.rename(made)
-    return made
+def _system(root: Path, scratch: Path) -> None:
+    """Fills a root folder with Python."""
+    for folder in ("bin", "lib", "lib64", "sbin"):
+        # The links of a merged /usr, which the package base-files would make.
+        (root / "usr" / folder).mkdir(parents=True, exist_ok=True)
+        (root / folder).symlink_to(f"usr/{folder}")
+    debian.unpack(_PACKAGES, RELEASE, root, scratch=scratch / "apt")
+    for unused in _UNUSED:
+        shutil.rmtree(root / unused, ignore_errors=True)
+    _finish(root)
 
 
 def _finish(root: Path) -> None:
@@ -155,35 +148,14 @@ def _compile(root: Path, folders: tuple[str, ...]) -> None:
     command += [str(root / f"usr/bin/python{PYTHON}"), "-S", "-m", "compileall", "-q"]
     # By their hashes: a copy into an image may change the times of the sources.
     command += ["--invalidation-mode", "unchecked-hash", "-s", str(root), "-p", "/"]
-    home = {**os.environ, "PYTHONHOME": str(root / "usr")}
-    subprocess.run(
-        [*command, *(str(root / one) for one in folders)],
-        env=home,
-        stdout=subprocess.DEVNULL,
-        timeout=_BUILD_S_MAX,
-        check=True,
-    )
+    command += [str(root / one) for one in folders]
+    output_of(command, debian.FetchError, variables={"PYTHONHOME": str(root / "usr")})
 
 
 def _owned_by_root(info: tarfile.TarInfo) -> tarfile.TarInfo:
     info.uid = info.gid = 0
     info.uname = info.gname = "root"
     return info
-
-
-def _docker_build(tag: str, context: Path) -> None:
-    built = subprocess.run(
-        ["docker", "build", "--quiet", "--tag", tag, str(context)],
-        env={**os.environ, "DOCKER_BUILDKIT": "0"},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        timeout=_BUILD_S_MAX,
-        text=True,
-        check=False,
-    )
-    if built.returncode != 0:
-        raise debian.FetchError(f"docker built no image:\n{built.stdout}")
 
 
 def main(words: list[str]) -> int:

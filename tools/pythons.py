@@ -9,11 +9,16 @@ the version. It is completed when pyproject.toml is newer.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+# Run by its path, the script imports its neighbours by the names that tests use.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from tools.commands import output_of
 
 ROOT = Path(__file__).resolve().parents[1]
 _INSTALL_S_MAX = 1800
@@ -32,13 +37,17 @@ def ensure(version: str) -> Path:
     folder = ROOT / f".venv-py{version}"
     python, stamp = folder / "bin" / "python", folder / "installed"
     project = ROOT / "pyproject.toml"
-    if stamp.exists() and stamp.stat().st_mtime >= project.stat().st_mtime:
-        return python
-    if not python.exists():
-        _run([str(_interpreter(version)), "-m", "venv", str(folder)])
-    command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    _run([*command, "--editable", f"{ROOT}[dev]"])
-    stamp.touch()
+    with (ROOT / ".venv-py.lock").open("w") as lock:
+        # Several suites run at once.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if stamp.exists() and stamp.stat().st_mtime >= project.stat().st_mtime:
+            return python
+        # Also completes an environment whose creation was interrupted.
+        output_of([_interpreter(version), "-m", "venv", folder], PythonError)
+        command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        command += ["--editable", f"{ROOT}[dev]"]
+        output_of(command, PythonError, limit_s=_INSTALL_S_MAX)
+        stamp.touch()
     return python
 
 
@@ -56,20 +65,6 @@ def _interpreter(version: str) -> Path:
         if shown.stdout.strip() == version:
             return program
     raise PythonError(f"no Python {version} on PATH or in pyenv: install python{version}")
-
-
-def _run(command: list[str]) -> None:
-    done = subprocess.run(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=_INSTALL_S_MAX,
-        check=False,
-    )
-    if done.returncode != 0:
-        raise PythonError(f"`{' '.join(command[:4])} …` failed:\n{done.stdout[-2000:]}")
 
 
 def main(versions: list[str]) -> int:

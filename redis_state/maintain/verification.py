@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from redis_state import keys
 from redis_state.backend.client import Client
@@ -36,7 +36,11 @@ def verify(
     """Compares the segments of a partition with its manifest, and corrects their expiries."""
     id_ = partition.id
     raw, left_ms = client.call(_WHAT, [("HGETALL", keys.meta(id_)), ("PTTL", keys.meta(id_))])
-    suspects = _suspects(client, id_, raw, left_ms, report, where=where, progress=progress)
+    damaged = f"{where}: an entry of the manifest is damaged"
+    named = list(
+        segments_in(dict(sorted(raw.items())), lambda error: report.problem(f"{damaged}: {error}"))
+    )
+    suspects = _suspects(client, id_, raw, left_ms, named, report, progress=progress)
     if suspects:
         # Another maintainer may have removed the segment from the manifest, and its key, meanwhile.
         (now,) = client.call(_WHAT, [("HGETALL", keys.meta(id_))])
@@ -53,20 +57,10 @@ def verify(
                 )
     if policy.deep:
         lost = {segment for segment, _ in suspects}
-        named = _named(raw, MaintenanceReport(), where=where)
         for number, segment in enumerate(named, start=1):
             if segment not in lost:
                 _read(client, partition, segment, report, where=where)
             progress("reading segments", number, len(named))
-
-
-def _named(raw: Mapping[bytes, bytes], report: MaintenanceReport, *, where: str) -> list[Segment]:
-    return list(
-        segments_in(
-            dict(sorted(raw.items())),
-            lambda error: report.problem(f"{where}: an entry of the manifest is damaged: {error}"),
-        )
-    )
 
 
 def _suspects(
@@ -74,9 +68,9 @@ def _suspects(
     id_: PartitionId,
     raw: Mapping[bytes, bytes],
     left_ms: int,
+    named: Sequence[Segment],
     report: MaintenanceReport,
     *,
-    where: str,
     progress: Progress,
 ) -> list[tuple[Segment, int]]:
     """Returns the segments that are not whole, each with its number of blocks.
@@ -84,8 +78,7 @@ def _suspects(
     Files are read only by `redis-state places --verify` and by a deep pass.
     """
     suspects: list[tuple[Segment, int]] = []
-    named_here = _named(raw, report, where=where)
-    with_key = [one for one in named_here if one.entry.blocks and one.place is None]
+    with_key = [one for one in named if one.entry.blocks and one.place is None]
     report.named = len(with_key)
     for start in range(0, len(with_key), SEGMENTS_AT_ONCE):
         chunk = with_key[start : start + SEGMENTS_AT_ONCE]
@@ -103,8 +96,8 @@ def _suspects(
                 suspects.append((segment, blocks))
                 continue
             report.verified += 1
-            named = raw.get(segment.field.encode()) == segment.entry.text.encode()
-            is_own = named and not segment.gen
+            is_current = raw.get(segment.field.encode()) == segment.entry.text.encode()
+            is_own = is_current and not segment.gen
             if is_own and (expiry_ms == _NO_EXPIRY) != (left_ms == _NO_EXPIRY):
                 report.mended += _mend(client, id_, segment)
     return suspects

@@ -37,11 +37,11 @@ SECONDS = 3.0
 VERSIONS = 10
 SAMPLES = 10
 STILL_MAX = 1.1
-"""What the last third of the samples has at most of the one before it."""
+"""Largest ratio between the last third of the samples and the third before it."""
 
 _MIB = 1 << 20
 _SLOW = 3
-"""After so many times the time that the batches should take, and a minute, the soak ends."""
+"""Factor of the time that the batches should take, after which the soak ends, plus a minute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,8 +185,8 @@ def _table(samples: Sequence[Sample]) -> list[str]:
     third = len(samples) // 3
     before, last = samples[-2 * third : -third], samples[-third:]
     found = [
-        _still("rows", [one.rows for one in before], [one.rows for one in last]),
-        _still("heap", [one.heap_mib for one in before], [one.heap_mib for one in last]),
+        _still("rows", *([one.rows for one in part] for part in (before, last))),
+        _still("heap", *([one.heap_mib for one in part] for part in (before, last))),
         _still("segments", *([one.segments_mib for one in part] for part in (before, last))),
     ]
     return [

@@ -63,6 +63,21 @@ def test_users_are_saved_where_the_server_has_an_acl_file(
     assert "user j on" in (tmp_path / "users.acl").read_text()
 
 
+def test_users_that_the_server_cannot_save_are_named_with_its_reason(
+    start_redis: Callable[..., RedisServer], tmp_path: Path
+) -> None:
+    folder = tmp_path / "acl"
+    folder.mkdir()
+    (folder / "users.acl").write_text("user default on nopass ~* &* +@all\n")
+    server = start_redis(options={"aclfile": str(folder / "users.acl")})
+    folder.rename(tmp_path / "elsewhere")
+    done = created(server, f"--user=job:j:{secret(tmp_path, 'job')}")
+    assert done.returncode == 0
+    assert "error trying to save the ACLs" in done.stdout
+    assert "so a restart loses them" in done.stdout
+    assert "no ACL file" not in done.stdout
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -25,11 +25,12 @@ from redis_state.store.provider import StateStoreProvider
 from tests.contract.planting import GEN, Planted
 from tests.contract.test_exporter import exporter
 from tests.support.redis_server import RedisServer, free_port
-from tests.support.waiting import wait_until
+from tests.support.waiting import await_end, wait_until
 from tools.grafana_dashboard import PANELS, dashboard
 
 FOLDER = Path(__file__).resolve().parents[2] / "docker" / "metrics"
 PROMETHEUS, PROMTOOL = shutil.which("prometheus"), shutil.which("promtool")
+_STOP_S = 10
 Found = list[dict[str, Any]]
 
 
@@ -107,7 +108,7 @@ def prometheus(folder: Path, target: str) -> Iterator[str]:
         yield f"http://{address}"
     finally:
         process.terminate()
-        process.wait()
+        await_end(process, _STOP_S)
 
 
 def asked(address: str, path: str, **given: str) -> Any:

@@ -15,7 +15,6 @@ import json
 import os
 import random
 import shutil
-import statistics
 import sys
 import time
 from collections import Counter
@@ -30,7 +29,7 @@ from tests.bench.page import replace_section
 from tests.faults.feed import FAMILIES
 from tests.faults.job import MORE
 from tests.faults.rig import Rig, Run
-from tests.faults.soak import WARM_UP, judge
+from tests.faults.soak import WARM_UP, trends
 from tests.faults.strikes import LINES, PROCESSES, Plan, strike
 from tests.faults.usage import application_figures, server_figures
 from tests.support.capacity import SimulatedTime
@@ -173,18 +172,9 @@ def table(day: Day, minutes: float) -> tuple[str, bool]:
         f"compared, {len(day.complaints)} complaints: {told}. Figures of the last "
         f"{len(counted)} hours.",
         "",
-        "| what | first | median | last | growth | z | verdict |",
-        "|---|---|---|---|---|---|---|",
     ]
-    for name in counted[0] if len(counted) > 1 else ():
-        values = [one[name] for one in counted]
-        verdict = judge(values)
-        good = good and verdict.is_flat
-        lines.append(
-            f"| {name} | {values[0]:.0f} | {statistics.median(values):.0f} | {values[-1]:.0f} "
-            f"| {verdict.growth:+.1%} | {verdict.z:+.1f} | {verdict} |"
-        )
-    return "\n".join(lines), good
+    rows, flat = trends(counted)
+    return "\n".join([*lines, *rows]), good and flat
 
 
 def main(words: list[str] | None = None) -> int:

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from itertools import combinations
@@ -37,6 +37,7 @@ WARM_UP = 1 / 3  # of the time, in which caches fill and code is compiled
 WARM_UP_MIN_S = DROPPED_TTL_MS / 1000 + 60  # keys that were dropped stay for so long
 GROWTH_MAX = 0.05  # of the median, from the first to the last sample that counts
 Z_MAX = 2.58  # a rise by chance alone is rarer than one in a hundred beyond it
+SAMPLES_MIN = 6  # fewer cannot reach that z, even if each is above the one before
 _KEYS = 100
 _ROWS = 400  # of a batch
 _MIB = 1 << 20
@@ -75,6 +76,25 @@ def judge(values: Sequence[float]) -> Verdict:
     variance = count * (count - 1) * (2 * count + 5) - sum(t * (t - 1) * (2 * t + 5) for t in ties)
     z = (rises - (rises > 0) + (rises < 0)) / math.sqrt(variance / 18) if variance else 0.0
     return Verdict(slope * (count - 1) / (statistics.median(values) or 1), z)
+
+
+def trends(samples: Sequence[Mapping[str, float]]) -> tuple[list[str], bool]:
+    """The rows of a table with the trend of each figure, and whether none of them grows."""
+    rows = [
+        "| what | first | median | last | growth | z | verdict |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    all_flat = True
+    for name in samples[0] if len(samples) > 1 else ():
+        values = [one[name] for one in samples]
+        verdict = judge(values)
+        all_flat = all_flat and verdict.is_flat
+        shown = verdict if len(samples) >= SAMPLES_MIN else "too few"
+        rows.append(
+            f"| {name} | {values[0]:.0f} | {statistics.median(values):.0f} | {values[-1]:.0f} "
+            f"| {verdict.growth:+.1%} | {verdict.z:+.1f} | {shown} |"
+        )
+    return rows, all_flat
 
 
 @dataclass
@@ -205,18 +225,9 @@ def table(soak: Soak, minutes: float) -> tuple[str, bool]:
         f"batches, {soak.rows:,} rows compared, {soak.wrong} wrong; the query was started again "
         f"{soak.restarts} times; {len(counted)} samples, from minute {warm_s / 60:.0f} on.",
         "",
-        "| what | first | median | last | growth | z | verdict |",
-        "|---|---|---|---|---|---|---|",
     ]
-    for name in counted[0] if counted else ():
-        values = [one[name] for one in counted]
-        verdict = judge(values)
-        good = good and verdict.is_flat
-        lines.append(
-            f"| {name} | {values[0]:.0f} | {statistics.median(values):.0f} | {values[-1]:.0f} "
-            f"| {verdict.growth:+.1%} | {verdict.z:+.1f} | {verdict} |"
-        )
-    return "\n".join(lines), good
+    rows, flat = trends(counted)
+    return "\n".join([*lines, *rows]), good and flat
 
 
 def main(words: list[str] | None = None) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import threading
 
+import pytest
+
 from tests.faults.day import Day, table
 from tests.faults.usage import process_figures, server_figures
 from tests.support.capacity import SimulatedTime
@@ -29,6 +31,13 @@ def test_day_with_a_figure_that_grows_is_not_good() -> None:
     assert not good
     assert "| server: keys | 660 | 810 | 960 |" in text
     assert text.count("| grows |") == 1
+
+
+@pytest.mark.parametrize(("hours", "shown"), [(8, "too few"), (9, "grows")])
+def test_few_hours_are_not_said_to_be_flat(hours: int, shown: str) -> None:
+    text, _ = table(day([500.0 + 100 * number for number in range(hours)]), 20)
+    assert f"| {shown} |" in text.splitlines()[4]
+    assert ("flat" in text) == (hours == 9)
 
 
 def test_day_with_a_complaint_or_without_batches_is_not_good() -> None:

@@ -14,7 +14,7 @@ import fsspec
 from botocore.exceptions import BotoCoreError
 
 from tests.support.redis_server import free_port
-from tests.support.waiting import wait_until
+from tests.support.waiting import await_end, wait_until
 from tools.jvm import SHORT_LIVED
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -83,11 +83,7 @@ def _java(
         yield process
     finally:
         process.terminate()
-        try:
-            process.wait(_STOP_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        await_end(process, _STOP_S)
 
 
 def _ready(process: subprocess.Popen[bytes], log: Path, ask: Callable[[], object]) -> None:

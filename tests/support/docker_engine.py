@@ -14,6 +14,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.support.waiting import await_end
+from tools.commands import output_of
+
 ROOT = Path(__file__).resolve().parents[2]
 _PROBE_S = 20
 _PULL_S = 180
@@ -61,18 +64,7 @@ def redis_image(settings: Mapping[str, str]) -> str:
 def built_image(settings: Mapping[str, str], tag: str, *program: Path) -> str:
     """Builds an image of one server program, by default this machine's; returns its tag."""
     script = ROOT / "docker" / "redis-from-debian" / "build.sh"
-    built = subprocess.run(
-        [script, tag, *program],
-        env={**os.environ, **settings},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        timeout=_PULL_S,
-        text=True,
-        check=False,
-    )
-    if built.returncode != 0:
-        raise NoDockerError(f"{script.name} built no image:\n{built.stdout}")
+    output_of([script, tag, *program], NoDockerError, variables=settings, limit_s=_PULL_S)
     return tag
 
 
@@ -107,16 +99,12 @@ def _install() -> None:
         policy.chmod(0o755)
     try:
         for arguments in (["update", "-qq"], ["install", "-y", "-qq", "docker.io"]):
-            subprocess.run(
+            output_of(
                 ["apt-get", *arguments],
-                env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                timeout=_INSTALL_S,
-                check=True,
+                NoDockerError,
+                variables={"DEBIAN_FRONTEND": "noninteractive"},
+                limit_s=_INSTALL_S,
             )
-    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
-        raise NoDockerError("apt-get could not install docker.io") from error
     finally:
         if made:
             policy.unlink()
@@ -159,17 +147,9 @@ def _private_engine() -> Iterator[Mapping[str, str]]:
         text = log.read_text(errors="replace")
         raise NoDockerError(f"dockerd did not start:\n{text[-4000:]}")
     finally:
-        _end(process)
+        process.terminate()
+        await_end(process, _STOP_S)
         _clean(folder, remove_bridge=not had_bridge)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    try:
-        process.wait(_STOP_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait(_STOP_S)
 
 
 def _has_bridge() -> bool:

@@ -23,6 +23,7 @@ from redis.backoff import ConstantBackoff
 from redis.retry import Retry
 
 from tests.support.tls import Certificates, make_certificates
+from tests.support.waiting import await_end
 from tools import servers
 
 _HOST = "127.0.0.1"
@@ -294,8 +295,4 @@ class RedisServer:
             process.kill()
         else:
             process.terminate()
-        try:
-            process.wait(_STOP_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(_STOP_S)
+        await_end(process, _STOP_S)

@@ -87,7 +87,7 @@ def add_to(subparsers: Subparsers) -> None:
         "--alive-file",
         metavar="PATH",
         help=f"file that is written at each step and, between passes, every {ALIVE_S:.0f} s, for "
-        "health checks",
+        "health checks; each worker needs its own",
     )
     parser.add_argument(
         "--unsigned-too",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, fields
+from dataclasses import MISSING, asdict, fields
 from typing import TYPE_CHECKING, Any
 
 from redis_state.cli.help import example
@@ -118,15 +118,16 @@ def _add(
     to: str = "",
 ) -> None:
     to = to or name.replace("-", "_")
-    optional = name in {one for one, _, _ in _OPTIONAL}
+    default = _DEFAULTS[to]
+    required = default is MISSING
     parser.add_argument(
         f"--{name}",
         dest=to,
         type=kind,
-        required=not optional,
-        default=_DEFAULTS[to] if optional else None,
+        required=required,
+        default=None if required else default,
         metavar="N",
-        help=f"{meaning} (default: {_DEFAULTS[to]:g})" if optional else meaning,
+        help=meaning if required else f"{meaning} (default: {default:g})",
     )
 
 

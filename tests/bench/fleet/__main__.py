@@ -26,7 +26,7 @@ from redis_state.maintain.rotation import TURNS
 from redis_state.maintain.service import Job, Service
 from tests.bench.fleet.neighbour import MIB, neighbour, victim
 from tests.bench.fleet.watchers import client_of, clone_queries, seconds_of_views
-from tests.bench.fleet.workers import ROWS, UPDATES, Fleet, Server, Work, Workers
+from tests.bench.fleet.workers import ROWS, UPDATES, Fleet, Server, Work, Workers, working
 from tests.bench.page import add_write_option, show
 from tests.support.redis_server import RedisServer
 
@@ -81,7 +81,7 @@ class Bench:
     def lines(self) -> Iterator[Line]:
         """Yields the lines, while the fleet runs."""
         fleet, seconds = self._sizes.fleet, self._sizes.seconds
-        with Workers(self._redis.url, fleet) as workers:
+        with working(self._redis.url, fleet) as workers:
             _told("filling")
             workers.run("fill", fleet.versions)
             used = self._server.used()

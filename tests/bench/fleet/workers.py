@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import random
 import resource
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
-from types import TracebackType
 
 import redis
 
@@ -96,51 +97,42 @@ class Server:
 
 
 class Workers:
-    """Processes that share the stores of a fleet.
+    """Processes that share the stores of a fleet."""
 
-    Args:
-        number: Number of the first worker in the names of queries, so that fleets do not meet.
-    """
-
-    def __init__(self, url: str, fleet: Fleet) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._pipes: list[Connection] = []
-        self._processes = []
-        every = [
-            (query, partition)
-            for query in range(fleet.queries)
-            for partition in range(fleet.partitions)
-        ]
-        for number in range(WORKERS):
-            here, there = context.Pipe()
-            own = every[number::WORKERS]
-            process = context.Process(target=_serve, args=(there, url, own), daemon=True)
-            process.start()
-            self._pipes.append(here)
-            self._processes.append(process)
-
-    def __enter__(self) -> Workers:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        for pipe in self._pipes:
-            pipe.send(("end", 0.0))
-        for process in self._processes:
-            process.join(_LATE_S)
+    def __init__(self, pipes: Sequence[Connection]) -> None:
+        self._pipes = pipes
 
     def run(self, what: str, how_much: float) -> Work:
-        """Runs batches in all workers at once: see `_STEPS`."""
+        """Runs batches in all workers at once: see `_STEPS`.
+
+        Raises:
+            EOFError: A worker has ended.
+        """
         for pipe in self._pipes:
             pipe.send((what, how_much))
         work = Work()
         for pipe in self._pipes:
             work.add(pipe.recv())
         return work
+
+
+@contextmanager
+def working(url: str, fleet: Fleet) -> Iterator[Workers]:
+    """Starts the workers; they end with the block."""
+    context = multiprocessing.get_context("spawn")
+    every = list(itertools.product(range(fleet.queries), range(fleet.partitions)))
+    with ExitStack() as stack:
+        pipes = []
+        for number in range(WORKERS):
+            here, there = context.Pipe()
+            own = every[number::WORKERS]
+            process = context.Process(target=_serve, args=(there, url, own), daemon=True)
+            process.start()
+            # The worker has this side alone: its end is seen here.
+            there.close()
+            stack.callback(process.join, _LATE_S)
+            pipes.append(stack.enter_context(here))
+        yield Workers(pipes)
 
 
 class _Stores:
@@ -220,15 +212,15 @@ _STEPS = {
 
 def _serve(pipe: Connection, url: str, own: Sequence[tuple[int, int]]) -> None:
     kept = _Stores(url, own)
-    while True:
-        what, how_much = pipe.recv()
-        if what == "end":
-            break
-        began_s, cpu_s = time.perf_counter(), _cpu_s()
-        work = _STEPS[what](kept, how_much)
-        work.passed_s = time.perf_counter() - began_s
-        work.cpu_s = _cpu_s() - cpu_s
-        pipe.send(work)
+    # The bench closes its side at the end.
+    with suppress(EOFError):
+        while True:
+            what, how_much = pipe.recv()
+            began_s, cpu_s = time.perf_counter(), _cpu_s()
+            work = _STEPS[what](kept, how_much)
+            work.passed_s = time.perf_counter() - began_s
+            work.cpu_s = _cpu_s() - cpu_s
+            pipe.send(work)
     stores.stop()
 
 

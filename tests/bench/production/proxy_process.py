@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.bench.production.proxy import LINK, OBJECTS
+from tests.support.waiting import await_end
 
 _ROOT = Path(__file__).resolve().parents[3]
 _STOP_S = 10
@@ -75,10 +76,6 @@ def _running(*words: str) -> Iterator[ProxyProcess]:
         yield ProxyProcess(process)
     finally:
         process.stdin.close()  # the proxy ends with its input
-        try:
-            process.wait(_STOP_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        await_end(process, _STOP_S)
         if process.stdout is not None:
             process.stdout.close()
