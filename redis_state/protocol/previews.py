@@ -16,7 +16,7 @@ from redis_state.backend.script import script
 from redis_state.errors import FormatError, Kind, StateError
 from redis_state.format.entry import Segment, parse_entry
 from redis_state.ids import Pin, is_uid, text_number
-from redis_state.protocol.opening import Opened, open_named
+from redis_state.protocol.opening import Opened, made_up_now
 from redis_state.protocol.refusal import refusal
 
 _WHAT = "reading rows of the running batch"
@@ -65,29 +65,38 @@ def with_previews(client: Client, opened: Sequence[Opened], *, alone: bool) -> l
     ]
     # A run takes one partition after the other: rows of an earlier run are not those of its batch.
     newest = max((one.epoch for one in beyond), default=0)
-    return [
-        one if not (alone or more.epoch == newest) else _over(client, one, more)
+    shown = [
+        (one, more)
         for one, more in zip(opened, beyond, strict=True)
+        if more.uid and (alone or more.epoch == newest)
     ]
+    below = {one.id: one for one, _ in shown}
+    found = {one.id: _previewed(one, more) for one, more in shown if more.number}
+    wanted = [
+        replace(one, pin=Pin(one.pin.version + 1, more.uid))
+        for one, more in shown
+        if not more.number
+    ]
+    for one in _committed(client, wanted):
+        found[one.id] = replace(one, below=below[one.id])
+    return [found.get(one.id, one) for one in opened]
 
 
-def _over(client: Client, opened: Opened, beyond: _Beyond) -> Opened:
-    if not beyond.uid:
-        return opened
-    version = opened.pin.version + 1
-    if beyond.number:
-        pin = Pin(version, f"{beyond.uid}.{beyond.number}")
-        segments = beyond.slices + opened.segments
-        return replace(opened, pin=pin, segments=segments, below=opened)
-    uids = {opened.id.partition: beyond.uid}
+def _previewed(opened: Opened, beyond: _Beyond) -> Opened:
+    pin = Pin(opened.pin.version + 1, f"{beyond.uid}.{beyond.number}")
+    return replace(opened, pin=pin, segments=beyond.slices + opened.segments, below=opened)
+
+
+def _committed(client: Client, wanted: Sequence[Opened]) -> list[Opened]:
+    """Opens versions without those that are gone: the query went back since, or far ahead."""
     try:
-        (found,) = open_named(client, [opened.id], version, uids=uids)
+        return made_up_now(client, wanted)
     except StateError as error:
         if error.kind not in (Kind.STATE_LOST, Kind.VERSION_EXPIRED):
             raise
-        # The query went back since, or far ahead.
-        return opened
-    return replace(found, below=opened)
+    if len(wanted) == 1:
+        return []
+    return [found for one in wanted for found in _committed(client, [one])]
 
 
 def _read(opened: Opened, answer: list[str]) -> _Beyond:

@@ -20,7 +20,10 @@ def row(title: str, ours: Sequence[float], theirs: Sequence[float], limit: float
     )
 
 
+def aim(most: float, found: float) -> str:
+    """A cell of the table: the bound, and whether a figure reaches it."""
+    return f"≤ {most:g} {'reached' if found <= most else '**missed**'}"
+
+
 def _verdict(found: Ratio | None, limit: float | None) -> str:
-    if limit is None or found is None:
-        return ""
-    return f"≤ {limit:g} {'reached' if found.point <= limit else '**missed**'}"
+    return "" if limit is None or found is None else aim(limit, found.point)

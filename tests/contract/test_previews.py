@@ -18,8 +18,11 @@ from redis_state.errors import ConfigError, UnavailableError
 from redis_state.format.header import Tombstone
 from redis_state.format.rows import Value
 from redis_state.format.segment import SegmentWriter
+from redis_state.ids import Pin
 from redis_state.live import Reader, connect
 from redis_state.maintain.orphans import sweep_orphans
+from redis_state.protocol.previews import _committed
+from redis_state.reader.versions import open_latest
 from tests.contract.planting import Planted, uid
 from tests.support.redis_server import RedisServer
 
@@ -159,6 +162,31 @@ def test_partition_that_committed_early_keeps_its_rows(query: Running, reader: R
     assert count(reader, "UA") == counts(reader)["UA"] == 5
     assert reader.query("flights").view(at=UNCOMMITTED).uncommitted == 1
     assert counts(reader, "latest") == committed()
+
+
+def test_partitions_that_committed_early_are_opened_together(
+    query: Running, reader: Reader
+) -> None:
+    flights = reader.query("flights")
+    trips = []
+    for at in range(query.partitions - 1):
+        query.delta(at, 2, {}, confirmed=False)
+        before = flights._client.round_trips
+        assert flights.view(at=UNCOMMITTED).uncommitted == at + 1
+        trips.append(flights._client.round_trips - before)
+    assert len(trips) > 1
+    assert len(set(trips)) == 1
+
+
+def test_partition_that_went_back_meanwhile_is_left_out_alone(
+    query: Running, reader: Reader
+) -> None:
+    client = reader.query("flights")._client
+    ids = [query.id(at) for at in range(query.partitions)]
+    opened = open_latest(client, ids, alone=False)
+    gone = replace(opened[0], pin=Pin(9, OTHER))
+    assert _committed(client, [gone, *opened[1:]]) == opened[1:]
+    assert _committed(client, [gone]) == _committed(client, []) == []
 
 
 @pytest.mark.parametrize(

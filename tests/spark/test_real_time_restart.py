@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,69 +12,23 @@ from typing import Any
 import pytest
 
 import redis_state
-from tests.faults.processes import DRIVER_JVM, descendants, kill, named, send
+from tests.faults.processes import send
+from tests.spark import killed_jobs
+from tests.spark.killed_jobs import LIMIT_S, Job
 from tests.spark.real_time_restart_job import NAME, QUERIES
 from tests.support.redis_server import RedisServer
 
 pytestmark = [pytest.mark.spark, pytest.mark.application, pytest.mark.slow]
 
-ROOT = Path(__file__).resolve().parents[2]
-LIMIT_S = 240  # for a machine that is busy with other work
 _POLL_S = 0.005
 _SOME_BYTES = 1000  # a fifth of a batch
 
 
-class Job:
-    """One run of the query in a process of its own."""
-
-    def __init__(self, folder: Path, url: str, kind: str, run: int) -> None:
-        self._folder = folder
-        self._log = folder / f"job-{run}.log"
-        settings = {
-            "PYTHONPATH": str(ROOT),
-            "PYSPARK_PYTHON": sys.executable,
-            "SPARK_LOCAL_IP": "127.0.0.1",
-        }
-        words = ["-m", "tests.spark.real_time_restart_job", str(folder), url, kind, str(run)]
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, *words], env={**os.environ, **settings}, stdout=log, stderr=log
-            )
-
-    def wait(self, what: str, ready: Callable[[], object]) -> None:
-        end = time.monotonic() + LIMIT_S
-        while not ready():
-            assert self._process.poll() is None, self._log.read_text(errors="replace")[-4000:]
-            assert time.monotonic() < end, f"{what}: not within {LIMIT_S} s"
-            time.sleep(_POLL_S)
-
-    def jvm(self) -> int:
-        (pid,) = named(descendants(self._process.pid), DRIVER_JVM)
-        return pid
-
-    def kill(self) -> None:
-        """`kill -9` of the driver: its JVM, its Python, and then what they have started."""
-        started = descendants(self._process.pid)
-        for pid in [*named(started, DRIVER_JVM), self._process.pid, *started]:
-            kill(pid)
-        self._process.wait(LIMIT_S)
-
-    def finish(self) -> None:
-        (self._folder / "enough").touch()
-        assert self._process.wait(LIMIT_S) == 0, self._log.read_text(errors="replace")[-4000:]
-
-    def end(self) -> None:
-        if self._process.poll() is None:
-            self.kill()
-
-
-@contextmanager
-def running(folder: Path, url: str, kind: str, run: int) -> Iterator[Job]:
-    job = Job(folder, url, kind, run)
-    try:
-        yield job
-    finally:
-        job.end()
+def running(folder: Path, url: str, kind: str, run: int) -> AbstractContextManager[Job]:
+    words = [url, kind, str(run)]
+    return killed_jobs.running(
+        "tests.spark.real_time_restart_job", folder, words, run=run, poll_s=_POLL_S
+    )
 
 
 def logged(folder: Path) -> set[int]:

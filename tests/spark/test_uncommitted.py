@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,60 +14,20 @@ import pytest
 import redis_state
 from redis_state.errors import ConfigError, NotFoundError
 from redis_state.live import Reader
-from tests.faults.processes import DRIVER_JVM, descendants, kill, named
+from tests.spark import killed_jobs
+from tests.spark.killed_jobs import LIMIT_S, Job
 from tests.spark.uncommitted_job import NAME
 from tests.support.redis_server import RedisServer
 
 pytestmark = [pytest.mark.spark, pytest.mark.application, pytest.mark.slow]
 
-ROOT = Path(__file__).resolve().parents[2]
-LIMIT_S = 240  # for a machine that is busy with other work
 _POLL_S = 0.05
 
 
-class Job:
-    """One run of the query in a process of its own."""
-
-    def __init__(self, folder: Path, url: str, kind: str, run: int) -> None:
-        self._folder = folder
-        self._log = folder / f"job-{run}.log"
-        settings = {
-            "PYTHONPATH": str(ROOT),
-            "PYSPARK_PYTHON": sys.executable,
-            "SPARK_LOCAL_IP": "127.0.0.1",
-        }
-        words = ["-m", "tests.spark.uncommitted_job", str(folder), url, kind]
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, *words], env={**os.environ, **settings}, stdout=log, stderr=log
-            )
-
-    def wait(self, what: str, ready: Callable[[], object]) -> None:
-        end = time.monotonic() + LIMIT_S
-        while not ready():
-            assert self._process.poll() is None, self._log.read_text(errors="replace")[-4000:]
-            assert time.monotonic() < end, f"{what}: not within {LIMIT_S} s"
-            time.sleep(_POLL_S)
-
-    def kill(self) -> None:
-        """`kill -9` of the driver: its JVM, its Python, and then what they have started."""
-        started = descendants(self._process.pid)
-        for pid in [*named(started, DRIVER_JVM), self._process.pid, *started]:
-            kill(pid)
-        self._process.wait(LIMIT_S)
-
-    def end(self) -> None:
-        if self._process.poll() is None:
-            self.kill()
-
-
-@contextmanager
-def running(folder: Path, url: str, kind: str, run: int = 1) -> Iterator[Job]:
-    job = Job(folder, url, kind, run)
-    try:
-        yield job
-    finally:
-        job.end()
+def running(folder: Path, url: str, kind: str, run: int = 1) -> AbstractContextManager[Job]:
+    return killed_jobs.running(
+        "tests.spark.uncommitted_job", folder, [url, kind], run=run, poll_s=_POLL_S
+    )
 
 
 def rows(reader: Reader, at: str) -> tuple[dict[str, Any], int]:

@@ -19,12 +19,7 @@ from redis_state.reader.feed.diff import Change
 from redis_state.reader.feed.family_location import NO_BATCH, check_batch
 from redis_state.reader.source import Source
 from redis_state.reader.table_columns import value_decoder
-from redis_state.reader.version_request import (
-    CONFIRMED,
-    NEWEST,
-    VersionRequest,
-    refuse_uncommitted,
-)
+from redis_state.reader.version_request import NEWEST, VersionRequest, refuse_uncommitted
 
 _CODECS_MAX = 16
 
@@ -86,5 +81,6 @@ def _opened(
     if isinstance(at, int) and check_batch(at, what=WHAT) == NO_BATCH:
         info, opened = source.open_at(*place, NEWEST)
         return info, [Opened(one.id, EMPTY, False, 0, 0, EMPTY, ()) for one in opened]
-    refuse_uncommitted(at if at is not None else CONFIRMED, WHAT)
-    return source.open_at(*place, NEWEST if at is None else VersionRequest(at=at))
+    wanted = NEWEST if at is None else VersionRequest(at=at)
+    refuse_uncommitted(wanted.at, WHAT)
+    return source.open_at(*place, wanted)

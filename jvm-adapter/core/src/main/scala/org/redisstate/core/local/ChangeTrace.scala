@@ -13,8 +13,13 @@ import org.redisstate.core.format.{Family, Tombstone}
  * @param first layer for changes
  * @param initial families of the write set
  * @param isTableNew whether the version below has no table of families
+ * @param bytesMax so many bytes may wait that the write set does not hold
  */
-private[core] final class ChangeTrace(first: Layer, initial: Seq[Family], isTableNew: Boolean) {
+private[core] final class ChangeTrace(
+    first: Layer,
+    initial: Seq[Family],
+    isTableNew: Boolean,
+    bytesMax: Long = ChangeTrace.BytesMax) {
   import ChangeTrace._
 
   // Of the thread that changes rows.
@@ -30,10 +35,14 @@ private[core] final class ChangeTrace(first: Layer, initial: Seq[Family], isTabl
   @GuardedBy("this") private var taken = 0
   @GuardedBy("this") private var before = Vector.empty[Step]
   @GuardedBy("this") private var entriesBefore = 0L
+
+  /** Bytes of layers in `before` that the write set does not have any more. */
+  @GuardedBy("this") private var freed = 0L
   @GuardedBy("this") private var lists = new Layer(ListRows)
   @GuardedBy("this") private var families = initial
   @GuardedBy("this") private var hasNewTable = isTableNew
-  @GuardedBy("this") private var overflown = false
+  @volatile private var held = 0L
+  @volatile private var over = false
 
   /** Returns whether the changes of a key are noted by the methods for lists. */
   def isList(key: Array[Byte]): Boolean =
@@ -49,7 +58,7 @@ private[core] final class ChangeTrace(first: Layer, initial: Seq[Family], isTabl
   }
 
   def putList(hash: Int, key: Array[Byte], keyLength: Int, value: Array[Byte], length: Int): Unit =
-    synchronized(lists.put(hash, key, 0, keyLength, value, 0, length))
+    changeLists(_.put(hash, key, 0, keyLength, value, 0, length))
 
   def appendToList(
       hash: Int,
@@ -57,23 +66,36 @@ private[core] final class ChangeTrace(first: Layer, initial: Seq[Family], isTabl
       keyLength: Int,
       elements: Array[Byte],
       length: Int): Unit =
-    synchronized(lists.append(hash, key, 0, keyLength, elements, 0, length))
+    changeLists(_.append(hash, key, 0, keyLength, elements, 0, length))
 
   def removeList(hash: Int, key: Array[Byte], keyLength: Int): Unit =
-    synchronized(lists.remove(hash, key, 0, keyLength))
+    changeLists(_.remove(hash, key, 0, keyLength))
+
+  private def changeLists(change: Layer => Unit): Unit = synchronized {
+    if (!over) {
+      change(lists)
+      checkBounds()
+    }
+  }
 
   /** Notes that a range was removed; the next changes are in another layer. */
   def removeRange(range: Tombstone, next: Layer): Unit = synchronized {
-    seal()
+    leave(isKept = false)
     val isOfLists = listIds(range.family)
-    before :+= Cleared(range, isOfLists)
-    if (isOfLists) lists.clear(range)
+    if (!over) {
+      before :+= Cleared(range, isOfLists)
+      if (isOfLists) lists.clear(range)
+    }
     begin(next)
   }
 
-  /** Notes that the next changes are in another layer. */
-  def follow(next: Layer): Unit = synchronized {
-    seal()
+  /**
+   * Notes that the next changes are in another layer.
+   *
+   * @param isKept whether the write set holds the present layer until its end
+   */
+  def follow(next: Layer, isKept: Boolean): Unit = synchronized {
+    leave(isKept)
     begin(next)
   }
 
@@ -86,33 +108,59 @@ private[core] final class ChangeTrace(first: Layer, initial: Seq[Family], isTabl
     }
   }
 
-  /** Returns whether too much has changed since the last `take`: changes are missing. */
-  def hasOverflown: Boolean = synchronized(overflown)
+  /** Returns whether changes are missing: the trace has ended, or too much has changed since the last `take`. */
+  def isOver: Boolean = over
+
+  /** Bytes that wait for `take` and that the write set does not hold. */
+  def heldBytes: Long = held
+
+  /** Frees what waits; further changes are not traced. For any thread. */
+  def end(): Unit = synchronized {
+    over = true
+    forget()
+  }
 
   /** Returns what has changed since the last call; for one other thread. */
   def take(): Changes = synchronized {
     seal()
     val found = new Changes(before, lists, families, hasNewTable)
+    forget()
+    found
+  }
+
+  @GuardedBy("this") private def forget(): Unit = {
     before = Vector.empty
     entriesBefore = 0
+    freed = 0
+    held = 0
     if (!lists.isEmpty) lists = new Layer(ListRows)
-    found
+  }
+
+  /** Seals the changes of a layer that gets no more of them. */
+  @GuardedBy("this") private def leave(isKept: Boolean): Unit = {
+    if (!isKept && !over && reached.get > taken) {
+      bytes = java.util.Arrays.copyOf(bytes, math.min(bytes.length, layer.usedBytes))
+      freed += bytes.length
+    }
+    seal()
   }
 
   /** Moves the entries that are not taken yet into a step. */
   @GuardedBy("this") private def seal(): Unit = {
     val end = reached.get
     if (end > taken) {
-      if (entriesBefore + end - taken > EntriesMax) {
-        overflown = true
-        before = Vector.empty
-        entriesBefore = 0
-      } else {
+      if (!over) {
         before :+= Put(bytes, java.util.Arrays.copyOfRange(noted, taken, end))
         entriesBefore += end - taken
+        checkBounds()
       }
       taken = end
     }
+  }
+
+  @GuardedBy("this") private def checkBounds(): Unit = {
+    held = freed + lists.usedBytes
+    if (entriesBefore > EntriesMax || held > bytesMax) end()
   }
 
   @GuardedBy("this") private def begin(next: Layer): Unit = {
@@ -139,8 +187,9 @@ private[core] object ChangeTrace {
   private val FirstEntries = 1 << 10
   private val BatchEntries = 1 << 16
 
-  /** So many changes may wait: they hold memory that the write set may have freed. */
+  /** So many changes may wait. */
   private[core] val EntriesMax = 1L << 22
+  private val BytesMax = 256L << 20
   private val ListRows = 16
 
   private sealed trait Step

@@ -270,14 +270,15 @@ private[store] final class WriteSet(
    */
   def stage(bytesMax: Long): Layer = {
     rejoined = 0
-    val full = if (frozen.isEmpty) layer else Layer.merge(layer :: frozen)
+    val isWhole = frozen.isEmpty
+    val full = if (isWhole) layer else Layer.merge(layer :: frozen)
     // Who reads the delta brings all of its parts into one layer.
     stagedBytes += full.liveBytes
     if (stagedBytes > bytesMax) throw Layer.tooLarge(bytesMax)
     staged = full :: staged
     frozen = Nil
     layer = new Layer(full.rows)
-    if (trace ne null) trace.follow(layer)
+    if (trace ne null) trace.follow(layer, isKept = isWhole)
     shared = false
     relink()
     full
@@ -358,7 +359,7 @@ private[store] final class WriteSet(
       frozen = layer :: frozen
       if (frozen.length > FrozenMax) frozen = List(Layer.merge(frozen))
       layer = new Layer(InitialRows)
-      if (trace ne null) trace.follow(layer)
+      if (trace ne null) trace.follow(layer, isKept = false)
       shared = false
       relink()
     }

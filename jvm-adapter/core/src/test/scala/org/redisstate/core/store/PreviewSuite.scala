@@ -7,7 +7,7 @@ import org.scalatest.funsuite.AnyFunSuite
 
 import org.redisstate.core.RedisServerProcess
 import org.redisstate.core.format.Family
-import org.redisstate.core.local.ChangeTrace
+import org.redisstate.core.local.{ChangeTrace, Layer}
 
 /** Rows of a batch that runs, as readers find them before the commit. */
 class PreviewSuite extends AnyFunSuite with BeforeAndAfterAll {
@@ -214,6 +214,73 @@ class PreviewSuite extends AnyFunSuite with BeforeAndAfterAll {
       while (p.preview.isEmpty) assert(System.nanoTime() < deadline, "there was no preview")
       assert(p.preview.get.over(Map.empty) == all(session))
       session.abort()
+    }
+  }
+
+  test("what waits for the next preview counts") {
+    withPartition { p =>
+      val session = previewing(p, "a").open(0).write()
+      define(session)
+      val writer = session.preview.get
+      append(session, key(2, "x"), "v" * (1 << 20))
+      assert(writer.heldBytes > (1L << 20))
+      // The write set merges layers between scans, and does not have their bytes any more.
+      (0 until 10).foreach { _ =>
+        put(session, key(3, "x"), "v" * (1 << 20))
+        rows(session.rangeScan(3, None, None))
+      }
+      assert(writer.heldBytes > (10L << 20) && writer.heldBytes < (12L << 20))
+      preview(session)
+      assert(p.preview.get.over(Map.empty) == all(session))
+      session.commit()
+    }
+  }
+
+  test("a trace from which nobody takes ends, and holds nothing") {
+    val layer = new Layer(16)
+    def begun = new ChangeTrace(layer, Families, isTableNew = true, bytesMax = 1000)
+    val value = new Array[Byte](600)
+    val (lists, list) = (begun, key(2, "x"))
+    def append(): Unit = lists.appendToList(1, list, list.length, value, value.length)
+    append()
+    assert(lists.heldBytes > 600 && !lists.isOver)
+    append()
+    assert(lists.isOver && lists.heldBytes == 0)
+    append()
+    assert(lists.heldBytes == 0 && lists.take().isEmpty)
+    val (trace, name) = (begun, key(0, "x"))
+    def change(in: Layer, next: Layer, isKept: Boolean): Unit = {
+      in.put(1, name, 0, name.length, value, 0, value.length)
+      trace.note(in.lastEntry)
+      trace.follow(next, isKept)
+    }
+    val others = Seq.fill(4)(new Layer(16))
+    change(layer, others.head, isKept = true)
+    assert(trace.heldBytes == 0)
+    change(others.head, others(1), isKept = false)
+    assert(trace.heldBytes > 600 && !trace.isOver)
+    change(others(1), others(2), isKept = false)
+    assert(trace.isOver && trace.heldBytes == 0)
+    change(others(2), others(3), isKept = false)
+    assert(trace.heldBytes == 0 && trace.take().isEmpty)
+  }
+
+  test("previews that were given up hold nothing of the batch that goes on") {
+    withPartition { p =>
+      val store = previewing(p, "a")
+      val first = store.open(0).write()
+      define(first)
+      put(first, key(0, "x"), "1")
+      preview(first)
+      val second = store.open(0).write()
+      put(second, key(0, "y"), "2")
+      preview(second)
+      put(first, key(0, "z"), "3")
+      preview(first)
+      val writer = first.preview.get
+      assert(writer.isOver && writer.heldBytes == 0)
+      append(first, key(2, "x"), "v" * (1 << 20))
+      assert(writer.heldBytes == 0)
     }
   }
 

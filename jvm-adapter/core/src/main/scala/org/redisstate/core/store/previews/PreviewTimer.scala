@@ -1,7 +1,7 @@
 package org.redisstate.core.store.previews
 
 import java.lang.ref.WeakReference
-import java.util.concurrent.{ScheduledThreadPoolExecutor, TimeUnit}
+import java.util.concurrent.{Executors, TimeUnit}
 
 import org.slf4j.LoggerFactory
 
@@ -9,16 +9,10 @@ import org.slf4j.LoggerFactory
 private[store] object PreviewTimer {
   private val log = LoggerFactory.getLogger(getClass)
 
-  private lazy val thread = {
-    val timer = new ScheduledThreadPoolExecutor(
-      1,
-      (work: Runnable) => {
-        val thread = new Thread(work, "redis-state-previews")
-        thread.setDaemon(true)
-        thread
-      })
-    timer.setRemoveOnCancelPolicy(true)
-    timer
+  private lazy val thread = Executors.newSingleThreadScheduledExecutor { work =>
+    val thread = new Thread(work, "redis-state-previews")
+    thread.setDaemon(true)
+    thread
   }
 
   /** Sets previews from now on, until they are over or nobody holds the writer any more. */
@@ -35,8 +29,9 @@ private[store] object PreviewTimer {
         writer.run()
         if (!writer.isOver) later(reference, writer.pauseMs)
       } catch {
-        case e: Exception =>
-          writer.end()
+        // Errors, too: changes would wait for a preview that never comes.
+        case e: Throwable =>
+          writer.giveUp(e.toString)
           log.warn("previews of a batch ended; the batch itself goes on", e)
       }
     }

@@ -50,7 +50,10 @@ private[store] final class PreviewWriter(
   @volatile private var held = 0L
 
   /** Ends the previews; for any thread. A call may be under way. */
-  def end(): Unit = ended = true
+  def end(): Unit = {
+    ended = true
+    trace.end()
+  }
 
   /** Returns whether there are no further previews; for any thread. */
   def isOver: Boolean = ended || !view.isOpen
@@ -58,8 +61,8 @@ private[store] final class PreviewWriter(
   /** Returns whether the server may have, or get, a preview of the attempt; for any thread. */
   def wasSent: Boolean = sent
 
-  /** Bytes of rows that are held to merge slices; for any thread. */
-  def heldBytes: Long = held
+  /** Bytes of rows that are held to merge slices, or wait for the next preview; for any thread. */
+  def heldBytes: Long = held + trace.heldBytes
 
   /** Time until the next preview. */
   def pauseMs: Long = {
@@ -84,7 +87,7 @@ private[store] final class PreviewWriter(
   private def setIfDue(): Unit = {
     val changes = trace.take()
     val isDue = wasSet && System.nanoTime() - lastNs > validMs * 1000000 / 3
-    if (trace.hasOverflown) giveUp("rows change faster than they can be sent")
+    if (trace.isOver) giveUp("its changes are traced no more")
     else if (!changes.isEmpty) add(changes)
     if (unsent.nonEmpty || (isDue && slices.nonEmpty)) set()
   }
@@ -183,9 +186,10 @@ private[store] final class PreviewWriter(
     slices = Nil
   }
 
-  private def giveUp(why: String): Unit = {
+  /** Ends the previews, and frees what they hold. */
+  def giveUp(why: String): Unit = {
     log.debug("no further previews of {}: {}", client.id: Any, why: Any)
-    ended = true
+    end()
     slices = Nil
     unsent = None
     held = 0

@@ -199,8 +199,11 @@ class RedisStateStoreProvider
       asked: Option[String]): StateStore = {
     val linked = link.filter(_.store.owns(opened)).getOrElse(
       throw StoreErrors.cannotLoad(id, StoreErrors.unloaded(id, opened.pin.version)))
-    try ExpiringOperators.check(id, hasFamilies, plan.conf.stateTtlMs(id.operatorId))
-    catch { case e: RedisStateException => throw StoreErrors.cannotLoad(id, e) }
+    try {
+      ExpiringOperators.check(id, hasFamilies, stateTtlMs)
+      if (stateTtlMs.isEmpty && opened.families.exists(_.ttl))
+        ExpiringOperators.checkRewrite(id, isOfBatch)
+    } catch { case e: RedisStateException => throw StoreErrors.cannotLoad(id, e) }
     checkQuota(linked, opened.pin.version)
     val session =
       try if (isTimedJoin) opened.writeOfJoin(batchS(opened.pin.version)) else opened.write()
@@ -232,7 +235,9 @@ class RedisStateStoreProvider
 
   /** True if rows expire that belong to those of other stores. */
   private def isTimedJoin: Boolean =
-    ExpiringOperators.isJoin(id) && plan.conf.stateTtlMs(id.operatorId).nonEmpty
+    ExpiringOperators.isJoin(id) && stateTtlMs.nonEmpty
+
+  private def stateTtlMs: Option[Long] = plan.conf.stateTtlMs(id.operatorId)
 
   /** Time of the batch that loads a version. */
   private def batchS(version: Long): Long =
@@ -278,14 +283,13 @@ class RedisStateStoreProvider
 
   /** @param uid Spark's unique id of the version; None in checkpoint format 1 and right after it */
   private def open(version: Long, uid: Option[String]): OpenVersion =
-    opening(version, version)(_.open(version, uid.map(ours), isOfBatch))
+    opening(version, version)(_.open(version, uid.map(ours), stateTtlMs.nonEmpty && isOfBatch))
 
   /**
    * Returns whether a batch of the query uses this provider. Spark's state reader makes up a run id
    * of its own, which nobody registers. A batch may have another job group, as in Spark Connect.
    */
-  private def isOfBatch: Boolean =
-    plan.conf.stateTtlMs(id.operatorId).nonEmpty && (isInJobOfRun || isRegistered)
+  private def isOfBatch: Boolean = isInJobOfRun || isRegistered
 
   private def isInJobOfRun: Boolean = Option(TaskContext.get()).exists { task =>
     task.getLocalProperty(SparkContext.SPARK_JOB_GROUP_ID) == plan.runId

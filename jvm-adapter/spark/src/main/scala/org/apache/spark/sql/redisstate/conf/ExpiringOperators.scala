@@ -30,6 +30,20 @@ private[redisstate] object ExpiringOperators {
         OwnExpiry)
   }
 
+  /**
+   * Checks a store whose rows expire before it is opened for writing in a session without a time to
+   * live: then the next version is written as a whole, for which the run acquires the partition.
+   *
+   * @param isOfBatch whether a batch opens it, and not the state reader
+   * @throws ConfigException for a join whose stores the state reader opens for writing
+   */
+  def checkRewrite(id: StateStoreId, isOfBatch: => Boolean): Unit =
+    if (isJoin(id) && !SparkMinor.ReadsJoinsOnly && !isOfBatch)
+      throw new ConfigException(
+        s"read the state of operator ${id.operatorId}: its rows have a time to live, and the state reader of Spark " +
+          s"${SparkMinor.BuiltFor} opens the stores of a join for writing. Read it on Spark 4.3, or with redis-state. " +
+          "Nothing was changed.")
+
   private val OwnExpiry =
     "transformWithState has a TTLConfig for each state variable. A new join of state format 2, which is the default, can have a time to " +
       "live; this one is bound by watermarks on both sides and a condition on their times"

@@ -17,6 +17,8 @@ import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.redisstate.{ProviderHarness, RedisStateStoreProvider}
 import org.apache.spark.sql.redisstate.conf.{ExpiringOperators, RedisStateConf, SparkMinor}
+import org.apache.spark.sql.redisstate.rows.{EncoderPool, FamilyLayout, RowCodec, RowEncoding}
+import org.apache.spark.sql.redisstate.stores.RedisReadStateStore
 import org.apache.spark.sql.types._
 import org.apache.spark.unsafe.types.UTF8String
 
@@ -64,6 +66,24 @@ class JoinExpirySuite extends AnyFunSuite with BeforeAndAfterAll {
     else assert(intercept[Exception](check()).getMessage.contains("opens the stores of a join"))
   }
 
+  test("a state reader without a time to live leaves the partitions of a join to its query") {
+    val harness = new ProviderHarness(server.url)
+    val id = harness.newId().copy(storeName = Names.head)
+    val run = UUID.randomUUID()
+    val query = harness.provider(id, run, options = Map(RedisStateConf.Prefix + "stateTtl" -> "1h"))
+    val (reader, untimed) = (harness.provider(id), harness.provider(id, run))
+    commitExpiring(harness, query, 0)
+    if (SparkMinor.ReadsJoinsOnly) assert(harness.read(reader, 1) == Map("a" -> 1))
+    else {
+      val e = intercept[Exception](reader.getStore(1))
+      assert(e.getMessage.contains("opens the stores of a join for writing. Read it on Spark 4.3"))
+    }
+    commitExpiring(harness, query, 1)
+    assert(harness.commit(untimed, 2, "b" -> 2) == 3)
+    assert(harness.read(untimed, 3) == Map("a" -> 1, "b" -> 2))
+    Seq(query, reader, untimed).foreach(_.close())
+  }
+
   test("a batch without an entry in the offset log is refused") {
     assume(SparkMinor.ReadsJoinsOnly)
     val play = new Play(server.url, 1, new Random(1))
@@ -87,6 +107,29 @@ private object JoinExpirySuite {
   private val IndexedSchema = KeySchema.add("index", LongType)
   private val CountSchema = new StructType().add("value", LongType)
   private val RowSchema = new StructType().add("v", IntegerType).add("matched", BooleanType)
+
+  /** Commits a row that expires, on any minor. */
+  private def commitExpiring(
+      harness: ProviderHarness,
+      made: RedisStateStoreProvider,
+      version: Long): Unit = {
+    val read = made.getReadStore(version, None).asInstanceOf[RedisReadStateStore]
+    val session = read.opened.write()
+    val layout = FamilyLayout(
+      0,
+      StateStore.DEFAULT_COL_FAMILY_NAME,
+      harness.valueSchema,
+      NoPrefixKeyStateEncoderSpec(harness.keySchema),
+      multiValue = false,
+      internal = false,
+      RowEncoding.Plain
+    )
+    val codec = new RowCodec(layout, new EncoderPool(useColumnFamilies = false))
+    val keyLength = codec.encodeKey(harness.key("a"))
+    val valueLength = codec.encodeValue(harness.value(1))
+    session.put(codec.key, keyLength, codec.value, valueLength)
+    session.commit(): Unit
+  }
 
   private sealed trait Op { def key: String; def side: String }
   private final case class Add(side: String, key: String, value: Int) extends Op
