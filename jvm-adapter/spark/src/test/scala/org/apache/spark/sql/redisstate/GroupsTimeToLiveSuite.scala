@@ -15,8 +15,8 @@ import org.apache.spark.sql.{DataFrame, Dataset, Encoder, Encoders, Row, SparkSe
 import org.apache.spark.sql.redisstate.conf.RedisStateConf
 import org.apache.spark.sql.streaming.{GroupState, GroupStateTimeout, OutputMode, Trigger}
 
-import org.redisstate.core.RedisServerProcess
-import org.redisstate.core.backend._
+import org.redisstate.core.{RedisServerProcess, TestConnection}
+import org.redisstate.core.backend.Command
 import org.redisstate.core.format.Entry
 
 /** `flatMapGroupsWithState` whose state expires, in Scala and Java, against a plain computation. */
@@ -24,21 +24,7 @@ class GroupsTimeToLiveSuite extends AnyFunSuite with BeforeAndAfterAll {
   import GroupsTimeToLiveSuite._
 
   private lazy val server = new RedisServerProcess
-  private lazy val raw = new RedisBackend(
-    Transports.to(
-      ConnectionSettings(
-        RedisUrl.parse(server.url),
-        None,
-        None,
-        None,
-        TlsSettings(None, None, None, verifyHostname = true),
-        socketTimeoutMs = 5000,
-        deadlineMs = 5000,
-        connectionsMax = 1)),
-    5000,
-    Clock.System,
-    () => false
-  )
+  private lazy val raw = TestConnection.backend(server.url)
   private lazy val spark: SparkSession = SparkSession
     .builder()
     .master("local[2]")
