@@ -259,12 +259,12 @@ def pin_again(client: Client, id_: PartitionId, manifest: Mapping[bytes, bytes])
     gen, tenant = id_.store.gen, id_.store.tenant
     there, what = id_.of_gen(parent_in(began)), "pinning the segments of a fork again"
     query = keys.query(there.store.gen, tenant=tenant)
-    held, left_ms, named = client.call(
+    held, left_ms, (is_registered, named) = client.call(
         what,
         [
             ("HEXISTS", keys.meta(there), f"x:{gen}"),
             ("PTTL", keys.meta(id_)),
-            ("HEXISTS", query, f"{FORKS}{gen}"),
+            ("HMGET", query, "f", f"{FORKS}{gen}"),
         ],
     )
     if left_ms >= 0:
@@ -276,22 +276,26 @@ def pin_again(client: Client, id_: PartitionId, manifest: Mapping[bytes, bytes])
         args = [gen, FORK, version, uid, "0", *newest_first]
         if client.script(what, script("pin"), [keys.meta(there)], args)[0] != "OK":
             return False
-    if not named:
-        name_fork(client, there.store.gen, gen, int(version), tenant=tenant)
+    # Without a registry the parent would look registered by the name of its fork alone.
+    if is_registered is not None and named is None:
+        (time,) = client.call(what, [("TIME",)])
+        name_fork(client, there.store.gen, gen, int(version), now_ms=time_ms(time), tenant=tenant)
     return not held
 
 
-def name_fork(client: Client, parent: str, gen: str, version: int, *, tenant: str) -> bool:
+def name_fork(
+    client: Client, parent: str, gen: str, version: int, *, now_ms: int, tenant: str
+) -> bool:
     """Enters a fork in the registry of its parent; returns false if the parent is purged.
 
     Args:
         parent: Checkpoint id of the parent.
         gen: Checkpoint id of the fork.
         version: Version with which the fork begins.
+        now_ms: Time of the server's clock.
     """
     what = "naming a fork in the registry of its parent"
-    (time,) = client.call(what, [("TIME",)])
-    noted = json.dumps({"version": version, "at": time_ms(time)})
+    noted = json.dumps({"version": version, "at": now_ms})
     query = [keys.query(parent, tenant=tenant)]
     return client.script(what, script("stay"), query, ["", f"{FORKS}{gen}", noted]) != ["PURGED"]
 

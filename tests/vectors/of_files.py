@@ -7,10 +7,11 @@ from typing import Any
 
 from redis_state import keys
 from redis_state.format.place import FilePlace
-from redis_state.format.region import RegionOwner, write_region
+from redis_state.format.region import write_region
 from redis_state.format.rows import stored_key
 from redis_state.format.signature import BlockSigner
 from redis_state.ids import PartitionId, StoreId
+from redis_state.places.reading import owner_of
 from tests.vectors import of_segments
 
 GEN = "a" * 32
@@ -51,7 +52,7 @@ def places() -> dict[str, Any]:
         f"q {GEN}",
     ]
     return {
-        "about": "Places of docs/format.md, sections 14 and 16, by the manifest's text.",
+        "about": "Places of docs/format.md, sections 14 and 17, by the manifest's text.",
         "good": good,
         "refused": refused,
     }
@@ -79,9 +80,7 @@ def _file(
     for one in planned:
         segment = one.segment
         key = keys.segment(id_, segment.ident)
-        owner = RegionOwner(
-            segment.field, segment.entry.text, segment.ident, GEN, 0, 3, "default", key
-        )
+        owner = owner_of(id_, segment)
         values = {
             field: value if signer is None else signer.signed(key, field, value)
             for field, value in one.fields.items()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -21,6 +22,7 @@ from tests.faults.oracle.pin_ending import PinEnding
 from tests.faults.oracle.pin_keeps import Task
 from tests.faults.oracle.pin_schedule import PinSchedule
 from tests.faults.oracle.pin_world import DAY_MS, Node, World
+from tests.faults.oracle.seeds import FILE_EVERY
 
 _SURVIVE = ("fork", "move", "sweep")
 """Work that may sleep for days."""
@@ -38,7 +40,7 @@ class FileSchedule(PinSchedule):
     def __init__(self, seed: int, server: Transport, url: str, counters: Counter[str]) -> None:
         super().__init__(seed, server, url, counters)
         self._deleted: Node | None = None
-        self.files = SimFiles(KINDS[seed // 14 % len(KINDS)], self.dice, self.network)
+        self.files = SimFiles(KINDS[seed // FILE_EVERY % len(KINDS)], self.dice, self.network)
         self.world.files = self.files
 
     def new_world(self, server: Transport) -> World:
@@ -74,7 +76,7 @@ class FileSchedule(PinSchedule):
     # ---- what goes on --------------------------------------------------------------------------
 
     def _start_something(self) -> None:
-        live = [one for one in self.world.nodes if one.life == "live" and one in self.runs]
+        live = self._live()
         chance = self.dice.below(20)
         if not live or chance >= 12:
             super()._start_something()
@@ -121,9 +123,8 @@ class FileSchedule(PinSchedule):
 
     def _pass_by(self, ms: int) -> None:
         super()._pass_by(ms)
-        for node in self.world.nodes:
-            if node.life == "live" and node in self.runs:
-                self.sweep(node)
+        for node in self._live():
+            self.sweep(node)
 
     def _failed(self, task: Task, error: RedisStateError) -> None:
         at = task.at
@@ -224,21 +225,18 @@ class FileEnding(PinEnding):
         self._quiet()
         for _ in range(2):
             for node in self._living():
-                self._alone_at(node)
+                self._alone(partial(self._schedule.move, node, alone=True))
+                self._alone(partial(self._schedule.sweep, node, alone=True))
             if self._world.problems:
                 return
             self._world.pass_by(DAY_MS + DAY_MS // 2)
             self._world.judge()
         for node in self._living():
-            self._alone(lambda node=node: self._schedule.sweep(node, alone=True))  # type: ignore[misc]
+            self._alone(partial(self._schedule.sweep, node, alone=True))
         self._judge_folder()
         for node in self._living():
-            self._alone(lambda node=node: self._schedule.bring_back(node, alone=True))  # type: ignore[misc]
+            self._alone(partial(self._schedule.bring_back, node, alone=True))
         super().run()
-
-    def _alone_at(self, node: Node) -> None:
-        self._alone(lambda: self._schedule.move(node, alone=True))
-        self._alone(lambda: self._schedule.sweep(node, alone=True))
 
     def _judge_folder(self) -> None:
         if self._world.problems:

@@ -34,7 +34,7 @@ from redis_state.store import write_session
 from redis_state.store.local import loading
 from redis_state.store.local.version import empty_version
 from tests.faults.oracle.file_mutants import FILE_METHODS, FILED_MUTANTS
-from tests.faults.oracle.pin_mutants import PATCHED_MUTANTS, PINNED_MUTANTS, OwnKeys
+from tests.faults.oracle.pin_mutants import PATCHED_MUTANTS, PINNED_MUTANTS, Edit, OwnKeys
 from tests.faults.oracle.preview_mutants import PREVIEW_METHODS, PREVIEW_SCRIPTS
 from tests.faults.oracle.purge_mutants import (
     PURGED_MUTANTS,
@@ -103,6 +103,24 @@ def _edit(*edits: tuple[str, str, str]) -> Patch:
 def _replace(owner: Any, name: str, new: Callable[..., Any]) -> Patch:
     # A module has no attribute for what is built in.
     return lambda: mock.patch.object(owner, name, new, create=not hasattr(owner, name))
+
+
+def _scripts(of: Played, mutants: Iterable[tuple[str, str, str, str, str]]) -> Iterator[Mutant]:
+    """Yields mutants of one text: name, rule, script, old text, new text."""
+    for name, rule, file, old, new in mutants:
+        yield Mutant(name, rule, _edit((file, old, new)), of)
+
+
+def _texts(of: Played, mutants: Iterable[tuple[str, str, Sequence[Edit]]]) -> Iterator[Mutant]:
+    """Yields mutants of several texts: name, rule, edits."""
+    for name, rule, edits in mutants:
+        yield Mutant(name, rule, _edit(*edits), of)
+
+
+def _methods(of: Played, mutants: Iterable[tuple[str, str, Any, str, Any]]) -> Iterator[Mutant]:
+    """Yields mutants in Python: name, rule, owner of the method, its name, its replacement."""
+    for name, rule, owner, method, new in mutants:
+        yield Mutant(name, rule, _replace(owner, method, new), of)
 
 
 def _assume_committed(self: Client, attempted: str, commands: Sequence[Any]) -> list[Any]:
@@ -416,11 +434,8 @@ PURGE_MUTANTS: tuple[Mutant, ...] = (
 )
 
 PIN_MUTANTS: tuple[Mutant, ...] = (
-    *(Mutant(name, rule, _edit(*edits), of="pin") for name, rule, edits in PINNED_MUTANTS),
-    *(
-        Mutant(name, rule, _replace(owner, method, new), of="pin")
-        for name, rule, owner, method, new in PATCHED_MUTANTS
-    ),
+    *_texts("pin", PINNED_MUTANTS),
+    *_methods("pin", PATCHED_MUTANTS),
     Mutant(
         "foreign-read-under-own-key",
         "a foreign segment is read under the key of its place",
@@ -429,45 +444,18 @@ PIN_MUTANTS: tuple[Mutant, ...] = (
     ),
 )
 
-FILE_MUTANTS: tuple[Mutant, ...] = (
-    *(Mutant(name, rule, _edit(*edits), of="file") for name, rule, edits in FILED_MUTANTS),
-    *(
-        Mutant(name, rule, _replace(owner, method, new), of="file")
-        for name, rule, owner, method, new in FILE_METHODS
-    ),
-)
-
-TIMED_MUTANTS: tuple[Mutant, ...] = (
-    *(
-        Mutant(name, rule, _edit((file, old, new)), of="timed")
-        for name, rule, file, old, new in TIMED_SCRIPTS
-    ),
-    *(
-        Mutant(name, rule, _replace(owner, method, new), of="timed")
-        for name, rule, owner, method, new in TIMED_METHODS
-    ),
-)
-
-PREVIEW_MUTANTS: tuple[Mutant, ...] = (
-    *(
-        Mutant(name, rule, _edit((file, old, new)), of="preview")
-        for name, rule, file, old, new in PREVIEW_SCRIPTS
-    ),
-    *(
-        Mutant(name, rule, _replace(owner, method, new), of="preview")
-        for name, rule, owner, method, new in PREVIEW_METHODS
-    ),
-)
-
 MUTANTS: tuple[Mutant, ...] = (
-    *(Mutant(name, rule, _edit((file, old, new))) for name, rule, file, old, new in SCRIPT_MUTANTS),
+    *_scripts("driver", SCRIPT_MUTANTS),
     *COMBINED_MUTANTS,
     *CLIENT_MUTANTS,
     *STREAM_MUTANTS,
     *PURGE_MUTANTS,
     *PIN_MUTANTS,
-    *FILE_MUTANTS,
-    *TIMED_MUTANTS,
-    *PREVIEW_MUTANTS,
+    *_texts("file", FILED_MUTANTS),
+    *_methods("file", FILE_METHODS),
+    *_scripts("timed", TIMED_SCRIPTS),
+    *_methods("timed", TIMED_METHODS),
+    *_scripts("preview", PREVIEW_SCRIPTS),
+    *_methods("preview", PREVIEW_METHODS),
 )
 """Each breaks one rule; the oracle has to find every one of them."""

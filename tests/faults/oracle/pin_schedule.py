@@ -142,7 +142,7 @@ class PinSchedule:
             self.resync(at)  # a rewind that came too late
 
     def _start_something(self) -> None:
-        live = [one for one in self.world.nodes if one.life == "live" and one in self.runs]
+        live = self._live()
         chance = self.dice.below(32)
         if chance >= 30 or not live:
             self._purge_or_recall(self.dice.choice(self.world.nodes))
@@ -192,11 +192,15 @@ class PinSchedule:
         for node in self.world.nodes:
             node.disturbed += node.life in ("gone", "lost")
         self.world.judge()
-        live = [one for one in self.world.nodes if one.life == "live" and one in self.runs]
+        live = self._live()
         if live and self.dice.one_in(2):
             node = self.dice.choice(live)
             for _ in range(2):
                 self.maintain(node, retained=0)
+
+    def _live(self) -> list[Node]:
+        """Returns the nodes whose drivers run."""
+        return [one for one in self.world.nodes if one.life == "live" and one in self.runs]
 
     def _at_work(self) -> list[Task]:
         return [self.tasks[actor] for actor in self.network.actors]

@@ -6,19 +6,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from redis_state.backend.client import Client
 from redis_state.protocol import previews
 from redis_state.protocol.opening import Opened
 
-_over = previews._over
+_previewed = previews._previewed
 
 
-def _oldest_slice_first(client: Client, opened: Opened, beyond: Any) -> Opened:
-    return _over(client, opened, replace(beyond, slices=beyond.slices[::-1]))
+def _oldest_slice_first(opened: Opened, beyond: Any) -> Opened:
+    return _previewed(opened, replace(beyond, slices=beyond.slices[::-1]))
 
 
-def _newest_slice_alone(client: Client, opened: Opened, beyond: Any) -> Opened:
-    return _over(client, opened, replace(beyond, slices=beyond.slices[:1]))
+def _newest_slice_alone(opened: Opened, beyond: Any) -> Opened:
+    return _previewed(opened, replace(beyond, slices=beyond.slices[:1]))
 
 
 PREVIEW_SCRIPTS: tuple[tuple[str, str, str, str, str], ...] = (
@@ -101,14 +100,14 @@ PREVIEW_METHODS: tuple[tuple[str, str, Any, str, Callable[..., Any]], ...] = (
         "slices-in-the-wrong-order",
         "of two slices the newer one counts",
         previews,
-        "_over",
+        "_previewed",
         _oldest_slice_first,
     ),
     (
         "older-slices-forgotten",
         "a preview has the rows of all its slices",
         previews,
-        "_over",
+        "_previewed",
         _newest_slice_alone,
     ),
 )

@@ -179,11 +179,8 @@ class PreviewWriter:
             if key not in self.before or self.before[key] != value
         }
         self.before = now
-        below: list[dict[bytes, bytes | None]] = []
         while len(self.slices) >= _SLICES_MAX:
-            below.append(self.slices.pop()[2])
-        for older in below:
-            changed = older | changed
+            changed = self.slices.pop()[2] | changed
         try:
             self._set(changed, dict(rows))
         except RedisStateError:

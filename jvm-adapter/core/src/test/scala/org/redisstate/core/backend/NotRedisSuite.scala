@@ -11,7 +11,7 @@ import scala.util.{Try, Using}
 
 import org.scalatest.funsuite.AnyFunSuite
 
-import org.redisstate.core.RedisServerProcess
+import org.redisstate.core.{RedisServerProcess, TestConnection}
 import org.redisstate.core.errors.{ConfigException, RedisStateException, UnavailableException}
 
 /** Calls to a port that is not Redis's: a named error says what to check. */
@@ -97,16 +97,9 @@ class NotRedisSuite extends AnyFunSuite {
     }
 
   private def backend(url: String, password: Option[String]): RedisBackend = {
-    val settings = ConnectionSettings(
-      RedisUrl.parse(url),
-      password.map(_ => "joe"),
-      password.map(new Secret(_)),
-      None,
-      TlsSettings(None, None, None, verifyHostname = true),
-      socketTimeoutMs = 200,
-      deadlineMs = 1000,
-      connectionsMax = 2
-    )
+    val settings = TestConnection
+      .settings(url, socketTimeoutMs = 200, deadlineMs = 1000, connectionsMax = 2)
+      .copy(username = password.map(_ => "joe"), password = password.map(new Secret(_)))
     new RedisBackend(Transports.to(settings), settings.deadlineMs, Clock.System, () => false)
   }
 

@@ -8,7 +8,7 @@ import scala.util.{Random, Using}
 
 import org.scalatest.funsuite.AnyFunSuite
 
-import org.redisstate.core.RedisServerProcess
+import org.redisstate.core.{RedisServerProcess, TestConnection}
 import org.redisstate.core.errors._
 
 /** A server that lacks a command, or has a limit, is named as such, and not as one that is down. */
@@ -223,16 +223,15 @@ object ServerLimitsSuite {
       password: Option[String] = None,
       checks: Boolean = false,
       clock: Clock = new Hand(() => ())): RedisBackend = {
-    val settings = ConnectionSettings(
-      RedisUrl.parse(url.getOrElse(server.url)),
-      user,
-      password.orElse(user.map(_ => "pw")).map(new Secret(_)),
-      None,
-      TlsSettings(None, None, None, verifyHostname = true),
-      socketTimeoutMs = 1000,
-      deadlineMs = DeadlineMs,
-      connectionsMax = 2
-    )
+    val settings = TestConnection
+      .settings(
+        url.getOrElse(server.url),
+        socketTimeoutMs = 1000,
+        deadlineMs = DeadlineMs,
+        connectionsMax = 2)
+      .copy(
+        username = user,
+        password = password.orElse(user.map(_ => "pw")).map(new Secret(_)))
     val check: (Seq[Command] => Seq[AnyRef]) => Unit =
       if (checks) {
         ServerChecks.check(settings.url.toString, settings.durability, user.isEmpty, _)

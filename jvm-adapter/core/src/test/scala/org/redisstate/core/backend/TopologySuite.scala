@@ -7,7 +7,7 @@ import scala.util.{Failure, Try, Using}
 
 import org.scalatest.funsuite.AnyFunSuite
 
-import org.redisstate.core.RedisServerProcess
+import org.redisstate.core.{RedisServerProcess, TestConnection}
 import org.redisstate.core.errors.{ConfigException, UnavailableException}
 
 /** The backend against real sentinels and clusters, while servers fail and slots move. */
@@ -166,15 +166,8 @@ final class TopologySuite extends AnyFunSuite {
 
 private object TopologySuite {
 
-  def settings(url: String): ConnectionSettings = ConnectionSettings(
-    RedisUrl.parse(url),
-    None,
-    None,
-    None,
-    TlsSettings(None, None, None, verifyHostname = true),
-    socketTimeoutMs = 2000,
-    deadlineMs = 10000,
-    connectionsMax = 4)
+  def settings(url: String): ConnectionSettings =
+    TestConnection.settings(url, socketTimeoutMs = 2000, deadlineMs = 10000)
 
   def connect(url: String, clock: Clock = Clock.System, deadlineMs: Long = 10000): RedisBackend =
     new RedisBackend(Transports.to(settings(url)), deadlineMs, clock, () => false)

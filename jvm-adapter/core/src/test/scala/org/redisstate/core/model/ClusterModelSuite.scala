@@ -4,6 +4,7 @@ import scala.util.{Random, Using}
 
 import org.scalatest.funsuite.AnyFunSuite
 
+import org.redisstate.core.TestConnection
 import org.redisstate.core.backend._
 import org.redisstate.core.protocol.CheckpointFormat.{V1, V2}
 
@@ -15,16 +16,10 @@ final class ClusterModelSuite extends AnyFunSuite {
   test(s"each load gives the model's content or a named error, in $schedules schedules") {
     Using.Manager { use =>
       val cluster = use(new RedisClusterProcesses(masters = 2))
-      val settings = ConnectionSettings(
-        RedisUrl.parse(s"redis+cluster://127.0.0.1:${cluster.nodes.head.port}"),
-        None,
-        None,
-        None,
-        TlsSettings(None, None, None, verifyHostname = true),
-        socketTimeoutMs = 5000,
+      val settings = TestConnection.settings(
+        s"redis+cluster://127.0.0.1:${cluster.nodes.head.port}",
         deadlineMs = 10000,
-        connectionsMax = 64
-      )
+        connectionsMax = 64)
       val counters = new Scheduler.Counters
       val seeds = seed.fold(1L to schedules.toLong)(s => s to s)
       val moving = use(new MovingCluster(cluster, Transports.to(settings), new Random(seeds.head)))

@@ -6,7 +6,7 @@ import scala.util.Random
 import org.scalatest.BeforeAndAfterAll
 import org.scalatest.funsuite.AnyFunSuite
 
-import org.redisstate.core.RedisServerProcess
+import org.redisstate.core.{RedisServerProcess, TestConnection}
 import org.redisstate.core.backend._
 import org.redisstate.core.ids.Sha256
 import org.redisstate.core.protocol.CheckpointFormat
@@ -22,15 +22,7 @@ class ProtocolModelSuite extends AnyFunSuite with BeforeAndAfterAll {
   private lazy val server = new RedisServerProcess
 
   private lazy val transport = Transports.to(
-    ConnectionSettings(
-      RedisUrl.parse(server.url),
-      None,
-      None,
-      None,
-      TlsSettings(None, None, None, verifyHostname = true),
-      socketTimeoutMs = 5000,
-      deadlineMs = 10000,
-      connectionsMax = 64))
+    TestConnection.settings(server.url, deadlineMs = 10000, connectionsMax = 64))
 
   override def afterAll(): Unit = {
     transport.close()

@@ -3,6 +3,7 @@ package org.redisstate.core.store
 import java.io.{BufferedReader, InputStreamReader}
 import java.nio.charset.StandardCharsets.UTF_8
 
+import org.redisstate.core.TestConnection
 import org.redisstate.core.backend._
 import org.redisstate.core.errors.RedisStateException
 import org.redisstate.core.format.{Family, FamilyKind}
@@ -26,15 +27,7 @@ import org.redisstate.core.store.resources.MemoryBudget
 object PartitionActor {
   def main(args: Array[String]): Unit = {
     val (url, gen, schema, lists) = (args(0), args(1), args(2), args(3) == "true")
-    val settings = ConnectionSettings(
-      RedisUrl.parse(url),
-      None,
-      None,
-      None,
-      TlsSettings(None, None, None, verifyHostname = true),
-      socketTimeoutMs = 5000,
-      deadlineMs = 5000,
-      connectionsMax = 4)
+    val settings = TestConnection.settings(url)
     val backend =
       new RedisBackend(
         Transports.to(settings),

@@ -8,7 +8,7 @@ import scala.util.Random
 import org.scalatest.BeforeAndAfterAll
 import org.scalatest.funsuite.AnyFunSuite
 
-import org.redisstate.core.RedisServerProcess
+import org.redisstate.core.{RedisServerProcess, TestConnection}
 import org.redisstate.core.backend._
 import org.redisstate.core.errors.FencedException
 import org.redisstate.core.format.Vectors
@@ -69,16 +69,11 @@ class ProxyModelSuite extends AnyFunSuite with BeforeAndAfterAll {
       if (seed % 2 == 0) CheckpointFormat.V1 else CheckpointFormat.V2
     private val gen = f"$seed%032x"
     private val id = PartitionId("", gen, 0, 0, "default")
-    private val settings = ConnectionSettings(
-      RedisUrl.parse(s"redis://127.0.0.1:${proxy.port}/0"),
-      None,
-      None,
-      None,
-      TlsSettings(None, None, None, verifyHostname = true),
-      socketTimeoutMs = SocketTimeoutMs,
-      deadlineMs = DeadlineMs,
-      connectionsMax = 8
-    )
+    private val settings = TestConnection.settings(
+      s"redis://127.0.0.1:${proxy.port}/0",
+      SocketTimeoutMs,
+      DeadlineMs,
+      connectionsMax = 8)
     private val backend =
       new RedisBackend(Transports.to(settings), settings.deadlineMs, BriskClock, () => false)
     private val registry = new RunRegistry(backend, "", gen)

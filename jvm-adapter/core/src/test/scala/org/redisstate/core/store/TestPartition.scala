@@ -7,7 +7,7 @@ import scala.jdk.CollectionConverters._
 
 import redis.clients.jedis.Jedis
 
-import org.redisstate.core.RedisServerProcess
+import org.redisstate.core.{RedisServerProcess, TestConnection}
 import org.redisstate.core.backend._
 import org.redisstate.core.copy.CopySource
 import org.redisstate.core.format.{BlockSigner, Family, FamilyKind, MultiValue, Vectors}
@@ -45,17 +45,9 @@ private[store] final class TestPartition(
     between: Transport => Transport = identity,
     val folders: Option[FileFolders] = None,
     val budget: MemoryBudget = new MemoryBudget(1L << 30)) {
-  private val settings = ConnectionSettings(
-    RedisUrl.parse(url.getOrElse(server.url)),
-    None,
-    None,
-    None,
-    TlsSettings(None, None, None, verifyHostname = true),
-    socketTimeoutMs = socketTimeoutMs,
-    deadlineMs = deadlineMs,
-    connectionsMax = 4,
-    durability = durability
-  )
+  private val settings = TestConnection
+    .settings(url.getOrElse(server.url), socketTimeoutMs, deadlineMs)
+    .copy(durability = durability)
   val backend: RedisBackend = new RedisBackend(
     between(Transports.to(settings)),
     settings.deadlineMs,

@@ -1,63 +1,37 @@
 package org.apache.spark.sql.redisstate
 
 import java.nio.charset.StandardCharsets.UTF_8
-import java.nio.file.{Files, Path}
-import java.nio.file.attribute.FileTime
+import java.nio.file.Files
 
 import scala.collection.mutable
 import scala.jdk.CollectionConverters._
 
-import org.scalatest.BeforeAndAfterAll
 import org.scalatest.funsuite.AnyFunSuite
 
 import org.apache.spark.api.java.function.FlatMapGroupsWithStateFunction
-import org.apache.spark.sql.{DataFrame, Dataset, Encoder, Encoders, Row, SparkSession}
+import org.apache.spark.sql.{DataFrame, Dataset, Encoder, Encoders, Row}
 import org.apache.spark.sql.redisstate.conf.RedisStateConf
 import org.apache.spark.sql.streaming.{GroupState, GroupStateTimeout, OutputMode, Trigger}
 
-import org.redisstate.core.RedisServerProcess
-import org.redisstate.core.backend._
+import org.redisstate.core.TestConnection
+import org.redisstate.core.backend.Command
 import org.redisstate.core.format.Entry
 
 /** `flatMapGroupsWithState` whose state expires, in Scala and Java, against a plain computation. */
-class GroupsTimeToLiveSuite extends AnyFunSuite with BeforeAndAfterAll {
+class GroupsTimeToLiveSuite extends AnyFunSuite with SessionOnServer {
   import GroupsTimeToLiveSuite._
 
-  private lazy val server = new RedisServerProcess
-  private lazy val raw = new RedisBackend(
-    Transports.to(
-      ConnectionSettings(
-        RedisUrl.parse(server.url),
-        None,
-        None,
-        None,
-        TlsSettings(None, None, None, verifyHostname = true),
-        socketTimeoutMs = 5000,
-        deadlineMs = 5000,
-        connectionsMax = 1)),
-    5000,
-    Clock.System,
-    () => false
+  private lazy val raw = TestConnection.backend(server.url)
+
+  override protected def settings: Map[String, String] = Map(
+    "spark.sql.streaming.noDataMicroBatches.enabled" -> "false",
+    "spark.sql.streaming.stateStore.providerClass" -> classOf[RedisStateStoreProvider].getName,
+    RedisStateConf.Prefix + "stateTtl" -> s"${TtlS}s"
   )
-  private lazy val spark: SparkSession = SparkSession
-    .builder()
-    .master("local[2]")
-    .config("spark.sql.shuffle.partitions", "2")
-    .config("spark.sql.session.timeZone", "UTC")
-    .config("spark.sql.streaming.noDataMicroBatches.enabled", "false")
-    .config("spark.sql.codegen.wholeStage", "false") // compiling would be most of the time
-    .config(
-      "spark.sql.streaming.stateStore.providerClass",
-      classOf[RedisStateStoreProvider].getName)
-    .config("spark.sql.extensions", classOf[RedisStateSparkExtension].getName)
-    .config(RedisStateConf.Prefix + "url", server.url)
-    .config(RedisStateConf.Prefix + "stateTtl", s"${TtlS}s")
-    .getOrCreate()
 
   override def afterAll(): Unit = {
-    spark.stop()
     raw.close()
-    server.close()
+    super.afterAll()
   }
 
   /** Makes the newest version of each partition later, and thereby those on top of it. */
@@ -83,7 +57,7 @@ class GroupsTimeToLiveSuite extends AnyFunSuite with BeforeAndAfterAll {
     val checkpoint = Files.createTempDirectory("checkpoint")
     life.zipWithIndex.map { case ((seconds, keys), number) =>
       if (seconds > 0) pass(seconds)
-      add(folder, number, keys)
+      add(folder, number, keys.map(_.toString))
       val found = mutable.ArrayBuffer.empty[String]
       val rows = spark.readStream.option("maxFilesPerTrigger", 1).textFile(folder.toString)
       build(rows).writeStream
@@ -98,14 +72,6 @@ class GroupsTimeToLiveSuite extends AnyFunSuite with BeforeAndAfterAll {
         .awaitTermination()
       found.sorted.toSeq
     }
-  }
-
-  private def add(folder: Path, number: Int, keys: String): Unit = {
-    val file = Files.createTempFile("events", ".txt")
-    Files.writeString(file, keys.mkString("\n"))
-    Files.setLastModifiedTime(file, FileTime.fromMillis(1000000000000L + number * 1000L))
-    Files.move(file, folder.resolve(f"$number%05d.txt"))
-    ()
   }
 
   test("Scala: a group that expired begins anew") {

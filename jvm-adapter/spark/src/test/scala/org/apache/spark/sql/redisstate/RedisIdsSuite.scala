@@ -10,8 +10,7 @@ import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.redisstate.checkpoint.MarkerFile
 
-import org.redisstate.core.RedisServerProcess
-import org.redisstate.core.backend._
+import org.redisstate.core.{RedisServerProcess, TestConnection}
 import org.redisstate.core.protocol.RunRegistry
 
 /** Checkpoint format 2 as a provider serves it: versions by unique id, and what stores report of them. */
@@ -39,16 +38,7 @@ class RedisIdsSuite extends AnyFunSuite with BeforeAndAfterAll {
 
   /** As the driver does before the tasks of a run start. */
   private def register(id: StateStoreId, run: UUID): Unit = {
-    val settings = ConnectionSettings(
-      RedisUrl.parse(server.url),
-      None,
-      None,
-      None,
-      TlsSettings(None, None, None, verifyHostname = true),
-      socketTimeoutMs = 5000,
-      deadlineMs = 5000,
-      connectionsMax = 1)
-    val backend = new RedisBackend(Transports.to(settings), 5000, Clock.System, () => false)
+    val backend = TestConnection.backend(server.url)
     val marker = new MarkerFile(id.checkpointRootLocation, new Configuration).read().get
     try new RunRegistry(backend, "", marker.gen).register(run.toString, true, 0, Map.empty)
     finally backend.close()

@@ -1,13 +1,11 @@
 package org.apache.spark.sql.redisstate
 
 import java.nio.file.{Files, Path}
-import java.nio.file.attribute.FileTime
 
 import scala.annotation.nowarn
 import scala.collection.mutable
 import scala.util.Random
 
-import org.scalatest.BeforeAndAfterAll
 import org.scalatest.funsuite.AnyFunSuite
 
 import org.apache.spark.sql.{
@@ -16,36 +14,16 @@ import org.apache.spark.sql.{
   Dataset,
   Encoders,
   KeyValueGroupedDataset,
-  Row,
-  SparkSession
+  Row
 }
 import org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider
 import org.apache.spark.sql.functions.{col, count, window}
-import org.apache.spark.sql.redisstate.conf.RedisStateConf
 import org.apache.spark.sql.streaming.{OutputMode, StatefulProcessor, TimeMode, Trigger}
 
-import org.redisstate.core.RedisServerProcess
-
 /** `transformWithState` in Scala: batch for batch what RocksDB's provider gives out, restarts included. */
-class ScalaTransformWithStateSuite extends AnyFunSuite with BeforeAndAfterAll {
+class ScalaTransformWithStateSuite extends AnyFunSuite with SessionOnServer {
   import Processors._
   import ScalaTransformWithStateSuite._
-
-  private lazy val server = new RedisServerProcess
-  private lazy val spark: SparkSession = SparkSession
-    .builder()
-    .master("local[2]")
-    .config("spark.sql.shuffle.partitions", "2")
-    .config("spark.sql.session.timeZone", "UTC")
-    .config("spark.sql.codegen.wholeStage", "false") // compiling would be most of the time
-    .config("spark.sql.extensions", classOf[RedisStateSparkExtension].getName)
-    .config(RedisStateConf.Prefix + "url", server.url)
-    .getOrCreate()
-
-  override def afterAll(): Unit = {
-    spark.stop()
-    server.close()
-  }
 
   /** Events whose times rise by ten minutes a batch; one key of each comes at its end and never again. */
   private def batches(seed: Long): Seq[Seq[String]] = {
@@ -64,15 +42,6 @@ class ScalaTransformWithStateSuite extends AnyFunSuite with BeforeAndAfterAll {
       .option("maxFilesPerTrigger", 1)
       .json(folder.toString)
     rows.select(col("k").as("_1"), col("v").as("_2"), col("ts").as("_3")).as[In](in)
-  }
-
-  /** Each file a batch, in order. */
-  private def add(folder: Path, number: Int, lines: Seq[String]): Unit = {
-    val file = Files.createTempFile("events", ".json")
-    Files.writeString(file, lines.mkString("\n"))
-    Files.setLastModifiedTime(file, FileTime.fromMillis(1000000000000L + number * 1000L))
-    Files.move(file, folder.resolve(f"$number%05d.json"))
-    ()
   }
 
   /** Starts the query once for each group of batches; the output of each batch of each run as sorted text. */

@@ -11,8 +11,7 @@ import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.redisstate.checkpoint.MarkerFile
 
-import org.redisstate.core.RedisServerProcess
-import org.redisstate.core.backend._
+import org.redisstate.core.{RedisServerProcess, TestConnection}
 import org.redisstate.core.protocol.RunRegistry
 
 /** Tasks of two drivers that both live, beside a commit log as Spark writes it (docs/format.md, section 3.2). */
@@ -48,16 +47,7 @@ class SecondStartSuite extends AnyFunSuite with BeforeAndAfterAll {
     /** Nothing happens before the first version: there is no marker yet. */
     def inRegistry(use: RunRegistry => Any): Unit =
       new MarkerFile(id.checkpointRootLocation, new Configuration).read().foreach { marker =>
-        val settings = ConnectionSettings(
-          RedisUrl.parse(server.url),
-          None,
-          None,
-          None,
-          TlsSettings(None, None, None, verifyHostname = true),
-          socketTimeoutMs = 5000,
-          deadlineMs = 5000,
-          connectionsMax = 1)
-        val backend = new RedisBackend(Transports.to(settings), 5000, Clock.System, () => false)
+        val backend = TestConnection.backend(server.url)
         try use(new RunRegistry(backend, "", marker.gen)): Unit
         finally backend.close()
       }

@@ -9,26 +9,15 @@ import scala.util.{Failure, Success}
 import org.scalatest.BeforeAndAfterAll
 import org.scalatest.funsuite.AnyFunSuite
 
-import org.redisstate.core.RedisServerProcess
-import org.redisstate.core.backend._
+import org.redisstate.core.{RedisServerProcess, TestConnection}
+import org.redisstate.core.backend.Clock
 import org.redisstate.core.errors._
 import org.redisstate.core.protocol.{GenClaims, RunRegistry}
 
 /** One gen a checkpoint, on file systems of every kind, whoever decides and whoever sleeps meanwhile. */
 class CheckpointIdentitySuite extends AnyFunSuite with BeforeAndAfterAll {
   private lazy val server = new RedisServerProcess
-  private lazy val backend = {
-    val settings = ConnectionSettings(
-      RedisUrl.parse(server.url),
-      None,
-      None,
-      None,
-      TlsSettings(None, None, None, verifyHostname = true),
-      socketTimeoutMs = 5000,
-      deadlineMs = 5000,
-      connectionsMax = 1)
-    new RedisBackend(Transports.to(settings), 5000, Clock.System, () => false)
-  }
+  private lazy val backend = TestConnection.backend(server.url)
   private val schedules = if (sys.env.contains("REDIS_STATE_LONG")) 3000 else 30
 
   override def afterAll(): Unit = {
