@@ -59,7 +59,7 @@ def segment(id_: PartitionId, ident: str, gen: str = "") -> str:
 
 
 def staged(id_: PartitionId, ident: str) -> str:
-    """Returns the key of a snapshot's blocks before the manifest names it."""
+    """Returns the key of a segment's blocks before they get the key of the segment."""
     return f"{partition(id_)}:{_STAGED}:{ident}"
 
 
@@ -141,8 +141,8 @@ class PartitionKey:
 
     @property
     def is_segment(self) -> bool:
-        """True for the key of a delta, a snapshot, or a slice of a preview."""
-        return self.rest[:2] in _SEGMENTS
+        """True for the key of a delta, a snapshot, a slice of a preview, or of staged blocks."""
+        return self.rest.removeprefix(f"{_STAGED}:")[:2] in _SEGMENTS
 
     @property
     def is_files(self) -> bool:
@@ -204,8 +204,8 @@ def owned_by(key: str, *, gen: str, tenant: str = "") -> bool:
 def _is_partition_rest(rest: str) -> bool:
     if rest in ("m", _CLAIM, _FILES):
         return True
-    if rest.startswith(f"{_STAGED}:s:"):
-        # Only blocks of a snapshot are staged under another name.
+    if rest.startswith((f"{_STAGED}:d:", f"{_STAGED}:s:")):
+        # Blocks of segments are staged under another name; slices of previews are not.
         rest = rest.removeprefix(f"{_STAGED}:")
     kind, _, tail = rest.partition(":")
     version, _, name = tail.partition(":")

@@ -321,15 +321,23 @@ class PartitionClient:
         self, what: str, run: RegisteredRun, parent: Pin, uid: str, entry: Entry, last: Fields
     ) -> list[str]:
         ident = f"d:{parent.version + 1}:{uid}"
-        both = [self._meta, keys.segment(self.id, ident)]
+        names = [self._meta, keys.segment(self.id, ident)]
         args = [run.run_id, str(run.epoch), str(parent.version), parent.uid, uid]
         args += [str(entry.blocks), entry.text, str(DROPPED_TTL_MS), self._format]
-        commands = [script("publish").call(both, *args, self._keep_ms)]
-        if last:
-            staged = (ident, str(STAGED_TTL_MS), *self._flat(ident, last))
-            commands.insert(0, script("stage").call(both, *staged))
+        args.append(self._keep_ms)
+        flat, ttl = self._flat(ident, last), str(STAGED_TTL_MS)
+        # Unless these are all blocks, the key of the delta has others already.
+        is_apart = last and len(last) == entry.blocks
+        stages: list[Command] = []
+        if is_apart:
+            apart = keys.staged(self.id, ident)
+            stages = [("HSET", apart, *flat), ("PEXPIRE", apart, ttl)]
+            names.append(apart)
+        elif last:
+            stages = [script("stage").call(names, ident, ttl, *flat)]
+        commands = [*stages, script("publish").call(names, *args)]
         replies = self._client.transaction(what, commands, counts=_is_published)
-        if last:
+        if last and not is_apart:
             self._check_staged(what, words(what, replies[0]), version=parent.version)
         return words(what, replies[-1])
 

@@ -92,11 +92,12 @@ def test_only_orphans_are_set_to_expire(client: Client, raw: redis.Redis) -> Non
     raw.hset(staged, "0", "x")
     raw.pexpire(staged, 5_000)
     lost = [keys.segment(id_, "d:3:lost"), keys.segment(id_, "s:10:other")]
+    lost += [keys.staged(id_, "d:3:apart"), keys.staged(id_, "s:10:apart")]
     lost.append(lost[0].replace(GEN, GEN_2))
     foreign = [lost[0].replace("{rs", "{team:rs"), "{rs:mine}:d:1:x", lost[0] + ":more:"]
     for key in (*lost, *foreign):
         raw.hset(key, "0", "x")
-    assert sweep_orphans(client).orphans == 3
+    assert sweep_orphans(client).orphans == 5
     assert all(0 < raw.pttl(key) <= DAY_MS for key in lost)
     assert 0 < raw.pttl(staged) <= 5_000
     assert all(raw.pttl(name) == -1 for name in [*published, *foreign])

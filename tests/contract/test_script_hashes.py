@@ -57,7 +57,7 @@ def size(commands: Sequence[Command]) -> int:
 def test_small_commit_sends_few_bytes(provider: Any) -> None:
     commit(provider, 0)
     (sent,) = commit(provider, 1)
-    assert [command[0] for command in sent] == ["MULTI", "EVALSHA", "EVALSHA", "EXEC"]
+    assert [command[0] for command in sent] == ["MULTI", "HSET", "PEXPIRE", "EVALSHA", "EXEC"]
     assert size(sent) < 1500
 
 
@@ -78,7 +78,8 @@ def test_forgotten_script_is_loaded_again(
         del provider.recorded.sent[:]
         assert store.commit() == 2
         transactions = [sent for sent in provider.recorded.sent if sent[0] == ("MULTI",)]
-        assert {command[0] for command in transactions[-1]} == {"MULTI", "EVAL", "EXEC"} or rows > 5
+        by_hash = "EVALSHA" in {command[0] for command in transactions[-1]}
+        assert by_hash == ("publish" in known) or rows > 5
         (gen,) = (name.decode() for name in raw.hvals(keys.names()))
         meta = keys.meta(ID.store_id.partition(gen))
         published = [name for name in raw.hkeys(meta) if name.startswith(b"d:2:")]

@@ -1,6 +1,6 @@
 --#include lineage
 -- Publishes a staged delta as the version after (version, parent). Runs inside MULTI/EXEC after the last stage.
--- KEYS  1 P:m  2 key of the delta
+-- KEYS  1 P:m  2 key of the delta  3 key under which all of its blocks are staged, if they are not under its own
 -- ARGV  1 run id  2 epoch  3 version (the parent's)  4 parent uid  5 uid  6 blocks  7 manifest entry
 --       8 ttl in ms of a replaced attempt  9 checkpoint format version (1 or 2)  10 keep ms (0 = for ever)
 -- Reply OK · ALREADY · TAKEN (other rows have this uid) · REOPEN opened · INCOMPLETE found
@@ -10,8 +10,9 @@
 --        An attempt that a contender publishes stays its own, until it opens the attempt.
 --        Every reply but OK, ALREADY, TAKEN and REOPEN leaves no key of the delta, unless it was published and purged
 --        since then.
+--        Blocks that are staged under another name never touch a segment that was published. No reply leaves that name.
 local run, epoch, version, parent, uid = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5]
-local delta = KEYS[2]
+local delta, staged = KEYS[2], KEYS[3]
 local field = delta_field(version + 1, uid)
 
 -- A delta that was published before, and set aside since then, keeps its key.
@@ -21,6 +22,11 @@ local function refuse(reply)
 end
 
 local format, published = meta('f'), meta(field)
+if staged and (published or redis.call('HEXISTS', META, 'z:' .. field) == 1) then
+  redis.call('UNLINK', staged)
+elseif staged and redis.call('EXISTS', staged) == 1 then
+  redis.call('RENAME', staged, delta)
+end
 if format and not FORMATS[format] then
   if published then return {'FORMAT', format} end
   return refuse({'FORMAT', format})

@@ -53,6 +53,13 @@ SCRIPT_MUTANTS: tuple[tuple[str, str, str, str, str], ...] = (
         "if ",
     ),
     (
+        "blocks-apart-over-published",
+        "blocks under a name of their own do not touch a published delta",
+        "publish",
+        "if staged and (published or redis.call('HEXISTS', META, 'z:' .. field) == 1) then",
+        "if staged and false then",
+    ),
+    (
         "staged-for-ever",
         "what is staged has an expiry",
         "stage",

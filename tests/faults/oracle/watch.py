@@ -49,7 +49,9 @@ class Watch:
                 self._opened(ran)
                 self.reader_is_slow |= self._dice.one_in(10 if ran.args[0] else 3)
             elif ran.name in ("publish", "snapshot"):
-                if ran.word not in _LEAVE_BLOCKS and self._keyspace.holds(ran.keys[-1]):
+                names = ran.keys[1:] if ran.name == "publish" else ran.keys[-1:]
+                left = any(map(self._keyspace.holds, names))
+                if ran.word not in _LEAVE_BLOCKS and left:
                     said = f"{ran.name} answered {ran.outcome}"
                     self._timeline.problem(f"{said} and left its blocks")
             elif ran.name in ("abort", "orphan") and not self._timeline.destroyed:

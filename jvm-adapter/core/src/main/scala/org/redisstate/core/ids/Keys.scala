@@ -8,7 +8,7 @@ object Keys {
   /** @param ident `d:<version>:<uid>` or `s:<version>:<writer>` */
   def segment(id: PartitionId, ident: String): String = s"${base(id)}:$ident"
 
-  /** Key of a snapshot's blocks before the manifest names it. */
+  /** Key of a segment's blocks before they get the key of the segment. */
   def staged(id: PartitionId, ident: String): String = s"${base(id)}:n:$ident"
 
   /** Key of the list of a partition's files. */

@@ -341,7 +341,9 @@ final class PartitionClient(
       entry: Entry,
       ident: String,
       last: Seq[EncodedField]): AnyRef = {
-    val keys = Seq(meta, Keys.segment(id, ident))
+    // Unless these are all blocks, the key of the delta has others already.
+    val isApart = last.nonEmpty && last.size == entry.blocks
+    val keys = Seq(meta, Keys.segment(id, ident)) ++ Option.when(isApart)(Keys.staged(id, ident))
     val args = Seq(
       run.id,
       run.epoch.toString,
@@ -354,9 +356,10 @@ final class PartitionClient(
       settings.format.number.toString,
       settings.keepMs.toString
     )
+    val apart = if (isApart) segments.apart(ident, last) else Nil
     def commands(run: (Script, Seq[Array[Byte]]) => Command) = {
       val stages =
-        if (last.isEmpty) Nil
+        if (isApart || last.isEmpty) apart
         else Seq(run(Script.Stage, segments.stageArgs(ident, ident, last)))
       stages :+ run(Script.Publish, args.map(bytes))
     }
@@ -370,7 +373,7 @@ final class PartitionClient(
         Some(isPublished),
         commands((script, words) => script.byText(keys, words))),
       waits = backend.durability.asked)
-    replies.init.foreach { staged =>
+    if (!isApart) replies.init.foreach { staged =>
       words(staged) match {
         case Seq("OK") | Seq("PUBLISHED") => ()
         case other => throw refusal(what, other, parent.version)

@@ -41,14 +41,17 @@ final class SegmentIo private[protocol] (
    * them: to pass blocks through one costs the server more than to store them.
    */
   private[protocol] def stageSnapshot(ident: String, fields: Seq[EncodedField]): Unit = {
-    val staged = Command.bytes(Keys.staged(id, ident))
     chunked(fields, StagedBytesMax).foreach { chunk =>
-      calls.transaction(
-        s"stage blocks of $ident of $id",
-        Seq(
-          Command("HSET", (staged +: stored(ident, chunk)).toArray),
-          Command("PEXPIRE", Array(staged, StagedTtl))))
+      calls.transaction(s"stage blocks of $ident of $id", apart(ident, chunk))
     }
+  }
+
+  /** Commands that stage blocks under a key of their own, which belong into one transaction. */
+  private[protocol] def apart(ident: String, fields: Seq[EncodedField]): Seq[Command] = {
+    val staged = Command.bytes(Keys.staged(id, ident))
+    Seq(
+      Command("HSET", (staged +: stored(ident, fields)).toArray),
+      Command("PEXPIRE", Array(staged, StagedTtl)))
   }
 
   /** Stages all chunks of a delta but the last, which it returns: that one goes along with `publish`. */
