@@ -1,7 +1,5 @@
 package org.redisstate.core.store.loading
 
-import java.util.Comparator
-
 import org.redisstate.core.format.{Bucketing, RowBlock}
 
 /**
@@ -17,22 +15,26 @@ private[store] final class ChangedRows(blocks: Array[WholeBlock], buckets: Int) 
 
   /** The number of a block and of a row in it; in each bucket oldest blocks first. */
   private val entries = new Array[Long](blocks.iterator.map(_.rows.count).sum)
-  private val byKey: Comparator[java.lang.Long] = (a, b) => compare(a, b)
+
+  /** Beginnings of their keys, by which they are sorted. */
+  private val leads = new Array[Long](entries.length)
+  private val order = new ChangeSort(blocks.map(_.rows))
   group()
 
   /** Bytes of the rows and of what groups them. */
-  val bytes: Long = blocks.iterator.map(_.rows.memoryBytes).sum + 8L * entries.length + 4L * buckets
+  val bytes: Long =
+    blocks.iterator.map(_.rows.memoryBytes).sum + 16L * entries.length + 4L * buckets
 
   /** All changes of a bucket in key order; elements that several deltas append stand together. */
   def bucket(index: Int): RowBlock =
     if (starts(index) == starts(index + 1)) RowBlock.Empty
     else {
-      val sorted = sortedEntries(starts(index), starts(index + 1))
+      val sorted = order.sorted(entries, leads, starts(index), starts(index + 1))
       val rows = new RowBlock.Builder(RowBytes * sorted.length)
       var from = 0
       while (from < sorted.length) {
         var until = from + 1
-        while (until < sorted.length && compare(sorted(from), sorted(until)) == 0) until += 1
+        while (until < sorted.length && sorted.isSame(from, until)) until += 1
         addNewest(rows, sorted, from, until)
         from = until
       }
@@ -40,49 +42,36 @@ private[store] final class ChangedRows(blocks: Array[WholeBlock], buckets: Int) 
     }
 
   private def group(): Unit = {
-    foreachRow((bucket, _) => starts(bucket + 1) += 1)
-    (0 until buckets).foreach(b => starts(b + 1) += starts(b))
-    val next = starts.clone()
-    foreachRow { (bucket, entry) =>
-      entries(next(bucket)) = entry
-      next(bucket) += 1
-    }
-  }
-
-  private def foreachRow(use: (Int, Long) => Unit): Unit =
-    blocks.indices.foreach { b =>
-      val hashes = blocks(b).hashes
+    blocks.foreach { block =>
       var i = 0
-      while (i < hashes.length) {
-        use(Bucketing.bucket(hashes(i), buckets), (b.toLong << BlockShift) | i)
+      while (i < block.hashes.length) {
+        starts(Bucketing.bucket(block.hashes(i), buckets) + 1) += 1
         i += 1
       }
     }
-
-  /** Entries by key; of a key, older ones first: the sort is stable, and fast for runs in order. */
-  private def sortedEntries(from: Int, until: Int): Array[java.lang.Long] = {
-    val sorted = Array.tabulate[java.lang.Long](until - from)(i => entries(from + i))
-    java.util.Arrays.sort(sorted, byKey)
-    sorted
+    (0 until buckets).foreach(b => starts(b + 1) += starts(b))
+    val next = starts.clone()
+    blocks.indices.foreach(group(_, next))
   }
 
-  private def compare(a: Long, b: Long): Int = {
-    val (left, i) = (blockOf(a), rowOf(a))
-    val (right, j) = (blockOf(b), rowOf(b))
-    val (at, other) = (left.keyOffset(i), right.keyOffset(j))
-    java.util.Arrays.compareUnsigned(
-      left.bytes,
-      at,
-      at + left.keyLength(i),
-      right.bytes,
-      other,
-      other + right.keyLength(j))
+  /** @param next place of the next row of each bucket */
+  private def group(block: Int, next: Array[Int]): Unit = {
+    val hashes = blocks(block).hashes
+    val leadsOf = order.leadsOf(block)
+    var i = 0
+    while (i < hashes.length) {
+      val bucket = Bucketing.bucket(hashes(i), buckets)
+      entries(next(bucket)) = ChangeSort.at(block, i)
+      leads(next(bucket)) = leadsOf(i)
+      next(bucket) += 1
+      i += 1
+    }
   }
 
   /** Adds what the entries [from, until) of one key say together. */
   private def addNewest(
       rows: RowBlock.Builder,
-      sorted: Array[java.lang.Long],
+      sorted: ChangeSort#Sorted,
       from: Int,
       until: Int): Unit = {
     val newest = sorted(until - 1)
@@ -100,11 +89,10 @@ private[store] final class ChangedRows(blocks: Array[WholeBlock], buckets: Int) 
     row.result()
   }
 
-  private def blockOf(entry: Long): RowBlock = blocks((entry >>> BlockShift).toInt).rows
-  private def rowOf(entry: Long): Int = entry.toInt
+  private def blockOf(entry: Long): RowBlock = blocks(ChangeSort.blockOf(entry)).rows
+  private def rowOf(entry: Long): Int = ChangeSort.rowOf(entry)
 }
 
 private object ChangedRows {
-  private final val BlockShift = 32
   private val RowBytes = 64
 }
