@@ -209,16 +209,27 @@ class Client:
             UnavailableError: The deadline passed.
             RedisStateError: The server refuses the script for good.
         """
+        return self.scripts(attempted, [script.call(keys, *args)])[0]
+
+    def scripts(self, attempted: str, calls: Sequence[ScriptCall]) -> list[list[str]]:
+        """Runs scripts in one pipeline, and returns the words of each reply.
+
+        If the server lacks a script, all are run again, by their texts.
+
+        Raises:
+            UnavailableError: The deadline passed.
+            RedisStateError: The server refuses a script for good.
+        """
 
         def once() -> list[Any]:
-            sent = [script.by_hash(keys, *args)]
+            sent = [one.by_hash for one in calls]
             replies = self._exchange(attempted, sent)
-            if isinstance(replies[0], redis.exceptions.NoScriptError):
-                sent = [script.by_text(keys, *args)]
+            if _lacks_script(replies):
+                sent = [one.by_text for one in calls]
                 replies = self._exchange(attempted, sent)
             return self._failures.checked(attempted, replies, sent)
 
-        return words(attempted, self._until_answered(attempted, once)[0])
+        return [words(attempted, one) for one in self._until_answered(attempted, once)]
 
     def transaction(
         self,

@@ -143,6 +143,8 @@ class _TimedConnection(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._rest()
         super().connection_lost(exc)
+        # uvicorn closes it only after an orderly end.
+        self.transport.close()
         self.lost.set()
 
     def _expect(self) -> None:

@@ -10,7 +10,11 @@ Fields = Mapping[str, bytes]
 CHUNK_BYTES_MAX = 1 << 20
 CHUNK_FIELDS_MAX = 1024
 STAGED_BYTES_MAX = 256 << 10
-"""Bytes of a chunk ahead of a commit: the server does nothing else while it stores a chunk."""
+"""Bytes sent at once ahead of a commit or a snapshot."""
+
+STAGED_BY_SCRIPT_MAX = 64 << 10
+"""Bytes that one script stages. The server does nothing else meanwhile, but serves other clients
+between the scripts of a pipeline."""
 
 
 def chunks(fields: Fields, *, bytes_max: int = CHUNK_BYTES_MAX) -> Iterator[dict[str, bytes]]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.script import Command, script
-from redis_state.errors import FormatError, StateError
+from redis_state.errors import FormatError, StateError, UnavailableError
 from redis_state.format.entry import Segment, segments_in
 from redis_state.ids import PartitionId
 from redis_state.maintain.report import MaintenanceReport, Policy
@@ -82,13 +82,10 @@ def _suspects(
     report.named = len(with_key)
     for start in range(0, len(with_key), SEGMENTS_AT_ONCE):
         chunk = with_key[start : start + SEGMENTS_AT_ONCE]
-        commands: list[Command] = []
-        for segment in chunk:
-            key = keys.segment(id_, segment.ident, segment.gen)
-            commands += [("HLEN", key), ("PTTL", key)]
-        replies = client.call(_WHAT, commands)
+        found = _found(client, id_, chunk)
+        report.verified += len(chunk) - len(found)
         progress(_WHAT, start + len(chunk), len(with_key))
-        for segment, blocks, expiry_ms in zip(chunk, replies[::2], replies[1::2], strict=True):
+        for segment, blocks, expiry_ms in found:
             if blocks != segment.entry.blocks:
                 if segment.gen and files_of(client).is_whole(client, id_, segment):
                     report.verified += 1
@@ -101,6 +98,45 @@ def _suspects(
             if is_own and (expiry_ms == _NO_EXPIRY) != (left_ms == _NO_EXPIRY):
                 report.mended += _mend(client, id_, segment)
     return suspects
+
+
+def _found(
+    client: Client, id_: PartitionId, segments: Sequence[Segment]
+) -> list[tuple[Segment, int, int]]:
+    """Returns the segments to look at, with their blocks and expiries: those not as they should be.
+
+    Two commands for each segment would be most of the cost of a pass. A server refuses the script
+    while the keys are on two nodes of a cluster. Then, and for keys of other partitions, there are
+    two commands.
+    """
+    own = [one for one in segments if not one.gen]
+    if not own:
+        return _asked(client, id_, segments)
+    listed = [keys.meta(id_), *(keys.segment(id_, one.ident) for one in own)]
+    blocks = [str(one.entry.blocks) for one in own]
+    try:
+        _, *words = client.script(_WHAT, script("whole"), listed, blocks)
+    except UnavailableError:
+        return _asked(client, id_, segments)
+    numbers = list(map(int, words))
+    found = [
+        (own[place - 1], count, expiry_ms)
+        for place, count, expiry_ms in zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True)
+    ]
+    return found + _asked(client, id_, [one for one in segments if one.gen])
+
+
+def _asked(
+    client: Client, id_: PartitionId, segments: Sequence[Segment]
+) -> list[tuple[Segment, int, int]]:
+    if not segments:
+        return []
+    commands: list[Command] = []
+    for segment in segments:
+        key = keys.segment(id_, segment.ident, segment.gen)
+        commands += [("HLEN", key), ("PTTL", key)]
+    replies = client.call(_WHAT, commands)
+    return list(zip(segments, replies[::2], replies[1::2], strict=True))
 
 
 def _mend(client: Client, id_: PartitionId, segment: Segment) -> int:

@@ -13,7 +13,7 @@ from redis_state.backend.script import Command, script
 from redis_state.errors import FormatError, UnavailableError
 from redis_state.files import Folder
 from redis_state.format import block
-from redis_state.format.chunks import STAGED_BYTES_MAX, chunks
+from redis_state.format.chunks import STAGED_BY_SCRIPT_MAX, chunks
 from redis_state.format.entry import Segment
 from redis_state.format.place import FilePlace, folder_of, new_file_name
 from redis_state.format.region import sort_key, write_region
@@ -290,7 +290,7 @@ def bring_back(client: Client, id_: PartitionId, segment: Segment) -> bool:
         values = files_of(client).read(client, id_, segment, None, lambda: None)
         if values is None:
             return False
-        for fields in chunks(values, bytes_max=STAGED_BYTES_MAX):
+        for fields in chunks(values, bytes_max=STAGED_BY_SCRIPT_MAX):
             args: list[str | bytes] = [segment.field, str(_STAGED_TTL_MS)]
             args += [word for pair in fields.items() for word in pair]
             reply = client.script(_BACK, script("stage"), [keys.meta(id_), key], args)

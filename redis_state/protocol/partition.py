@@ -12,7 +12,7 @@ from redis_state.backend.client import Client
 from redis_state.backend.replies import words
 from redis_state.backend.script import Command, script
 from redis_state.errors import FullError, RedisStateError, StateError, UnavailableError
-from redis_state.format.chunks import STAGED_BYTES_MAX, Fields, chunks
+from redis_state.format.chunks import STAGED_BY_SCRIPT_MAX, STAGED_BYTES_MAX, Fields, chunks
 from redis_state.format.entry import FORMATS, Entry, Segment
 from redis_state.ids import PartitionId, Pin
 from redis_state.process import Home
@@ -157,11 +157,14 @@ class PartitionClient:
             ident: Part of the segment's key after ``P:``.
             name: Field of the segment in the manifest.
         """
-        of_bytes = chunks(fields, bytes_max=STAGED_BYTES_MAX)
-        for chunk in of_bytes if fields else iter([fields]):
-            args = [name, str(STAGED_TTL_MS), *self._flat(ident, chunk)]
-            reply = self._script(f"staging blocks of {ident}", "stage", [ident], args)
-            self._check_staged(f"staging blocks of {ident}", reply, version=0)
+        what, both = f"staging blocks of {ident}", [self._meta, keys.segment(self.id, ident)]
+        for sent in list(chunks(fields, bytes_max=STAGED_BYTES_MAX)) or [{}]:
+            calls = [
+                script("stage").call(both, name, str(STAGED_TTL_MS), *self._flat(ident, chunk))
+                for chunk in list(chunks(sent, bytes_max=STAGED_BY_SCRIPT_MAX)) or [{}]
+            ]
+            for reply in self._client.scripts(what, calls):
+                self._check_staged(what, reply, version=0)
 
     def stage_snapshot(self, ident: str, fields: Fields) -> None:
         """Stores blocks of a snapshot ahead of `add_snapshot`, under a key of their own."""

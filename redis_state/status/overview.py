@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
+from itertools import compress
+from operator import or_
 from typing import Any
 
 from redis_state import keys
@@ -38,6 +40,7 @@ from redis_state.status.query_status import Hold, PartitionStatus, QueryStatus, 
 
 COMMANDS_AT_ONCE = 512
 _BEGUN_WORDS = 4
+_BYTES_WORD = 4
 _NUMBERS = (
     "confirmed", "newest", "kept", "oldest", "wanted", "rows", "internal_rows", "snapshot",
     "snapshot_bytes", "delta_bytes", "bytes", "pinned_bytes", "foreign_bytes", "file_bytes",
@@ -47,6 +50,9 @@ _OTHER_TYPE = "its {} is a key of another type"
 _GONE = "its manifest is missing, while other partitions have theirs"
 _WHAT = "reading the status of queries"
 _IN_FILE = b"f "
+_DELTA, _SNAPSHOT = _SEGMENTS = b"d:", b"s:"
+_COMPLETE = (b"c", b"ch", b"ct", b"cht")
+"""Ends of the entry of a delta that needs no older segment."""
 _Reply = Any
 
 
@@ -292,38 +298,23 @@ def _of_manifest(empty: PartitionStatus, raw: Mapping[bytes, bytes]) -> Partitio
 
 
 def _counted(empty: PartitionStatus, raw: Mapping[bytes, bytes]) -> PartitionStatus:
-    """Parses entries by hand: a server may have a million, of which only a few words count."""
+    """Parses entries in bulk: a server may have a million, of which only a few words count."""
     opened, wanted, floor = int(raw.get(b"o", b"0")), int(raw[b"n"]), int(raw.get(b"w", b"0"))
     at = b"%d:%s" % (opened, raw.get(b"ou", EMPTY_UID.encode()))
-    versions: set[int] = set()
-    alone: list[int] = []
-    delta_bytes = total = foreign = filed = snapshot = snapshot_bytes = 0
     has_places = raw.get(b"f") != FORMAT.encode()
     pins, aside_bytes = pins_in(raw) if has_places else ((), 0)
-    confirmed: list[bytes] = []
-    for name, entry in raw.items():
-        kind = name[:2]
-        if kind not in (b"d:", b"s:"):
-            continue
-        version, words = int(name[2:].split(b":", 1)[0]), entry.split(b" ")
-        size = int(words[4])
-        versions.add(version)
-        place = raw.get(b"a:" + ident_of(name, words[0])) if has_places else None
-        if place is not None:
-            if place[:2] == _IN_FILE:
-                filed += size
-            else:
-                foreign += size
-            size = 0
-        total += size
-        if kind == b"d:":
-            delta_bytes += size
-        elif version > snapshot:
-            snapshot, snapshot_bytes = version, size
-        if kind == b"s:" or b"c" in words[-1]:
-            alone.append(version)
-        if name[2:] == at:
-            confirmed = words
+    names = [name for name in raw if name[:2] in _SEGMENTS]
+    versions = [int(name[2 : name.index(b":", 2)]) for name in names]
+    sizes = [int(raw[name].split(b" ", _BYTES_WORD + 1)[_BYTES_WORD]) for name in names]
+    foreign, filed = _take_placed(raw, names, sizes) if has_places else (0, 0)
+    is_snapshot = [name[:2] == _SNAPSHOT for name in names]
+    snapshots = list(compress(zip(versions, sizes, strict=True), is_snapshot))
+    snapshot, snapshot_bytes = max(snapshots, default=(0, 0))
+    total = sum(sizes)
+    is_alone = map(or_, is_snapshot, [raw[name].endswith(_COMPLETE) for name in names])
+    alone = list(compress(versions, is_alone))
+    text = raw.get(_SNAPSHOT + at, raw.get(_DELTA + at))
+    confirmed = text.split(b" ") if text is not None else []
     # The time of a version comes after the count of internal keys.
     words_max = 9 + (b"t" in confirmed[-1]) if confirmed else 0
     internal = int(confirmed[7]) if confirmed and len(confirmed) == words_max else 0
@@ -332,7 +323,7 @@ def _counted(empty: PartitionStatus, raw: Mapping[bytes, bytes]) -> PartitionSta
         empty,
         confirmed=opened,
         newest=int(raw.get(b"l", b"0")),
-        kept=len(versions),
+        kept=len(set(versions)),
         oldest=oldest,
         wanted=wanted,
         held_by=_hold(oldest, alone, max(floor, opened - wanted)) if versions else None,
@@ -340,7 +331,7 @@ def _counted(empty: PartitionStatus, raw: Mapping[bytes, bytes]) -> PartitionSta
         internal_rows=internal,
         snapshot=snapshot,
         snapshot_bytes=snapshot_bytes,
-        delta_bytes=delta_bytes,
+        delta_bytes=total - sum(size for _, size in snapshots),
         bytes=total + aside_bytes,
         pinned_bytes=aside_bytes,
         foreign_bytes=foreign,
@@ -351,6 +342,25 @@ def _counted(empty: PartitionStatus, raw: Mapping[bytes, bytes]) -> PartitionSta
         problem=empty.problem
         or ("" if confirmed or not opened else f"version {opened} is missing"),
     )
+
+
+def _take_placed(
+    raw: Mapping[bytes, bytes],
+    names: Sequence[bytes],
+    sizes: list[int],
+) -> tuple[int, int]:
+    """Sets sizes to 0 where Redis has no key of the partition; returns foreign and file bytes."""
+    foreign = filed = 0
+    for number, name in enumerate(names):
+        place = raw.get(b"a:" + ident_of(name, raw[name].split(b" ", 1)[0]))
+        if place is None:
+            continue
+        if place[:2] == _IN_FILE:
+            filed += sizes[number]
+        else:
+            foreign += sizes[number]
+        sizes[number] = 0
+    return foreign, filed
 
 
 def _hold(oldest: int, alone: Sequence[int], target: int) -> Hold:

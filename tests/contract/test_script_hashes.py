@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,11 +11,13 @@ import pytest
 from redis_state import config, keys
 from redis_state.backend.client import Client
 from redis_state.backend.script import Command, script
+from redis_state.format.chunks import STAGED_BY_SCRIPT_MAX, STAGED_BYTES_MAX
 from redis_state.ids import StateStoreId, StateStoreProviderId
 from redis_state.store.provider import StateStoreProvider
 from tests.support.redis_server import RedisServer
 
 NAMES = ("stage", "publish")
+_WORDS_BYTES = 4096  # of a script, beside its blocks
 ID = StateStoreProviderId(StateStoreId("orders", 0, 0))
 
 
@@ -89,3 +92,18 @@ def test_forgotten_script_is_loaded_again(
     fresh = StateStoreProvider(ID, url=redis_server.url)
     assert sum(1 for _ in fresh.get_read_store(2).iterator()) == rows
     fresh.close()
+
+
+def test_blocks_ahead_of_a_commit_go_in_pipelines_of_small_scripts(provider: Any) -> None:
+    """A server that runs a script serves nobody else; between two of a pipeline it does."""
+    store = provider.get_store(0)
+    chance = random.Random(1)
+    for row in range(60_000):
+        store.put(f"k{row}", chance.randbytes(32).hex())
+    del provider.recorded.sent[:]
+    store.commit()
+    staged = [sent for sent in provider.recorded.sent if sent[0] != ("MULTI",)]
+    scripts = [size([command]) for sent in staged for command in sent]
+    assert max(map(len, staged)) >= STAGED_BYTES_MAX // STAGED_BY_SCRIPT_MAX
+    assert max(map(size, staged)) < STAGED_BYTES_MAX + STAGED_BY_SCRIPT_MAX
+    assert max(scripts) < STAGED_BY_SCRIPT_MAX + _WORDS_BYTES

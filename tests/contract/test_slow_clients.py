@@ -5,9 +5,11 @@ Each wait here ends with the server's next step, and is bounded only so that a f
 
 from __future__ import annotations
 
+import gc
 import select
 import socket
 import ssl
+import struct
 import threading
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
@@ -243,6 +245,19 @@ def test_malformed_request_is_refused_at_once(serving: Start) -> None:
                 first = odd.recv(12)
                 assert first == b"" or first.startswith(b"HTTP/1.1 "), sent[:24]
         assert "answered 1.0" in board.scrape()
+
+
+def test_connections_that_clients_reset_are_closed(
+    serving: Start, made: Certificates | None
+) -> None:
+    """On Python 3.10, asyncio warns of each TLS transport that was not."""
+    with serving(made, client_s=NEVER_S, text=LARGE) as board:
+        for sent in (b"", WHOLE[:20], WHOLE):
+            with board.secured() as gone:
+                gone.sendall(sent)
+                gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        assert "answered 1.0" in board.scrape()
+    gc.collect()
 
 
 @pytest.mark.parametrize("asked", ["OPTIONS", "POST", "HEAD"])

@@ -33,6 +33,7 @@ OURS = {
     "retainedFieldsMax": retention.FIELDS_MAX,
     "chunkBytesMax": chunks.CHUNK_BYTES_MAX,
     "stagedBytesMax": chunks.STAGED_BYTES_MAX,
+    "stagedByScriptMax": chunks.STAGED_BY_SCRIPT_MAX,
     "chunkFieldsMax": chunks.CHUNK_FIELDS_MAX,
     "acquireTriesMax": partition._ACQUIRE_TRIES_MAX,
     "publishTriesMax": partition._PUBLISH_TRIES_MAX,

@@ -174,6 +174,7 @@ class _ScrapeClient(asyncio.Protocol):
         self._rest()
         if self._asked is not None:
             self._asked.cancel()
+        self._transport.close()
         self.lost.set()
 
     def _ask(self) -> None:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from redis_state.cli.output.plain_table import PlainColumn, lines_of
 from redis_state.cli.output.state_types import Types
 from redis_state.errors import ConfigError
 from redis_state.rows.arrow_types import arrow_array
@@ -233,9 +234,29 @@ def show(console: Console, sheet: Sheet) -> None:
         rows.pop()
         sheet.notes.append(f"Only the first {_TABLE_ROWS_MAX:,} rows are shown; --json has all.")
     if rows:
-        console.print(table_of(sheet.columns or columns_of(rows), rows, heading=sheet.heading))
+        _show_rows(console, sheet.columns or columns_of(rows), rows, heading=sheet.heading)
     for note in sheet.notes:
         console.print(figures.plain(note), soft_wrap=not console.is_terminal)
+
+
+def _show_rows(
+    console: Console, columns: Sequence[Column], rows: Sequence[PrintedRow], *, heading: bool
+) -> None:
+    lines = None
+    if not any(one.folds for one in columns):
+        plain = [
+            PlainColumn(
+                [*([one.title] if heading else []), *map(one.show, rows)], one.right, one.shrinks
+            )
+            for one in columns
+        ]
+        lines = lines_of(plain, width=console.width, least=_SHRUNK)
+    if lines is None:
+        console.print(table_of(columns, rows, heading=heading))
+        return
+    if heading:
+        console.print(lines.pop(0), style="bold", soft_wrap=True)
+    console.out("\n".join(lines), highlight=False)
 
 
 def table_of(

@@ -33,6 +33,7 @@ final class LimitsSuite extends AnyFunSuite {
     "retainedFieldsMax" -> Retention.FieldsMax,
     "chunkBytesMax" -> SegmentIo.ChunkBytesMax,
     "stagedBytesMax" -> SegmentIo.StagedBytesMax,
+    "stagedByScriptMax" -> SegmentIo.StagedByScriptMax,
     "chunkFieldsMax" -> SegmentIo.FieldsMax,
     "acquireTriesMax" -> PartitionClient.AcquireTriesMax,
     "publishTriesMax" -> PartitionClient.PublishTriesMax,

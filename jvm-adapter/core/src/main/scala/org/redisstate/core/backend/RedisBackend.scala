@@ -84,12 +84,22 @@ final class RedisBackend(
 
   /** Runs a script by its hash, or by its text where the server does not know it. */
   def script(what: String, script: Script, keys: Seq[String], args: Seq[Array[Byte]]): Seq[AnyRef] =
+    scripts(what, script, keys, Seq(args)).head
+
+  /**
+   * Runs a script with each of these arguments in one pipeline; by its text in all of them where
+   * the server does not know it.
+   */
+  def scripts(
+      what: String,
+      script: Script,
+      keys: Seq[String],
+      calls: Seq[Seq[Array[Byte]]]): Seq[Seq[AnyRef]] =
     retry(what, mayHaveApplied = false) {
-      exchange(Seq(script.byHash(keys, args))).head match {
-        case ErrorReply(m) if ReplyClass.of(m) == ReplyClass.NoScript =>
-          asSeq(what, exchange(Seq(script.byText(keys, args))).head, "EVAL")
-        case reply => asSeq(what, reply, "EVALSHA")
-      }
+      val replies = exchange(calls.map(script.byHash(keys, _)))
+      if (lacksScript(replies))
+        exchange(calls.map(script.byText(keys, _))).map(asSeq(what, _, "EVAL"))
+      else replies.map(asSeq(what, _, "EVALSHA"))
     }
 
   /**

@@ -48,6 +48,17 @@ private[protocol] final class PartitionCalls(backend: RedisBackend, val id: Part
     times.timed(backend.script(what, script, meta +: keys, args))
   }
 
+  /** Runs a script on the manifest and a segment with each of these arguments, in one pipeline. */
+  def scripts(
+      what: String,
+      script: Script,
+      ident: String,
+      calls: Seq[Seq[Array[Byte]]]): Seq[Seq[AnyRef]] = {
+    roundTrips.incrementAndGet()
+    bytesSent.addAndGet(calls.iterator.flatten.map(_.length.toLong).sum)
+    times.timed(backend.scripts(what, script, Seq(meta, Keys.segment(id, ident)), calls))
+  }
+
   /** Sends writes that belong together, and that may be sent again. */
   def transaction(what: String, commands: Seq[Command]): Seq[AnyRef] = {
     roundTrips.incrementAndGet()

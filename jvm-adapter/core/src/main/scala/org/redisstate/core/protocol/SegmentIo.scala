@@ -29,11 +29,18 @@ final class SegmentIo private[protocol] (
       field: String,
       fields: Seq[EncodedField],
       ttlMs: Long = ProtocolSettings.StagedTtlMs): Unit = {
-    val what = s"stage blocks of $ident of $id"
     val chunks = if (fields.isEmpty) Seq(fields) else chunked(fields, StagedBytesMax)
-    chunks.foreach { chunk =>
-      calls.script(what, Script.Stage, Seq(ident), stageArgs(ident, field, chunk, ttlMs))
-    }
+    chunks.foreach(stageAtOnce(s"stage blocks of $ident of $id", ident, field, _, ttlMs))
+  }
+
+  private def stageAtOnce(
+      what: String,
+      ident: String,
+      field: String,
+      fields: Seq[EncodedField],
+      ttlMs: Long): Unit = {
+    val parts = if (fields.isEmpty) Seq(fields) else chunked(fields, StagedByScriptMax)
+    calls.scripts(what, Script.Stage, ident, parts.map(stageArgs(ident, field, _, ttlMs)))
   }
 
   /**
@@ -60,9 +67,8 @@ final class SegmentIo private[protocol] (
       ident: String,
       fields: Seq[EncodedField]): Seq[EncodedField] = {
     val chunks = chunked(fields, ChunkBytesMax)
-    chunks.dropRight(1).flatMap(chunked(_, StagedBytesMax)).foreach { chunk =>
-      calls.script(what, Script.Stage, Seq(ident), stageArgs(ident, ident, chunk))
-    }
+    chunks.dropRight(1).flatMap(chunked(_, StagedBytesMax))
+      .foreach(stageAtOnce(what, ident, ident, _, ProtocolSettings.StagedTtlMs))
     chunks.lastOption.getOrElse(Nil)
   }
 
@@ -217,8 +223,14 @@ object SegmentIo {
   private val StagedTtl = Command.bytes(ProtocolSettings.StagedTtlMs.toString)
   private val MovesMax = 8
 
-  /** Bytes of a chunk ahead of a commit: the server does nothing else while it stores a chunk. */
+  /** Bytes sent at once ahead of a commit or a snapshot. */
   private[core] val StagedBytesMax = 256L << 10
+
+  /**
+   * Bytes that one script stages. The server does nothing else meanwhile, but serves other clients
+   * between the scripts of a pipeline.
+   */
+  private[core] val StagedByScriptMax = 64L << 10
 
   /** Groups of bounded size; a larger block is a group of its own. */
   private def chunked(fields: Seq[EncodedField], bytesMax: Long): Seq[Seq[EncodedField]] = {
