@@ -211,7 +211,7 @@ private object DurabilitySuite {
   final class LosesAnswer(losing: Int = 1) {
     var outcomes: Seq[String] = Nil
 
-    /** By transaction, true if a wait followed. */
+    /** True for each transaction that a wait followed. */
     var waits: Seq[Boolean] = Nil
 
     def between(inner: Transport): Transport = new Transport {
