@@ -1,8 +1,7 @@
 """Accepts connections of clients that may be slow, silent or many, for exporter and dashboard.
 
 Connections are bounded in two ways. Each has a deadline. At the limit, a new connection replaces
-the
-oldest one that waits for its client.
+the oldest one that waits for its client.
 """
 
 from __future__ import annotations

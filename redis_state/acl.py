@@ -57,8 +57,7 @@ def commands(role: Role, *, version: str, durability: str = "none") -> tuple[str
     Args:
         version: Version of the server, such as ``7.2``.
         durability: The option of the job. Without `WAITAOF`, a job that waits for the append-only
-            file
-            must read the server's settings, and so needs a right that shows them all.
+            file must read the server's settings, and so needs a right that shows them all.
 
     Raises:
         ConfigError: The version is malformed, or too old.

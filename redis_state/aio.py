@@ -1,11 +1,10 @@
 """Live reads for asyncio: awaitable versions of the calls in `redis_state.reader`.
 
 Each call runs in a thread of a small pool, with the same code as the synchronous reader, so the
-loop
-never waits for a server. An awaited call returns the result of the synchronous one. An iterator
-becomes asynchronous, and fetches its rows in pieces. A cancelled call runs on in its thread, at
-most until the option `deadline`, and its result is dropped. That is safe, because reads change
-nothing. A feed that follows holds a thread while it waits; closing or cancelling frees it.
+loop never waits for a server. An awaited call returns the result of the synchronous one. An
+iterator becomes asynchronous, and fetches its rows in pieces. A cancelled call runs on in its
+thread, at most until the option `deadline`, and its result is dropped. That is safe, because reads
+change nothing. A feed that follows holds a thread while it waits; closing or cancelling frees it.
 """
 
 from __future__ import annotations
@@ -129,8 +128,7 @@ def _face_of(front: type) -> Callable[[F], F]:
     """Adds awaitable versions of a class's methods to its wrapper.
 
     Methods that return iterators return asynchronous ones. Properties stay synchronous, as do
-    methods
-    without a request to Redis, such as `operator`.
+    methods without a request to Redis, such as `operator`.
     """
 
     def made(face: F) -> F:

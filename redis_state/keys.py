@@ -164,10 +164,8 @@ def tenant_patterns(*, tenant: str = "") -> tuple[str, str]:
     """Returns glob patterns that match every key of a tenant, and no key of another tenant.
 
     The first matches the keys of all checkpoints together, the second those of single checkpoints.
-    The
-    second requires a hexadecimal digit, because an id starts with one. Keys of a tenant named
-    ``rs``
-    have another character there.
+    The second requires a hexadecimal digit, because an id starts with one. Keys of a tenant named
+    ``rs`` have another character there.
     """
     return f"{{{tenant}rs}}:*", f"{{{tenant}rs:[0-9a-f]*"
 

@@ -60,8 +60,8 @@ class Reader:
         Queries are ordered by creation, oldest first. Reads only metadata, in a few bounded
         pipelines.
         Needs the rights `mget` and `time`, which `redis-state acl --reader` gives. An unreadable
-        entry,
-        even in the list of checkpoints, is a problem of its query alone (`QueryStatus.problems`).
+        entry, even in the list of checkpoints, is a problem of its query alone
+        (`QueryStatus.problems`).
 
         Raises:
             UnavailableError: Redis gave no answer before the deadline.
@@ -72,8 +72,8 @@ class Reader:
         """Returns the counts of the instances of checkpoints, by operator, partition and store.
 
         Instances publish them with their heartbeats, every 20 seconds; docs/format.md, section 9,
-        has
-        the names. Counts stay for an hour after the last heartbeat. Damaged entries are left out.
+        has the names. Counts stay for an hour after the last heartbeat. Damaged entries are left
+        out.
 
         Raises:
             UnavailableError: Redis gave no answer before the deadline.
@@ -84,8 +84,7 @@ class Reader:
         """Returns how often tasks of Spark's queries were fenced, or found their state lost.
 
         The keys are ``"fenced"`` or ``"lost"``, operator and store. A count stays for an hour after
-        the
-        last change of any count, and then restarts.
+        the last change of any count, and then restarts.
 
         Raises:
             UnavailableError: Redis gave no answer before the deadline.
@@ -168,16 +167,14 @@ class Reader:
                 values.
                 ``"raw"`` writes only the bytes.
             file_bytes: A file ends when its keys and values reach this size. A partition has at
-                least
-                one file for each family.
+                least one file for each family.
             progress: Called with the name of the work, the units done and the total.
 
         Raises:
             ConfigError: pyarrow is missing, or a file cannot be written.
             NotFoundError: The query or operator does not exist.
             UsageError: The folder has another export, or a complete one; another process took over
-                the
-                export; or no version is confirmed yet.
+                the export; or no version is confirmed yet.
             StateError: `VERSION_EXPIRED`: retention has passed the version.
             RedisStateError: See `OperatorState.items`.
         """

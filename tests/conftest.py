@@ -31,7 +31,7 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """In CI a skipped test is a failed one: what it needs has to be there."""
+    """Fails skipped tests in CI, where nothing may be missing."""
     report = yield
     if not hasattr(report, "wasxfail"):
         _refuse_skip(report)
@@ -40,7 +40,7 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """In CI a skipped module is a failed one, too."""
+    """Fails skipped modules in CI, too."""
     report = yield
     _refuse_skip(report)
     return report

@@ -34,7 +34,8 @@ FORBIDDEN = {
 }
 _POINTERS = (
     r"(?:As (?=`|\[\[)|The same\b|(?:What|How|Where|Whether|Which|Who|Why|When|That|Those|It|Lets?"
-    r"|Says?|Tells?|Takes?|Gives?|Puts?|Looks?(?! keys| up)|Has)\b)"
+    r"|Says?|Tells?|Takes?|Gives?|Puts?|Looks?(?! keys| up)|Has"
+    r"|Of|So|Without|From|Not|Only|Also|By)\b)"
 )
 OPENING = re.compile(_POINTERS)
 SCALADOC = re.compile(r"^\s*/\*\*\s+(" + _POINTERS + ".*)")

@@ -42,8 +42,8 @@ class ClusterTransport:
     """Sends each command to the owner of its slot, a transaction as a whole.
 
     Follows `MOVED` and `ASK` at once, a few times. Other transient errors are returned to the
-    caller,
-    which waits and repeats. Safe to share between threads: no lock is held during a request.
+    caller, which waits and repeats. Safe to share between threads: no lock is held during a
+    request.
     """
 
     def __init__(self, config: Config, location: ClusterEndpoint) -> None:

@@ -114,8 +114,7 @@ class _LastWords:
     """Reads the reason why the server closed a connection while a request was being sent.
 
     A server with too many connections, or with a request above its limits, sends the reason before
-    it
-    closes. redis-py then fails to send, and closes the connection without reading the reason.
+    it closes. redis-py then fails to send, and closes the connection without reading the reason.
     """
 
     _sock: Any
@@ -154,8 +153,7 @@ class _FirstWords(_LastWords):
     """Reads the reason why the server refuses a connection before anything is sent.
 
     redis-py takes such a reply for the rest of another request, and only reports that the
-    connection
-    is not ready.
+    connection is not ready.
     """
 
     def can_read(self, timeout: float = 0) -> bool:

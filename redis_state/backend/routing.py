@@ -105,8 +105,7 @@ def redirect(replies: Sequence[Any], source: Address) -> Redirect | None:
 
     Args:
         source: The node that answered. Its host is used if the reply has none, because a node may
-            not
-            know its own host.
+            not know its own host.
     """
     for reply in replies:
         if error_word(reply) in ("ASK", "MOVED"):

@@ -178,8 +178,7 @@ class ReplicaTransport(SentinelTransport):
     """Reads from a replica that follows the master, or from the master if there is no such replica.
 
     Each pipeline also asks for the server's role. The replies of a replica that no longer follows
-    are
-    discarded, because its data may be old.
+    are discarded, because its data may be old.
     """
 
     def __init__(self, config: Config, location: SentinelEndpoint, *, clock: Clock) -> None:

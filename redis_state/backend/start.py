@@ -22,8 +22,7 @@ def check_start(conf: Config) -> None:
     """Checks address, version and settings of the server, and login and rights of the user.
 
     Leaves no key behind. The server checks the rights of a whole transaction before it runs a
-    command,
-    and the last command removes all keys.
+    command, and the last command removes all keys.
 
     Raises:
         ConfigError: A check failed; the message has the advice.

@@ -91,8 +91,7 @@ class _Pipeline(redis.client.Pipeline):
 
     redis-py closes it if reading fails, but not after an interrupt between two replies, such as
     Control-C. The next user of the connection would then get the replies of this pipeline. A
-    refused
-    `EXEC` leaves the connection inside the transaction, so it is closed, too.
+    refused `EXEC` leaves the connection inside the transaction, so it is closed, too.
 
     If the server sent a reason and closed the connection, the reason is the reply to the rest too.
     """

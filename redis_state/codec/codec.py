@@ -37,8 +37,7 @@ class Codec:
         """Returns a codec for values of a dataclass (stored as a map) or named tuple (an array).
 
         Fields that are missing in a stored value take their defaults. Stored fields that the class
-        no
-        longer has are ignored.
+        no longer has are ignored.
 
         Raises:
             UsageError: The class is neither a dataclass nor a named tuple.

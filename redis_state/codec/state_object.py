@@ -31,8 +31,7 @@ class StateObject(Generic[S]):
     """Writes objects of one type, and reads objects of older versions.
 
     Pass the class itself where versions do not matter. A field that is added with a default needs
-    no
-    new version.
+    no new version.
 
     Args:
         cls: A dataclass, a named tuple, or a type such as ``dict[str, int]``, ``tuple[int, str]``.

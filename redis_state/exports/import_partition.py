@@ -56,7 +56,7 @@ class PartitionImport:
         self._part = part
         self._id = id_
         self._families = store.tables[part.table]
-        self._table = family_table(self._families)
+        family_table(self._families)  # raises where a family occurs twice
         self._partition = PartitionClient(client, id_, versions_to_retain=part.retained)
         self._digests: dict[int, RowDigest] = {}
 

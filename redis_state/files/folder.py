@@ -292,10 +292,8 @@ class Folder:
         """Moves a small file within this folder; a kill at any step does no harm.
 
         Uses one atomic rename if the file system has it. Otherwise creates the file at the target
-        unless it
-        exists, reads it back, and only then deletes the source. After a kill the file may be at
-        both
-        places. The next call then deletes the source, if the bytes are equal.
+        unless it exists, reads it back, and only then deletes the source. After a kill the file may
+        be at both places. The next call then deletes the source, if the bytes are equal.
 
         Args:
             source: A path in this folder.
@@ -303,8 +301,7 @@ class Folder:
 
         Raises:
             UsageError: The target exists with other bytes, or the source is gone: another command
-                is
-                running.
+                is running.
             ConfigError: The file system refused a step.
             UnavailableError: The file system does not answer.
         """

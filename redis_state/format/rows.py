@@ -125,8 +125,7 @@ def find(payload: bytes, wanted: Collection[bytes]) -> dict[bytes, bytes] | None
 
     Rows of one layout start at multiples of their length, so only the wanted values are extracted.
     A few keys are searched by bisection. If one is not found, the order of all keys is verified,
-    because
-    bisection would miss keys in a wrong order.
+    because bisection would miss keys in a wrong order.
 
     Args:
         wanted: Stored keys.

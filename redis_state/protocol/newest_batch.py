@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from redis_state.errors import FormatError
 from redis_state.ids import text_number
-from redis_state.protocol.texts import parse_text
 
 WITH_INITIAL_STATE = " with an initial state"
 """Ends the layout of a store whose version 1 is its initial state."""
@@ -40,7 +39,7 @@ class NewestBatch:
             FormatError: The field is malformed.
         """
         try:
-            newest, begun, count, run_id, layout = parse_text(raw).split(" ", _WORDS - 1)
+            newest, begun, count, run_id, layout = raw.decode().split(" ", _WORDS - 1)
         except ValueError as error:
             raise _malformed() from error
         number, first, partitions = map(text_number, (newest, begun, count))

@@ -184,8 +184,7 @@ class PartitionClient:
             StateError: The parent version was lost.
             UnavailableError: The server keeps losing staged blocks.
             CommitOutcomeUnknownError: The server did not answer until the deadline, or the commit
-                is
-                not yet as durable as the option `durability` demands.
+                is not yet as durable as the option `durability` demands.
         """
         what = f"committing version {parent.version + 1}"
         ident = f"d:{parent.version + 1}:{uid}"

@@ -24,7 +24,7 @@ from redis_state.format.header import FAMILY_ID_MAX, KINDS, Family
 from redis_state.ids import NUMBER_MAX, PartitionId, StoreId, is_gen, text_number
 from redis_state.protocol.instances import parse_place
 from redis_state.protocol.newest_batch import NewestBatch
-from redis_state.protocol.texts import is_number, parse_object, parse_text
+from redis_state.protocol.texts import is_number, parse_object
 
 FORMAT = "1"
 PYTHON_OPERATOR = "pythonStateStore"
@@ -327,7 +327,7 @@ def _whole(entry: Mapping[str, Any], name: str) -> int:
 
 def _text(raw: bytes) -> str:
     try:
-        return parse_text(raw)
+        return raw.decode()
     except ValueError as error:
         raise _bad("an entry is not UTF-8") from error
 

@@ -20,22 +20,13 @@ _ESCAPED_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _INSTEAD = "\ufffd"
 
 
-def parse_text(raw: bytes) -> str:
-    """Decodes a UTF-8 text.
-
-    Raises:
-        ValueError: The bytes are not UTF-8.
-    """
-    return raw.decode()
-
-
 def parse_json(raw: bytes) -> Any:
     """Parses a UTF-8 JSON value; a half of a surrogate pair becomes U+FFFD.
 
     Raises:
         ValueError: The bytes are not UTF-8, not JSON, or nested deeper than `DEPTH_MAX`.
     """
-    text = parse_text(raw)
+    text = raw.decode()
     try:
         value = json.loads(text, parse_constant=_refuse_constant)
     except RecursionError as error:

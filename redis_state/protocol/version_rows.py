@@ -126,8 +126,7 @@ class VersionRows:
 
         Args:
             buckets: Target number of buckets; the rows of one target bucket are in one dict.
-                ``None``
-                keeps the base's buckets.
+                ``None`` keeps the base's buckets.
         """
         # Counts are powers of two, so buckets with equal remainders stay together.
         modulus = min(self._base.entry.buckets, buckets or self._base.entry.buckets)

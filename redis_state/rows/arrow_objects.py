@@ -15,8 +15,7 @@ def objects(array: pa.Array) -> list[Any]:
     """Converts an array like `pyarrow.Array.to_pylist`, but keeps every date and time.
 
     A date or time outside Python's range becomes an `Internal`. So does a time of day with a
-    fraction
-    of a microsecond.
+    fraction of a microsecond.
     """
     import pyarrow as pa
 

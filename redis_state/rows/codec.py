@@ -33,8 +33,7 @@ class FamilyCodec:
 
     Attributes:
         first: Ordinals of the key columns that are encoded first: all for kind ``none``, the
-            prefix,
-            the ordered columns, or all but the timestamp.
+            prefix, the ordered columns, or all but the timestamp.
         rest: Ordinals of the other key columns.
         asked: Ordinals of the key columns and of the value columns to parse; ``None`` means all.
         read_keys: Decodes keys.
@@ -88,8 +87,7 @@ class FamilyCodec:
         """Returns the partition to search first for a key.
 
         Spark's shuffle chooses this partition if it groups by the key columns, as most operators
-        do. A
-        join shuffles by some of the columns only, so the key may be elsewhere.
+        do. A join shuffles by some of the columns only, so the key may be elsewhere.
         """
         values = unsafe_row.in_order(self.key, key)
         if self.family.kind != "prefix":

@@ -2,8 +2,7 @@
 
 The results equal those of `FamilyCodec.encode_key` and `FamilyCodec.likely_partition` for each key.
 Only keys of kind ``none`` are supported whose columns are numbers, times, text and bytes. Other
-keys
-raise `OneByOneError`.
+keys raise `OneByOneError`.
 """
 
 from __future__ import annotations

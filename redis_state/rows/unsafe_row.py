@@ -66,8 +66,7 @@ class _Region:
     """Checked access to the variable-length parts of one row or array.
 
     The parts together may not be larger than the region. A hostile row therefore cannot have one
-    part
-    read many times at each level of nesting.
+    part read many times at each level of nesting.
     """
 
     def __init__(self, view: memoryview, start: int) -> None:

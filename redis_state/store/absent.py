@@ -1,19 +1,9 @@
-"""Stand-ins for a missing or replaced checkpoint: version 0, or an error."""
+"""Errors for a missing or replaced checkpoint."""
 
 from __future__ import annotations
 
 from redis_state.errors import ConflictError, Kind, StateError
-from redis_state.ids import Pin, StateStoreProviderId
-from redis_state.store.local.version import LocalVersion, empty_version
-
-
-def no_rows(id_: StateStoreProviderId) -> LocalVersion:
-    """Returns version 0 of a store without a checkpoint."""
-
-    def reload(_: Pin) -> LocalVersion:
-        raise ConflictError("reading version 0", found="it has no rows", where=str(id_.store_id))
-
-    return empty_version(reload)
+from redis_state.ids import StateStoreProviderId
 
 
 def check_gen(id_: StateStoreProviderId, wanted: str | None, found: str) -> None:

@@ -32,6 +32,23 @@ from redis_state.store.local.loading import Loader
 from redis_state.store.local.memory_budget import MemoryBudget
 
 
+def _nothing() -> None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """Callbacks for the owner of a provider.
+
+    Attributes:
+        linked: Called once when Redis knows the checkpoint, before a version is opened.
+        overtaken: Called when another run or attempt took over, so the cache is of no more use.
+    """
+
+    linked: Callable[[], None] = _nothing
+    overtaken: Callable[[], None] = _nothing
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionSpec:
     """Identity and options of a partition's stores, which their provider fixes.
@@ -117,17 +134,14 @@ class LinkedPartition:
 class CheckpointLink:
     """Finds the checkpoint of a partition by its name, once.
 
-    Args:
-        linked: Called once when the checkpoint is found, before a version is opened.
-
     Attributes:
         found: The partition, once it was found.
     """
 
-    def __init__(self, spec: PartitionSpec, client: Client, linked: Callable[[], None]) -> None:
+    def __init__(self, spec: PartitionSpec, client: Client, events: Events) -> None:
         self._spec = spec
         self._client = client
-        self._linked = linked
+        self._events = events
         self._home = Home()
         self.found: LinkedPartition | None = None
 
@@ -167,5 +181,5 @@ class CheckpointLink:
             loader = Loader(client, where=spec.where, room=spec.room)
             quota = quota_of(self._client, gen, limits, tenant=tenant)
             self.found = LinkedPartition(spec, gen, self._client, client, loader, quota)
-            self._linked()
+            self._events.linked()
         return self.found

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from redis_state.backend.client import Client
 from redis_state.clock import Clock
@@ -14,35 +13,23 @@ from redis_state.format import ordered
 from redis_state.format.expiry import expiry_of
 from redis_state.ids import Pin, StateStoreProviderId
 from redis_state.protocol import Opened, RegisteredRun, own_run, register_run
-from redis_state.store.absent import no_checkpoint, no_rows
-from redis_state.store.checkpoint_link import CheckpointLink, LinkedPartition, PartitionSpec
+from redis_state.store.absent import no_checkpoint
+from redis_state.store.checkpoint_link import (
+    CheckpointLink,
+    Events,
+    LinkedPartition,
+    PartitionSpec,
+)
 from redis_state.store.delta import delta_of
 from redis_state.store.local.families import NO_FAMILIES, Families, described
 from redis_state.store.local.timed import TimedVersion
-from redis_state.store.local.version import Layer, LocalVersion
+from redis_state.store.local.version import Layer, LocalVersion, no_rows
 from redis_state.store.local.version_cache import VersionCache
 from redis_state.store.metrics import Counters
 from redis_state.store.partition_maintenance import PartitionMaintenance
 from redis_state.store.write_set import WriteSet
 
 log = logging.getLogger("redis_state.store")
-
-
-def _nothing() -> None:
-    return None
-
-
-@dataclass(frozen=True, slots=True)
-class Events:
-    """Callbacks for the owner of a provider.
-
-    Attributes:
-        linked: Called once when Redis knows the checkpoint, before a version is opened.
-        overtaken: Called when another run or attempt took over, so the cache is of no more use.
-    """
-
-    linked: Callable[[], None] = _nothing
-    overtaken: Callable[[], None] = _nothing
 
 
 class PartitionState:
@@ -69,7 +56,7 @@ class PartitionState:
         self._expires = self._own is not None and self._own.expire
         self._run = spec.run
         self._run_id = spec.run.run_id if spec.run else own_run(spec.id.run_id)
-        self._link = CheckpointLink(spec, client, events.linked)
+        self._link = CheckpointLink(spec, client, events)
         self.counters = Counters(clock)
         self.cache = VersionCache(versions_cached_max)
         self.maintenance = PartitionMaintenance(self._link, self.cache, self.counters)
@@ -234,7 +221,7 @@ class PartitionState:
         if link is None:
             if version or self._spec.expect_existing:
                 raise no_checkpoint(self.id, version)
-            return no_rows(self.id), None
+            return no_rows(self._spec.where), None
         cached = {local.pin: local for local in reversed(self.cache.versions())}
         with self.counters.timing("load_ms"):
             opened, local = link.loader.open(run_id, version, cached, with_time=with_time)

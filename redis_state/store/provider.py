@@ -14,12 +14,12 @@ from redis_state.ids import NUMBER_MAX, StateStoreProviderId, is_uid
 from redis_state.protocol import RegisteredRun
 from redis_state.protocol.runs import check_name
 from redis_state.store.api import ListStateStore, ReadStateStore, StateStore
-from redis_state.store.checkpoint_link import PartitionSpec
+from redis_state.store.checkpoint_link import Events, PartitionSpec
 from redis_state.store.family_store import FamilyStore
 from redis_state.store.local.families import family_of
 from redis_state.store.local.memory_budget import MemoryBudget
 from redis_state.store.metrics import CUSTOM_METRICS, Counters, CustomMetric
-from redis_state.store.partition_state import Events, PartitionState
+from redis_state.store.partition_state import PartitionState
 from redis_state.store.partition_store import PartitionListStore, PartitionReadStore, PartitionStore
 
 if TYPE_CHECKING:

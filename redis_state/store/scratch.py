@@ -6,10 +6,9 @@ from typing import NoReturn
 
 from redis_state.errors import InternalError
 from redis_state.ids import StateStoreProviderId
-from redis_state.store.absent import no_rows
 from redis_state.store.family_store import FamilyStore
 from redis_state.store.local.families import Families
-from redis_state.store.local.version import LocalVersion
+from redis_state.store.local.version import LocalVersion, no_rows
 
 
 def scratch_store(id_: StateStoreProviderId) -> FamilyStore:
@@ -18,7 +17,7 @@ def scratch_store(id_: StateStoreProviderId) -> FamilyStore:
     Args:
         id_: Id of the store in error messages.
     """
-    return FamilyStore(_Scratch(id_), no_rows(id_), held=True)
+    return FamilyStore(_Scratch(id_), no_rows(str(id_.store_id)), held=True)
 
 
 class _Scratch:

@@ -28,8 +28,8 @@ from redis_state.keys import tenant_of
 from redis_state.process import tell_after_fork
 from redis_state.protocol import RegisteredRun, own_run
 from redis_state.store.api import ReadStateStore, StateStore
+from redis_state.store.checkpoint_link import Events
 from redis_state.store.maintenance import MaintenanceWorker, interval_s
-from redis_state.store.partition_state import Events
 from redis_state.store.provider import StateStoreProvider
 
 if TYPE_CHECKING:

@@ -29,8 +29,7 @@ class Decoding:
 
     Attributes:
         columns: The requested columns, named as in `columns.Columns`; ``None`` means all. Other
-            columns
-            are not parsed.
+            columns are not parsed.
 
     Raises:
         ConfigError: A choice does not exist.

@@ -45,8 +45,7 @@ class Internal(int):
     """A date or time as Spark stores it, for values outside the range of Python's types.
 
     A date or timestamp outside the years 1 to 9999 is days or microseconds since 1970. A time with
-    a
-    fraction of a microsecond is nanoseconds since midnight.
+    a fraction of a microsecond is nanoseconds since midnight.
 
     Attributes:
         type: ``date``, ``timestamp``, ``timestamp_ntz`` or ``time``; empty means any.

@@ -133,18 +133,18 @@ def first_open_and_commit_ms(lane: dict[str, Any]) -> list[float]:
 
 
 def update_us(lane: dict[str, Any], rows: int) -> list[float]:
-    """Of a row: one get and one put."""
+    """Returns the time of a row: one get and one put."""
     return [nanos / 1e3 / rows for nanos in lane["updateNs"]]
 
 
 def cpu_us(result: StoreResult, provider: str) -> float:
-    """Of a changed row: the JVM with its background threads, and the server."""
+    """Returns the CPU time of a changed row: the JVM with its threads, and the server."""
     lane = result.lanes[provider]
     nanos = int(lane["cpuNs"]) + int(lane["serverTicks"]) * _TICK_S * 1e9
     return nanos / 1e3 / result.batch_rows
 
 
 def server_cpu_us(result: StoreResult) -> float:
-    """Of a changed row, on the server alone."""
+    """Returns the CPU time of a changed row on the server alone."""
     ticks = int(result.lanes["redis"]["serverTicks"])
     return ticks * _TICK_S * 1e6 / result.batch_rows

@@ -42,7 +42,7 @@ class Scene:
         return server
 
     def call(self, found: str, name: str) -> None:
-        """From now on write `name` where a text has `found`."""
+        """Replaces `found` by `name` in texts from now on."""
         self._known[found] = name
 
     def planted(self, server: RedisServer) -> Path:

@@ -486,5 +486,5 @@ def title_of(mistake: Callable[[Scene], str]) -> str:
 
 
 def all_of_them() -> list[Callable[[Scene], str]]:
-    """In the order of the page."""
+    """Returns all mistakes in the order of the page."""
     return [one for several in MISTAKES.values() for one in several]

@@ -301,7 +301,7 @@ def test_rewind_below_the_token_raises_state_lost(
 
 
 def test_rewound_query_yields_the_living_attempts(planted: Planted, state: OperatorState) -> None:
-    """In format 2 the abandoned attempts are still there; the living ones count."""
+    """The abandoned attempts still exist in format 2; only the living ones count."""
     for version in (1, 2, 3):
         planted.commit(version, [(UA, {"count": version, "total": 0.0})])
     tokens = [batch.token for batch in state.changes(since=-1)]

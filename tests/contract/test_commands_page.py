@@ -104,7 +104,7 @@ def printed(command: str) -> str:
 
 
 def steady(text: str) -> str:
-    """Without what differs from run to run: times, and sizes, which are zstd's."""
+    """Removes what differs from run to run: times, and sizes, which depend on zstd."""
     text = re.sub(r'("\w*(?:_ms|bytes)": )\d+', r"\g<1>0", text)
     return re.sub(r"[\d.]+ (B|kB|s|MB)\b|\d+ bytes", "N", text).replace("  ", " ")
 

@@ -132,7 +132,7 @@ def test_full_disk_of_the_snapshot_file_raises_full_and_recovers(
 def test_server_exit_under_appendfsync_always_retries_the_commit(
     start_redis: Start, providers: Callable[..., StateStoreProvider], tmp_path: Path
 ) -> None:
-    """With `appendfsync always` it cannot take its answer back, and ends instead."""
+    """A server with `appendfsync always` cannot take its answer back, and exits instead."""
     server = start_redis(folder=tmp_path, options={"appendfsync": "always"})
 
     def start_again() -> None:

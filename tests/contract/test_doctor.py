@@ -231,7 +231,7 @@ def test_partitions_are_found_without_the_query_hash(
     checkpoint: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """In a cluster it lies elsewhere, and may be lost alone; the next start writes it."""
+    """The hash has another node in a cluster and may be lost alone; the next start writes it."""
     raw.delete(keys.query(GEN))
     assert run("doctor", redis_server, checkpoint) == 0
     assert "all partitions can serve it" in capsys.readouterr().out

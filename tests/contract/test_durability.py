@@ -64,12 +64,12 @@ def followed(start: Start, count: int, **options: Any) -> list[RedisServer]:
 
 
 def patient(url: str, durability: str) -> Config:
-    """For what is meant to succeed, however busy the machine is."""
+    """Returns options for calls that have to succeed, however busy the machine is."""
     return config.parse({"url": url, "durability": durability, "deadline": "60s"})
 
 
 def hasty(url: str, durability: str) -> Config:
-    """For what is meant to wait in vain."""
+    """Returns options for calls that wait in vain."""
     quick = {"deadline": "1s", "socketTimeout": "500ms"}
     return config.parse({"url": url, "durability": durability, **quick})
 
@@ -295,7 +295,7 @@ def test_acknowledged_commit_survives_its_server(sentinels: SentinelSet) -> None
 
 
 def cut_off(server: RedisServer) -> None:
-    """Only who is connected now, and neither replica nor sentinel, can go on with the server."""
+    """Closes a server to new connections, and disconnects its replicas and sentinels."""
     with server.client() as client:
         client.config_set("bind", "127.0.0.2")
         for one in client.client_list():

@@ -321,7 +321,7 @@ def test_driver_error_is_reported_without_its_text(
     reader: Reader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class DriverError(Exception):
-        """Of no kind that Python knows, with a text that holds a secret."""
+        """Exception of no kind that Python knows, with a secret in its text."""
 
     def fails(*_: Any, **__: Any) -> None:
         raise DriverError("token=secret")

@@ -68,7 +68,7 @@ def rewritten(page: str, server: RedisServer) -> str:
 
 
 def steady(text: str) -> list[str]:
-    """Without what zstd compresses to, and without the order in which a folder is listed."""
+    """Removes compressed sizes, and the order in which a folder is listed."""
     return sorted(re.sub(r"about [\d,]+ bytes go", "about N bytes go", text).splitlines())
 
 

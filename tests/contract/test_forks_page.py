@@ -42,7 +42,7 @@ def rewritten(page: str, server: RedisServer) -> str:
 
 
 def steady(text: str) -> str:
-    """Without what differs from run to run: gens, times and folders."""
+    """Removes what differs from run to run: gens, times and folders."""
     text = re.sub(r"\b[0-9a-f]{32}\b", "GEN", text)
     return re.sub(r"[ \t]+$", "", re.sub(r"in [\d.]+ s\b", "in N s", text), flags=re.MULTILINE)
 

@@ -126,7 +126,7 @@ def test_doctor_steps_for_lost_versions_restore_the_query(
 def test_doctor_advice_follows_logs_set_back_by_hand(
     query: Query, to_batch: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Also what a rewind of an earlier release left."""
+    """Logs that an earlier release rewound look the same."""
     for log in ("offsets", "commits"):
         for batch in range(to_batch + 1, BATCHES):
             (query.folder / log / str(batch)).unlink()
@@ -190,7 +190,7 @@ def test_a_dry_run_changes_nothing(
 def test_doctor_asks_for_the_store_of_an_unknown_query(
     one: Query, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In foreachBatch over Spark Connect."""
+    """The query of `foreachBatch` over Spark Connect has no id."""
     one.id = ""
     store = one.add(Batches)
     one.start(BATCHES)

@@ -44,7 +44,7 @@ def now(server: RedisServer, folder: Path) -> str:
 
 
 def steady(text: str) -> str:
-    """Without sizes, which depend on the compressor's release."""
+    """Removes sizes, which depend on the compressor's release."""
     return BYTES.sub(r"\g<1>1", text)
 
 

@@ -252,7 +252,7 @@ def test_export_of_an_older_timeline_is_refused(
 def test_newest_batch_of_the_lost_state_is_reset_by_the_import(
     planted: Planted, redis_server: RedisServer, raw: Any, reader: Reader, folder: Path
 ) -> None:
-    """Also if the first attempt at the import ended when all partitions were there."""
+    """The first attempt at the import may have ended when all partitions existed."""
     field = "batch:0:default"
     raw.hset(keys.query(GEN), field, f"{VERSIONS - 1} 0 4 old shuffle")
     reader.export("flights", folder)

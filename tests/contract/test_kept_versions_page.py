@@ -53,7 +53,7 @@ def rewritten(page: str, server: RedisServer) -> tuple[str, list[str]]:
 
 
 def steady(text: str) -> list[str]:
-    """Without times, and without the order in which keys are read."""
+    """Removes times, and the order in which keys are read."""
     return sorted(re.sub(r'("\w*_ms": )\d+', r"\g<1>0", text).splitlines())
 
 

@@ -149,7 +149,7 @@ def test_only_orphans_are_set_to_expire(client: Client, raw: redis.Redis) -> Non
 
 
 def overtaken(raw: redis.Redis, planted: Planted) -> None:
-    """By a run beside that of its instance, of which nothing can be read."""
+    """Makes a run acquire a partition that the instance of another run serves."""
     id_, run = planted.id(0), "6d2bd1e5-0c7c-4c3e-9d77-222222222222"
     raw.set(keys.instance(id_), Instance("h", "1", run).encode(), px=60_000)
     raw.hset(keys.meta(id_), "r", "another")

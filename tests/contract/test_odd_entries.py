@@ -124,7 +124,7 @@ class Scene:
 
 
 def place() -> dict[str, Entry]:
-    """One of each entry of the registry, as a writer has it."""
+    """Returns one of each entry of the registry, as a writer has it."""
     planted = Planted(client=None, gen=ODD, partitions=2)  # type: ignore[arg-type]  # not used
     id_ = planted.id(0)
     instance = Instance("host", "1", "run")

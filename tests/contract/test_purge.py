@@ -69,7 +69,7 @@ def _call(server: RedisServer, *arguments: str) -> int:
 
 
 def _purge(server: RedisServer, *arguments: str) -> int:
-    """At once; the planted instance says that the query runs."""
+    """Purges at once, although the planted instance says that the query runs."""
     return _call(server, *arguments, "--yes", "--now", "--force")
 
 

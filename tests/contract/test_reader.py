@@ -105,7 +105,7 @@ def test_large_values_are_cached_within_the_bound(
 
 
 def _bytes_kept(blocks: BlockCache) -> int:
-    """Of all values that the cache refers to, each once."""
+    """Returns the bytes of all values that the cache references, each counted once."""
     segments = list(blocks._kept.segments.values())
     for version in blocks._kept.versions.values():
         segments += [one.cached for one in version.searched]

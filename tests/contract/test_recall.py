@@ -56,7 +56,7 @@ def state(raw: redis.Redis) -> dict[Any, tuple[dict[Any, Any], bool]]:
 
 
 def contents(raw: redis.Redis) -> dict[Any, Any]:
-    """Of all keys; not in the order in which a server that is asked moves the fields of a hash."""
+    """Returns the contents of all keys, regardless of the order of fields in a hash."""
     return {
         key: raw.hgetall(key) if raw.type(key) == b"hash" else raw.get(key) for key in raw.keys("*")
     }

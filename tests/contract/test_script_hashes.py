@@ -69,7 +69,7 @@ def test_small_commit_sends_few_bytes(provider: Any) -> None:
 def test_forgotten_script_is_loaded_again(
     provider: Any, redis_server: RedisServer, known: Sequence[str], rows: int
 ) -> None:
-    """Of many rows a part is staged before the transaction."""
+    """A part of many rows is staged before the transaction."""
     commit(provider, 0)
     store = provider.get_store(1)
     for row in range(rows):

@@ -56,7 +56,7 @@ def allow(server: RedisServer, *rules: str) -> dict[str, str]:
 
 @contextmanager
 def full_of_clients(server: RedisServer) -> Iterator[list[redis.Redis]]:
-    """With as many connections as the server takes."""
+    """Opens as many connections as the server accepts."""
     held: list[redis.Redis] = []
     try:
         with suppress(redis.RedisError):

@@ -99,7 +99,7 @@ def test_maintainer_keeps_signed_and_unsigned_state_if_configured(
     name: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """By itself it takes what nobody signed for forged; it never signs what it read so."""
+    """The maintainer treats unsigned blocks as forged by default, and never signs them."""
     signed = fill(open_provider(secret))
     plain = fill(open_provider(None, partition=1))
     words = ["maintain", "--once", "--url", redis_server.url, "--signing-key-file", str(secret)]

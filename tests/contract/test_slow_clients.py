@@ -55,7 +55,7 @@ class Board:
         return socket.create_connection(("127.0.0.1", self.port), timeout=BOUND_S)
 
     def secured(self) -> socket.socket:
-        """With its handshake done."""
+        """Returns a connection whose TLS handshake is done."""
         plain = self.connect()
         return (
             plain if self.tls is None else self.tls.wrap_socket(plain, server_hostname="localhost")

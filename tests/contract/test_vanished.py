@@ -93,7 +93,7 @@ def test_purge_needs_two_polls_half_an_hour_apart(client: Client, raw: redis.Red
 def test_checkpoint_used_between_two_polls_is_kept(
     client: Client, raw: redis.Redis, listed: Planted, seen: str
 ) -> None:
-    """Also by a release that does not note when."""
+    """A release that does not record the time of use counts, too."""
     assert purged(client, raw, looks=1) == 0
     if seen == "version":
         listed.delta(0, 3, {row(3): b"x"})

@@ -14,7 +14,7 @@ DAY_MS = 86_400_000
 
 
 def now_ms(raw: redis.Redis) -> int:
-    """By the server's clock."""
+    """Returns the time of the server's clock."""
     seconds, micros = raw.time()
     return int(seconds) * 1000 + int(micros) // 1000
 

@@ -95,7 +95,7 @@ def worker_stopped(run: Run, dice: random.Random) -> None:
 
 
 def driver_stopped(run: Run, dice: random.Random) -> None:
-    """For long enough to take its executors for lost when it wakes."""
+    """Stops the driver for so long that it takes its executors for lost when it wakes."""
     pids = run.rig.driver.processes()
     for pid in pids:
         send(pid, signal.SIGSTOP)

@@ -34,7 +34,7 @@ _QUIET = """<configuration>
 
 
 def class_path(profile: str) -> str:
-    """Of a profile of the pom; its files come from Maven's repository, the first time from outside.
+    """Returns the class path of a profile of the pom; the first call may download its files.
 
     Args:
         profile: `s3`, `hdfs`, `s3a` or `cloud`.

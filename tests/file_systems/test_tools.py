@@ -81,7 +81,7 @@ class Case:
         return captured.out + captured.err
 
     def files(self) -> set[str]:
-        """Of the folder, without what lies in `state`."""
+        """Returns the files of the folder outside of `state`."""
         found = self.store.admin.find(self.root)
         names = {"/" + str(name).strip("/") for name in found}
         inside = {name.split("/checkpoint/", 1)[1] for name in names}

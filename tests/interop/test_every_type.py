@@ -182,7 +182,7 @@ def _as_rows(value: Any) -> Any:
 
 
 def assert_tables_agree(state: OperatorState, reader: Reader, query: Query) -> None:
-    """By SQL, Arrow and pandas come the same rows."""
+    """Checks that SQL, Arrow and pandas return the same rows."""
     found = reader.sql(f'select * from "{table_of(query)}" order by id')
     table = state.to_arrow().sort_by("id")
     assert found.column_names == table.column_names

@@ -19,7 +19,7 @@ ROUNDS = ((["a", "b", "a"], {"a": 2, "b": 1}), (["b", "c"], {"a": 2, "b": 2, "c"
 
 
 def highest(path: Path) -> dict[str, int]:
-    """Of each word the highest count that came out: a batch that is run again says less first."""
+    """Returns the highest count of each word; a batch that runs again begins with smaller ones."""
     found: dict[str, int] = {}
     for line in path.read_text().splitlines():
         row = json.loads(line)

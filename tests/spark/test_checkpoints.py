@@ -71,7 +71,7 @@ class Job:
 
 @pytest.fixture
 def files_as_spark_chooses(spark: SparkSession) -> Iterator[None]:
-    """Without what `make test` sets for speed (tools/jvm.py)."""
+    """Removes the settings of `make test` for speed (tools/jvm.py)."""
     chosen = spark.conf.get(FILES, None)
     spark.conf.unset(FILES)
     yield

@@ -327,7 +327,7 @@ def drop_older_versions(reader: Reader, gen: str) -> None:
 
 @pytest.mark.usefixtures("by_format")
 def test_running_query_is_forked(streams: Streams, spark: SparkSession, reader: Reader) -> None:
-    """At the batch that is the newest at that moment, while others follow."""
+    """The fork begins at the newest batch of that moment, while others follow."""
     case = CASES["aggregation"]
     names = [f"batch-{number}" for number in range(BEFORE + FORKS * BETWEEN + AHEAD)]
 

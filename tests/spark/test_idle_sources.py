@@ -48,7 +48,7 @@ class Counting(StatefulProcessor):
 
 
 def test_operator_begins_each_batch_without_rows_too(queries: Queries) -> None:
-    """Without a watermark, which Spark would keep the shuffle for."""
+    """The query has no watermark, for which Spark would keep the shuffle."""
     sources = [queries.streams.input(name, OPS) for name in ("left", "right")]
     first, second, third = batches(58, count=3)
 

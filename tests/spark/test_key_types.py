@@ -65,7 +65,7 @@ class Counting(StatefulProcessor):
 
 
 class ByName(Counting):
-    """With a map by collated names."""
+    """Processor with a map by collated names."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         super().init(handle)
@@ -194,7 +194,7 @@ def test_advice_for_a_collated_key_works(
 def test_look_ups_by_collated_columns_are_refused(
     spark: SparkSession, shared_redis_server: RedisServer
 ) -> None:
-    """Of a store of Python any column is a key; it has to be one that bytes tell apart."""
+    """Any column may be a key of a Python store, if its bytes tell keys apart."""
     name = uuid.uuid4().hex
 
     def keep(store: BatchStore, rows: Iterator[Any]) -> None:

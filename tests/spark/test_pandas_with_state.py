@@ -44,7 +44,7 @@ BATCHES = [
 
 @pytest.fixture(autouse=True)
 def _batches_with_data_only(streams: Streams) -> Iterator[None]:
-    """With a time-out by the clock, Spark would start empty batches for ever."""
+    """Switches off empty batches, which time-outs by the clock would start for ever."""
     conf = streams.spark.conf
     conf.set(NO_DATA_BATCHES, "false")
     yield

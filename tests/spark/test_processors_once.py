@@ -45,7 +45,7 @@ NOWHERE = "redis://127.0.0.1:1"
 
 
 class Timed(Machine):
-    """In event time, where the watermark of a batch run is -1: timers before that fire."""
+    """Processor in event time: the watermark of a batch run is -1, and earlier timers fire."""
 
     def did(self, row: Any, timerValues: Any) -> str:
         assert timerValues.getCurrentWatermarkInMs() == -1
@@ -55,7 +55,7 @@ class Timed(Machine):
 
 
 class Begun(Ageing):
-    """With an initial state."""
+    """Processor with an initial state."""
 
     def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:
         values = initialState["v"].tolist()

@@ -21,7 +21,7 @@ OURS = ("org.redisstate", "org.apache.spark.sql.redisstate")
 
 
 def about(url: str, text: str) -> list[str]:
-    """Without what stores of earlier tests say, whose servers are gone."""
+    """Returns the lines without those about servers of earlier tests."""
     lines = [line for line in text.splitlines() if line.strip()]
     return [line for line in lines if url in line or "redis://" not in line]
 

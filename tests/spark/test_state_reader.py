@@ -167,7 +167,7 @@ def processor(both: Both) -> str:
 
 @pytest.fixture
 def after_a_start(both: Both) -> str:
-    """From an initial state, by rows where the Python of that Spark has them."""
+    """Runs a query with an initial state, by rows if that Spark's Python has them."""
     in_pandas = not hasattr(GroupedData, "transformWithState")
 
     def build(inputs: Sequence[DataFrame]) -> DataFrame:

@@ -152,14 +152,14 @@ class Rows(Machine):
 
 
 class Timeless(Machine):
-    """Without a time mode."""
+    """Processor without a time mode."""
 
     def has_timers(self) -> bool:
         return False
 
 
 class Ageing(Machine):
-    """By processing time: no time of it is shown, for those of two queries differ."""
+    """Processor by processing time, whose times are not shown: two queries differ in them."""
 
     def handleExpiredTimer(
         self, key: Any, timerValues: Any, expiredTimerInfo: Any

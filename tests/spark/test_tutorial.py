@@ -129,7 +129,7 @@ def shell(tmp_path: Path, server_path: str) -> Iterator[Shell]:
 
 
 def steps(page: str) -> Iterator[tuple[str, str, list[str]]]:
-    """In the page's order a file's name and text, or no name, a command and what it prints."""
+    """Yields the page's steps: a file's name and text, or a command and its output."""
     for block in BLOCK.finditer(page):
         if block["name"]:
             yield block["name"], block["text"], []

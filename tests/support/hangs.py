@@ -24,7 +24,7 @@ _JSTACK_S = 60
 @pytest.hookimpl(tryfirst=True)
 def pytest_timeout_set_timer(item: pytest.Item, settings: pytest_timeout.Settings) -> bool:
     def fail(_: int, frame: FrameType | None) -> None:
-        """In the thread of the test, where it stands."""
+        """Dumps all stacks, in the thread of the test."""
         java = "".join(map(_java_stacks, _java_processes()))
         terminal = item.config.get_terminal_writer()
         pytest_timeout.dump_stacks(terminal)

@@ -58,14 +58,14 @@ def subcommands() -> dict[str, argparse.ArgumentParser]:
 
 
 def of_python() -> Iterator[Printed]:
-    """Of errors, logs and what commands print; not of docstrings, helps and their examples."""
+    """Yields the commands in errors, logs and output of Python, not those in docstrings."""
     for path in sorted(PYTHON.rglob("*.py")):
         for text in _texts(ast.parse(path.read_text("utf-8"))):
             yield from _found(str(path.relative_to(ROOT)), text)
 
 
 def of_scala() -> Iterator[Printed]:
-    """Of the strings of the JVM's sources."""
+    """Yields the commands in the strings of the JVM's sources."""
     for path in sorted(SCALA.rglob("src/main/**/*.scala")):
         text = _JOINED.sub("", _COMMENTS.sub("", path.read_text("utf-8")))
         for string in _SCALA_STRING.findall(text):
@@ -73,7 +73,7 @@ def of_scala() -> Iterator[Printed]:
 
 
 def of_pages(*, blocks: bool) -> Iterator[Printed]:
-    """Of code blocks, or of code in the text."""
+    """Yields the commands in code blocks of the pages, or in code within the text."""
     for path in sorted(DOCS.rglob("*.md")):
         text = path.read_text("utf-8")
         name = str(path.relative_to(ROOT))

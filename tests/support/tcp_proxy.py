@@ -82,7 +82,7 @@ class TcpProxy:
         return f"redis://{_HOST}:{self.port}/0"
 
     def set(self, chances: Mapping[Fault, float]) -> None:
-        """From now on a chunk meets these faults, each with its chance; the rest pass."""
+        """Sets the chance of each fault for the following chunks."""
         if sum(chances.values()) > 1:
             raise ValueError(f"chances above 1: {dict(chances)}")
         self._chances = tuple(chances.items())

@@ -34,7 +34,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 @pytest.fixture(scope="module")
 def others(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    """Of an authority that has signed none of the servers' certificates."""
+    """Certificates of an authority that has signed none of the servers' certificates."""
     return make_certificates(tmp_path_factory.mktemp("other-tls"))
 
 

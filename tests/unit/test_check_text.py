@@ -19,6 +19,8 @@ from tools import check_text
         "The same at one version.",
         "Tells nobody.",
         "Let go what was read.",
+        "Of the commit log.",
+        "Without what is newer.",
     ],
 )
 def test_pointing_docstring_is_found(text: str) -> None:

@@ -28,7 +28,7 @@ def test_fields_and_defaults_match_the_table() -> None:
 
 
 def test_configuration_page_is_current() -> None:
-    """To renew: `redis-state options-doc > docs/configuration.md`."""
+    """The page is renewed by `redis-state options-doc > docs/configuration.md`."""
     assert DOCS.read_text("utf-8") == options_doc.page()
 
 

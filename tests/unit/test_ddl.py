@@ -52,7 +52,7 @@ def _field(field: t.StructField, between: str) -> str:
 
 
 def _bare(found: Any) -> Any:
-    """Without the metadata, which DDL does not carry."""
+    """Removes the metadata, which DDL does not carry."""
     if isinstance(found, dict):
         return {name: _bare(one) for name, one in found.items() if name != "metadata"}
     return [_bare(one) for one in found] if isinstance(found, list) else found

@@ -14,11 +14,11 @@ REQUIREMENT = re.compile(r"""["']([A-Za-z][\w.-]*)((?:\[\w+\])?>=[^"';]+)["';]""
 
 
 def table(heading: str) -> dict[str, str]:
-    """Names and versions of a section's table."""
+    """Names and versions in the list of a section."""
     page = (ROOT / "docs/dependencies.md").read_text("utf-8")
     section = page.split(f"\n## {heading}\n")[1].split("\n## ")[0]
-    rows = re.findall(r"^\| `([^`]+)` \| `([^`]+)` \|", section, re.MULTILINE)
-    assert len(rows) == len(dict(rows)), "a row is there twice"
+    rows = re.findall(r"^- `([^`]+)` `([^`]+)`: ", section, re.MULTILINE)
+    assert len(rows) == len(dict(rows)), "a package is there twice"
     return dict(rows)
 
 

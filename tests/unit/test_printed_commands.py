@@ -50,6 +50,7 @@ MENTIONS = {
     ("docs/dashboard.md", "acl --reader"): "an option, in a sentence",
     ("docs/metrics.md", "acl --reader"): "an option, in a sentence",
     ("docs/errors.md", "purge --recall"): "an option, in a sentence",
+    ("docs/errors.md", "fork --detach"): "an option, in a sentence",
     ("docs/reliability.md", "maintain --vanished-after"): "an option, in a sentence",
     ("docs/operations.md", "acl --reader"): "an option, in a sentence",
     ("docs/rescale.md", "rescale --checkpoint"): "an option, in a sentence",

@@ -49,11 +49,9 @@ def test_a_reply_becomes_an_error_with_its_advice(vector: dict[str, Any]) -> Non
 
 def test_page_lists_the_same_reply_classes() -> None:
     page = (ROOT / "docs" / "errors.md").read_text("utf-8").partition("## Replies of the server")[2]
-    rows = [row.split("|")[1:3] for row in page.splitlines() if row.startswith("| ")][1:]
-    assert {cell.strip() for cell, _ in rows} == {one.value for one in ReplyClass}
-    named = [
-        (word, cell.strip()) for cell, words in rows for word in re.findall("`([A-Z]+)`", words)
-    ]
+    rows = re.findall(r"^- \*\*(\w+)\*\*: (.*?) Done: ", page, re.MULTILINE | re.DOTALL)
+    assert {name for name, _ in rows} == {one.value for one in ReplyClass}
+    named = [(word, name) for name, words in rows for word in re.findall("`([A-Z]+)`", words)]
     assert len(named) == 19
     for word, name in named:
         assert class_of(f"{word} and more").value == name

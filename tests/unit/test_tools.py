@@ -261,7 +261,7 @@ def test_hanging_test_fails_alone_with_the_stacks_of_its_jvm(tmp_path: Path) -> 
     [(100, 0, 0), (500, 500, 500), (50, 950, 950), (900, 900, 500), (1, 9, 9), (0, -5, 0)],
 )
 def test_stolen_time_is_subtracted_once(busy_s: int, stolen_s: int, lost_s: int) -> None:
-    """In 1,000 seconds on two cores."""
+    """The figures are of 1,000 seconds on two cores."""
     assert clock.lost_s(1000, busy_s, stolen_s) == pytest.approx(lost_s)
 
 

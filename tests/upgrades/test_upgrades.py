@@ -62,7 +62,7 @@ def _run(minor: str, url: str, folder: Path, parts: str) -> dict[str, Result]:
 def upgraded(
     shared_redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory
 ) -> list[dict[str, Result]]:
-    """Of each query: the older minor's part, the newer's, and both parts on the newer."""
+    """Runs each query: its part on the older minor, on the newer one, and both on the newer one."""
     older = MINORS[MINORS.index(RUNNING) - 1]
     url = shared_redis_server.url
     crossed, stayed = (tmp_path_factory.mktemp(name) for name in ("crossed", "stayed"))

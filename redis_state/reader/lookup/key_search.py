@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -17,19 +17,24 @@ from redis_state.protocol.opening import Opened
 from redis_state.protocol.registry import OperatorInfo
 from redis_state.reader.block_cache import BYTES_MAX
 from redis_state.reader.family import FamilyChoice
-from redis_state.reader.lookup.asked_keys import AskedKeys, Placement
+from redis_state.reader.lookup.asked_keys import AskedKeys
 from redis_state.reader.lookup.many_keys import look_up
 from redis_state.reader.lookup.row_sizes import decoded_bytes
 from redis_state.reader.scan import families_of
 from redis_state.reader.source import Source
 from redis_state.reader.table_columns import RowCodec
 from redis_state.reader.version_request import VersionRequest
+from redis_state.rows.python_codec import PythonCodec
+from redis_state.types.schema import Atomic, Struct, Type
 
 KEYS_AT_ONCE = 1_000
 _BYTES_AT_ONCE = 16 << 20
 _KEPT_BYTES_MAX = BYTES_MAX // 2
 """Bound of a state's decoded blocks up to which they are cached for any number of keys."""
 
+_ENOUGH = 64
+_HASHES = 1 << 30
+_REALS = ("float", "double")
 
 _TURNED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
 """Maps a byte to the byte with its bits in the opposite order."""
@@ -95,6 +100,40 @@ class Hits:
         return found
 
 
+class _Placement:
+    """Observed partitions of keys.
+
+    Most operators shuffle by the columns of their state's key, so a key can be in one partition
+    only. A few shuffle by other columns, and nothing in the state records that. Then n keys with
+    distinct hashes would all lie in their likely partitions by accident with a chance of 2^-n, or
+    less.
+
+    Attributes:
+        scattered: Whether a key was found outside of its likely partition.
+    """
+
+    def __init__(self) -> None:
+        self.scattered = False
+        self._hashes: set[int] = set()
+
+    def found(self, codec: RowCodec, keys: Iterable[Any]) -> None:
+        """Records keys that were found in their likely partitions."""
+        if isinstance(codec, PythonCodec) or len(self._hashes) >= _ENOUGH:
+            return
+        for key in keys:
+            # The same key again, or another one with the same hash, proves nothing more.
+            if len(self._hashes) >= _ENOUGH:
+                return
+            self._hashes.add(codec.likely_partition(key, partitions=_HASHES))
+
+    def is_certain(self, codec: RowCodec) -> bool:
+        """Returns whether a key that is not in its likely partition is absent."""
+        if isinstance(codec, PythonCodec) or self.scattered or len(self._hashes) < _ENOUGH:
+            return False
+        # One real number may have several binary forms, and not every operator normalizes them.
+        return not _has_reals(codec.shuffled_by)
+
+
 _KeysByNumber = tuple[Opened, list[int]]
 
 
@@ -109,7 +148,7 @@ class KeyedReads:
         self._operator = operator
         self._store = store
         self._choice = choice
-        self._placement = Placement()
+        self._placement = _Placement()
 
     def find(self, keys: AskedKeys, wanted: VersionRequest) -> tuple[RowCodec, Hits]:
         """Looks keys up, all at one version.
@@ -146,7 +185,7 @@ class KeyedReads:
             if search.other is None or not self._choice.corrected(search.other):
                 return search, info
         # Other columns lead to other partitions.
-        self._placement = Placement()
+        self._placement = _Placement()
         return self._searched(keys, wanted)
 
     def _searched(self, keys: AskedKeys, wanted: VersionRequest) -> tuple[_Search, OperatorInfo]:
@@ -374,3 +413,9 @@ def _pieces(asked: Sequence[_KeysByNumber]) -> Iterator[list[_KeysByNumber]]:
             count, size = count + len(part), size + len(part) * each
     if piece:
         yield piece
+
+
+def _has_reals(type_: Type) -> bool:
+    if isinstance(type_, Struct):
+        return any(_has_reals(field.type) for field in type_.fields)
+    return not isinstance(type_, Atomic) or type_.name in _REALS

@@ -7,11 +7,16 @@ from dataclasses import dataclass
 
 from redis_state.backend.client import Client
 from redis_state.errors import FormatError
-from redis_state.format.header import ORDERED_KINDS, Family
+from redis_state.format.header import Family
 from redis_state.protocol.opening import Opened, reopen
 from redis_state.reader.block_cache import BlockCache
 from redis_state.reader.lookup.merged_deltas import read_recent
-from redis_state.reader.lookup.segment_part import KeyFields, SegmentPart, read_parts, values_of
+from redis_state.reader.lookup.segment_part import (
+    SegmentPart,
+    planned_parts,
+    read_parts,
+    values_of,
+)
 from redis_state.reader.reopening import REOPENS_MAX, replaced_again_and_again
 
 _WHAT = "reading a key"
@@ -66,14 +71,7 @@ def look_up(
             else:
                 yield known
         if cache is not None and left:
-
-            def asks(opened: Opened, keys: Sequence[bytes]) -> bool:
-                # Only headers name the ordered blocks, and the cached ones were searched already.
-                return kind in ORDERED_KINDS or any(
-                    one.wanted for one in _begun(opened, keys, kind, cache, keep=keep)
-                )
-
-            read_recent(client, left, cache, asks)
+            read_recent(client, left, kind, cache)
     tops = {}
     below = []
     for opened, keys in left:
@@ -166,7 +164,7 @@ def _read_rows(
     if not wanted:
         return
     for _ in range(REOPENS_MAX):
-        parts = [_begun(opened, keys, kind, blocks, keep=keep) for opened, keys in wanted]
+        parts = [planned_parts(opened, keys, kind, blocks, keep=keep) for opened, keys in wanted]
         gone = read_parts(client, [one for of in parts for one in of], attempted=_WHAT)
         for (opened, keys), of_partition in zip(wanted, parts, strict=True):
             if opened.id not in gone:
@@ -177,13 +175,6 @@ def _read_rows(
         again = reopen(client, [opened for opened, _ in left])
         wanted = [(opened, keys) for opened, (_, keys) in zip(again, left, strict=True)]
     raise replaced_again_and_again(_WHAT)
-
-
-def _begun(
-    opened: Opened, keys: Sequence[bytes], kind: str, cache: BlockCache, *, keep: bool
-) -> list[SegmentPart]:
-    fields = KeyFields(keys, kind)
-    return [SegmentPart(opened.id, one, fields, cache, keep=keep) for one in opened.segments]
 
 
 def _evaluate(opened: Opened, parts: Sequence[SegmentPart], keys: Sequence[bytes]) -> PartitionHits:

@@ -10,7 +10,7 @@ left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from redis_state.backend.client import Client
@@ -18,11 +18,13 @@ from redis_state.errors import FormatError
 from redis_state.format.block import raw_length
 from redis_state.format.chunks import Fields
 from redis_state.format.entry import Segment
+from redis_state.format.header import ORDERED_KINDS
 from redis_state.format.rows import Appended, Value
 from redis_state.format.segment import SegmentContent, read_segment
 from redis_state.protocol.opening import Opened
 from redis_state.protocol.segments import SegmentGoneError, fetch_each
 from redis_state.reader.block_cache import ROW_BYTES, BlockCache, Recent
+from redis_state.reader.lookup.segment_part import planned_parts
 
 _ROWS_A_KEY = 256
 """Rows that can be read whole in about the time of one look-up by blocks."""
@@ -57,17 +59,17 @@ class _MergePlan:
 def read_recent(
     client: Client,
     asked: Sequence[tuple[Opened, Sequence[bytes]]],
+    kind: str,
     cache: BlockCache,
-    asks: Callable[[Opened, Sequence[bytes]], bool],
 ) -> None:
-    """Merges deltas into the cache where that pays off by now.
+    """Merges deltas into the cache where that pays off by now, and a look-up needs Redis anyway.
 
     A partition with a missing or damaged segment is skipped: a look-up that needs the segment
     raises the error.
 
     Args:
         asked: With keys that the merged tables do not have.
-        asks: Returns whether a look-up of these keys would need Redis in any case.
+        kind: Spark's encoding of the keys; see `Family.kind`.
 
     Raises:
         UnavailableError: Redis gave no answer before the deadline.
@@ -80,7 +82,7 @@ def read_recent(
         if known is not None and known.opened.segments == opened.segments:
             continue
         plan = _planned(opened, known, before, len(keys), room=room)
-        if plan is not None and asks(opened, keys):
+        if plan is not None and _needs_redis(opened, keys, kind, cache):
             plans.append(plan)
             room -= sum(map(_bytes_about, plan.new))
     if not plans:
@@ -93,6 +95,13 @@ def read_recent(
             cache.add_recent(_nothing(plan.opened))
             return
         cache.add_recent(_made(plan, contents))
+
+
+def _needs_redis(opened: Opened, keys: Sequence[bytes], kind: str, cache: BlockCache) -> bool:
+    if kind in ORDERED_KINDS:
+        # Only headers name the ordered blocks, and the cached ones were searched already.
+        return True
+    return any(part.wanted for part in planned_parts(opened, keys, kind, cache, keep=True))
 
 
 def _planned(

@@ -12,6 +12,7 @@ from redis_state.format.header import FIELD, ORDERED_KINDS, Header
 from redis_state.format.rows import FAMILY_BYTES, Appended, Value, family_of
 from redis_state.format.segment import block_field, read_header, read_payload, some_of, table_of
 from redis_state.ids import PartitionId
+from redis_state.protocol.opening import Opened
 from redis_state.protocol.segments import SegmentGoneError, fetch_many
 from redis_state.reader.block_cache import BlockCache, Field, parts_of, where_of
 
@@ -184,6 +185,14 @@ class SegmentPart:
     def _add_some(self, field: Field, payload: bytes) -> None:
         wanted = self._of_field[_first_of(field)]
         self._rows[field] = some_of(self.segment, str(field), payload, wanted)
+
+
+def planned_parts(
+    opened: Opened, keys: Sequence[bytes], kind: str, cache: BlockCache, *, keep: bool
+) -> list[SegmentPart]:
+    """Returns the parts of a version's segments to read for keys of one family."""
+    fields = KeyFields(keys, kind)
+    return [SegmentPart(opened.id, one, fields, cache, keep=keep) for one in opened.segments]
 
 
 def read_parts(

@@ -13,6 +13,7 @@ from itertools import chain, repeat
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, cast
 
+from redis_state.errors import ConflictError
 from redis_state.format.entry import Entry
 from redis_state.format.expiry import is_expired
 from redis_state.format.ordered import OrderedRows
@@ -302,6 +303,19 @@ class LocalVersion:
 def empty_version(reload: Callable[[Pin], LocalVersion]) -> LocalVersion:
     """Returns version 0, which has no rows."""
     return LocalVersion(EMPTY, KeyCounts(), NO_FAMILIES, ((), None), SnapshotHistory(), reload)
+
+
+def no_rows(where: str) -> LocalVersion:
+    """Returns version 0 of a store without a checkpoint.
+
+    Args:
+        where: Name of the store in errors.
+    """
+
+    def reload(_: Pin) -> LocalVersion:
+        raise ConflictError("reading version 0", found="it has no rows", where=where)
+
+    return empty_version(reload)
 
 
 def _looked_up(

@@ -47,7 +47,7 @@ class Amounts:
 
     @property
     def warm_up_again(self) -> int:
-        """Of later settings, for which the JVMs have compiled most of the code already."""
+        """Returns the warm-up of later settings, whose code is mostly compiled already."""
         return (self.warm_up + 1) // 2
 
 

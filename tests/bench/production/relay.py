@@ -33,14 +33,14 @@ class Policy(Protocol):
     bytes_per_s: float | None
 
     def to_server(self) -> Latency:
-        """For the chunks that the client of a new connection sends."""
+        """Returns the latency of chunks that the client of a new connection sends."""
 
     def to_client(self) -> Latency:
-        """For the chunks that the server of a new connection sends."""
+        """Returns the latency of chunks that the server of a new connection sends."""
 
 
 class _Direction:
-    """From one socket to another."""
+    """Copies chunks from one socket to another."""
 
     def __init__(
         self,

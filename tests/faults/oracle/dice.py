@@ -28,5 +28,5 @@ class Dice:
         return self._next() * times < 1
 
     def choice(self, options: Sequence[T]) -> T:
-        """One of these."""
+        """Returns one of the options."""
         return options[int(self._next() * len(options))]

@@ -71,7 +71,7 @@ class Keyspace:
             self._server.exchange([("UNLINK", *names)])
 
     def remove_one(self, names: Sequence[bytes]) -> bool:
-        """One of these keys is no more; false if there are none."""
+        """Removes one of these keys; returns false if there are none."""
         self.remove([self._dice.choice(names)] if names else [])
         return bool(names)
 

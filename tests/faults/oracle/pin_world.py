@@ -309,7 +309,7 @@ class World:
     # ---- time and servers ----------------------------------------------------------------------
 
     def pass_by(self, ms: int) -> None:
-        """So much time goes by, for everything that has an expiry; replicas are not behind it."""
+        """Advances the time of every key with an expiry; replicas do not lag."""
         names = sorted(self.ask(("KEYS", "*"))[0])
         lefts = self.ask(*(("PTTL", name) for name in names))
         due: list[Command] = []

@@ -62,7 +62,7 @@ class Providers:
         return known
 
     def stranger(self) -> StateStoreProvider:
-        """Of a run that nobody knows, with nothing cached."""
+        """Returns a provider of an unknown run, with nothing cached."""
         id_ = StateStoreProviderId(StateStoreId(NAME, 0, 0), uuid.uuid4().hex)
         return StateStoreProvider(
             id_, config=config_of(self._url), lists=self._lists, client=self._client()

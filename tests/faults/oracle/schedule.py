@@ -388,7 +388,7 @@ class Schedule:
         self.start(task, body, run.format, writes=True, whole=forks)
 
     def _chosen(self, run: Run, version: int, newest: Pin) -> Pin:
-        """In format 2 the driver may log any of the attempts that it has heard of."""
+        """Returns the attempt that the driver logs: in format 2 any that it has heard of."""
         heard_of = self.timeline.confirmed.get((run, version), [])
         if self._format == 1 or len(heard_of) < 2:
             return newest
@@ -450,7 +450,7 @@ class Schedule:
         return self.timeline.run.run_id in self.timeline.acquired
 
     def _some_attempt(self) -> Pin | None:
-        """One of those that the driver may log next, or any that ever was."""
+        """Returns an attempt that the driver may log next, or any earlier one."""
         timeline = self.timeline
         heard_of = timeline.next_attempts
         if heard_of and self._dice.one_in(2):

@@ -307,7 +307,7 @@ class StreamSchedule:
             self._look_at_query()
 
     def _fail_over(self) -> None:
-        """Of the whole server, or of the node of a cluster that holds the query or a partition."""
+        """Fails over the whole server, or the node with the query or a partition."""
         timeline = self.timeline
         places = [keys.partition(id_) for id_ in self._partitions]
         query = self._query.removesuffix(":q")

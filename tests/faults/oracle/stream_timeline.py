@@ -52,7 +52,7 @@ class Start:
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Of two starts the one with the greater rank goes on."""
+        """Rank of a start: of two starts the one with the greater rank continues."""
         return self.plan.number, self.run.number
 
 
@@ -174,7 +174,7 @@ class StreamTimeline:
         return [one for of, one in self.frames.items() if of != (run, at) and one[0] in self.shown]
 
     def watermark(self, chain: Sequence[Entry]) -> int:
-        """Of the batch that goes on from these."""
+        """Returns the watermark of the batch that continues from these."""
         if self.delay_ms is None:
             return 0
         return max([0, *(max(entry.times) - self.delay_ms for entry in chain)])

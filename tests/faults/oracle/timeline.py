@@ -35,13 +35,13 @@ class Log:
     uids: Mapping[int, str] = field(default_factory=dict)
 
     def up_to(self, newest: int) -> Log:
-        """Without what is newer."""
+        """Returns the log without newer entries."""
         newest = min(newest, self.newest)
         owners = {at: by for at, by in self.owners.items() if at <= newest}
         return Log(newest, owners, {at: uid for at, uid in self.uids.items() if at <= newest})
 
     def plus(self, run: Run, uid: str) -> Log:
-        """With one more version."""
+        """Returns the log with one more version."""
         at = self.newest + 1
         uids = {**self.uids, at: uid} if run.format == 2 else self.uids
         return Log(at, {**self.owners, at: run}, uids)

@@ -80,7 +80,7 @@ class Watch:
             self._unregistered(ran)
 
     def _unregistered(self, ran: Ran) -> None:
-        """In format 2 such a run may go on from what the driver logged last, if it lives on."""
+        """Checks an unregistered run, which in format 2 may continue from the newest log."""
         run, version, uid = ran.args[0], int(ran.args[3]), ran.args[4]
         log = self._timeline.log
         opened, holder = self._keyspace.opened(self._partition)

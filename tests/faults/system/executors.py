@@ -94,7 +94,7 @@ class Executors:
         return [*puts, *(("remove", *place, k) for k in before if k not in after)]
 
     def _put(self, task: Task) -> None:
-        """One of the changes of the batch; the first of them takes the partition."""
+        """Applies one change of the batch; the first one acquires the partition."""
         if task.changes:
             self._do(task, task.changes.pop(0), lambda _task, _said: None)
             return

@@ -95,7 +95,7 @@ class Lab:
         return status, out.getvalue()
 
     def jump(self, by_ms: int, *, without: bytes = b"\0") -> None:
-        """So much time goes by: what was noted is older, and keys have so much less to live.
+        """Advances the time: notes become older, and keys have less time to live.
 
         Args:
             without: Keys with this in their names are renewed all the time.

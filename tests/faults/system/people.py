@@ -35,7 +35,7 @@ class People:
         self._count = 0
 
     def act(self, which: int) -> None:
-        """One of those who look after a server."""
+        """Acts as one of those who look after a server."""
         looking_after = self._play.administrators
         acts = (
             *(looking_after.maintain, looking_after.vanished, looking_after.refused),
@@ -96,7 +96,7 @@ class People:
             play.world.problem(f"a reader got {parsed(said)} as version {version}, not {wanted}")
 
     def _python_reader(self) -> None:
-        """From another process, without Spark: a version, or the newest that was confirmed."""
+        """Reads a version, or the newest confirmed one, from a process without Spark."""
         play, newest, gen = self._play, len(self._play.world.logged), self.gen()
         if not newest or gen is None:
             return
@@ -176,7 +176,7 @@ class People:
         self.idle(max(_JUMPS_MS))
 
     def idle(self, by_ms: int) -> None:
-        """So much time goes by, in which nobody is told of a use."""
+        """Advances the time without any sign of use."""
         play = self._play
         play.lab.counters["time went by"] += 1
         play.idle_for_long |= by_ms > _DAY_MS

@@ -60,7 +60,7 @@ class PythonStores:
 
     @property
     def name(self) -> str:
-        """Of the checkpoint."""
+        """Name of the checkpoint."""
         return f"python {self._begun}"
 
     def gen(self) -> str | None:

@@ -325,7 +325,7 @@ class Schedule(Query):
             self.end_job(job, politely=True)
 
     def _connections(self) -> dict[str, int]:
-        """Of those that were closed the server may only be about to learn."""
+        """Returns the connections, once the server has noticed the closed ones."""
         for _ in range(_LOOKS):
             found = self.lab.jvm.connections()
             if found["default"] == 1 and not any(found.get(name) for name in self.processes):

@@ -116,7 +116,7 @@ class World:
         self._restored = self._newest_ever = len(logged)
 
     def next_token(self) -> int:
-        """Of a batch that is planned now: no two have the same."""
+        """Returns the token of the batch that is planned now; no two are equal."""
         return self._dice.between(1, 1 << 28)
 
     def rows(self, version: int, partition: int) -> Rows:
@@ -132,7 +132,7 @@ class World:
         ]
 
     def uid(self, version: int, partition: int) -> str:
-        """Of the attempt that the commit log names."""
+        """Returns the uid of the attempt that the commit log names."""
         return self.logged[version - 1][partition] if version else "-"
 
     @property

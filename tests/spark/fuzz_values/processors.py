@@ -65,7 +65,7 @@ class Keeper(StatefulProcessor):
         yield self._output(row, json.dumps(told), pieces[0])
 
     def _keep(self, at: int, row: int, piece: Any) -> list[str]:
-        """For each kind of state the text of what it gives back at once, or of a refusal."""
+        """Returns for each kind of state the text of a value read back, or of a refusal."""
         value, several, pairs = self._states[at]
         kind = self._cases[at].variable
         try:

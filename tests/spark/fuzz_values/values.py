@@ -160,7 +160,7 @@ _CONTAINERS: dict[str, Callable[[Kind, random.Random], Any]] = {
 
 
 def rows_of(kind: Kind, seed: object, count: int) -> list[Any]:
-    """So many values of a type, as different as a few tries make them."""
+    """Returns values of a type, as different as a few tries make them."""
     chance = random.Random(f"{seed} {kind.ddl}")
     found: dict[str, Any] = {}
     for _ in range(count * _TRIES):

@@ -57,7 +57,7 @@ def state_of(spark: SparkSession, at: str, wanted: redis_state.BootstrapColumns)
 
 
 def split(ddl: str) -> list[str]:
-    """At the commas that are in no type."""
+    """Splits DDL at the commas outside of types."""
     parts, depth = [""], 0
     for letter in ddl:
         depth += {"<": 1, ">": -1}.get(letter, 0)

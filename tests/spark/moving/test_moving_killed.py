@@ -250,7 +250,7 @@ def test_killed_rescale_is_resumed(streams: Streams, shared_redis_server: RedisS
 
 
 def test_killed_bootstrap_is_resumed(streams: Streams, shared_redis_server: RedisServer) -> None:
-    """With the rows that the state has: whatever was killed, the query goes on as it would have."""
+    """The query continues with the same rows, whatever was killed."""
     spark = streams.spark
     spark.conf.set(FORMAT, "2")
     killed = Killed(streams, shared_redis_server, provider=REDIS)

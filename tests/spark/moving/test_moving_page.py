@@ -74,7 +74,7 @@ class Place:
 
 
 def shape(line: str) -> str:
-    """Without numbers, and without what stands behind `…` on the page."""
+    """Removes numbers, and the text behind `…` on the page."""
     return re.sub(r"\d[\d,]*", "N", line.partition(", …")[0])
 
 

@@ -39,7 +39,7 @@ def sessions(inputs: Sequence[DataFrame]) -> DataFrame:
 
 
 def several(inputs: Sequence[DataFrame]) -> DataFrame:
-    """Also an operator with one partition whatever the number is: the last one has no key."""
+    """Builds several operators; the last one has no key, and always one partition."""
     late = inputs[0].withWatermark("ts", "5 minutes").dropDuplicates(["k", "v", "ts"])
     small = late.groupBy(sf.window("ts", "5 minutes"), "k").agg(sf.sum("v").alias("v"))
     return small.groupBy(sf.window(sf.window_time("window"), "10 minutes")).agg(sf.sum("v"))

@@ -37,7 +37,7 @@ CASES = [
 
 
 def with_rows(output: Output, family: str) -> list[list[str]]:
-    """In the order of the batches; the batch of the change itself has no new data."""
+    """Returns rows in the order of batches; the batch of the rescale has no new data."""
     batches = [rows for _, rows in sorted(output.items()) if rows]
     if family == "without a key":  # It gives out its only row in every batch.
         return [rows for rows, _ in groupby(batches)]
@@ -103,7 +103,7 @@ def test_logs_from_before_the_rescale_are_refused(
     shared_redis_server: RedisServer,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """With them rows would be looked for in partitions where they do not lie any more."""
+    """Such logs would lead to partitions that do not have the rows any more."""
     checkpoint = streams.checkpoint("c")
     since = marker_of(folder_at(str(checkpoint))).since
     assert since == 2

@@ -217,7 +217,7 @@ class ForkedStore(PythonStores):
 
     @property
     def name(self) -> str:
-        """Of the checkpoint."""
+        """Name of the checkpoint."""
         return self._name
 
     @property

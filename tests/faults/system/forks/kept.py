@@ -166,7 +166,7 @@ class Keeps:
         return None
 
     def _two_calls(self, words: list[str], number: int) -> bool:
-        """One of two calls wins, and what it has kept can be read; a third was killed before."""
+        """Runs two calls of which one wins; a third was killed before."""
         try:
             with points.at(self._dice.between(*_PINNED), points.kill):
                 told = [self._lab.command(*words)]
@@ -192,7 +192,7 @@ class Keeps:
         return told
 
     def _refused(self, subject: Subject, said: str, has_gone_on: bool) -> None:
-        """Only what is not confirmed yet, or what a query dropped meanwhile, may be refused."""
+        """Checks a refusal: the version is not confirmed yet, or the query dropped it meanwhile."""
         reasons = ["is not confirmed yet", "does not hold the state"]
         if isinstance(subject, Query) and not subject.jobs:
             reasons.append("no batch of it is confirmed")

@@ -52,7 +52,7 @@ class Making:
         return self._dice.choice(ways)(words, beside)
 
     def at_once(self, words: list[str], _beside: Callable[[], None]) -> Told | None:
-        """Without any trouble."""
+        """Runs the command without any fault."""
         return self._lab.command(*words)
 
     def killed(self, words: list[str], beside: Callable[[], None]) -> Told | None:

@@ -200,7 +200,7 @@ class Purges:
                 lab.redis("HDEL", names, name)
 
     def _purge_given_up(self) -> None:
-        """Of what was given up, forks that lacked only a note at their parent, or an expiry.
+        """Purges forks that were given up, and lacked only a note at their parent or an expiry.
 
         The latter expire behind two looks at their parent, unless that is purged before.
         """

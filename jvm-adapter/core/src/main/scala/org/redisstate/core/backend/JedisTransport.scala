@@ -127,7 +127,7 @@ final class JedisTransport(settings: ConnectionSettings, address: Address) exten
     connection
   }
 
-  /** Without HELLO, which proxies lack: a new connection speaks the protocol that we do. */
+  /** Logs in without HELLO, which proxies lack; a new connection speaks RESP2 anyway. */
   private def logIn(connection: Link): Unit = {
     val password = settings.currentPassword().map { password =>
       Command("AUTH", settings.username.toSeq :+ password: _*)

@@ -191,7 +191,7 @@ final class RedisBackend(
   /** Time at which the present work of this thread was queued; null for other work. */
   private val queuedMs = new ThreadLocal[java.lang.Long]
 
-  /** From the first `later` on. */
+  /** Thread of `later`, made by its first call. */
   @GuardedBy("this") private var behind: ExecutorService = _
   @GuardedBy("this") private var closed = false
 

@@ -187,7 +187,7 @@ private[core] object ChangeTrace {
   private val FirstEntries = 1 << 10
   private val BatchEntries = 1 << 16
 
-  /** So many changes may wait. */
+  /** Most changes that may wait. */
   private[core] val EntriesMax = 1L << 22
   private val BytesMax = 256L << 20
   private val ListRows = 16

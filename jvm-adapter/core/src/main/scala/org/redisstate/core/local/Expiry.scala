@@ -79,7 +79,7 @@ object Expiry {
   /** Least number of steps for a join, which writes all rows of a key again at each step. */
   val JoinStepsMin: Int = 4
 
-  /** For versions without a time to live. */
+  /** Expiry of versions without a time to live. */
   val None: Expiry = new Expiry(0, Set.empty)
 
   /** Returns the expiry of the rows of a version. */

@@ -25,7 +25,6 @@ final class Layer(initialRows: Int, initialBytes: Int)
   /** Eight bits a chain; most keys that are not here are known by theirs, without a look at a chain. */
   private var filter = new Array[Long](heads.length / 8)
   private var size = 0
-  private var removals = 0
 
   /** Made by the first prefix scan. */
   @GuardedBy("this") @volatile private var prefixes: PrefixIndex = _
@@ -42,7 +41,6 @@ final class Layer(initialRows: Int, initialBytes: Int)
   def lastEntry: Int = last
 
   def rows: Int = size
-  def removedRows: Int = removals
   def isEmpty: Boolean = size == 0 && cleared.isEmpty
   def clearsNothing: Boolean = cleared.isEmpty
   def memoryBytes: Long =
@@ -99,7 +97,6 @@ final class Layer(initialRows: Int, initialBytes: Int)
       System.arraycopy(arena, 0, copy.arena, 0, end)
       copy.end = end
       copy.size = size
-      copy.removals = removals
       copy.cleared = cleared
       copy.orders = orders
       if (hasSpareChains) copy.link(entries())
@@ -246,7 +243,6 @@ final class Layer(initialRows: Int, initialBytes: Int)
     last = at
     end = at + HeadBytes + keyLength + room
     size += 1
-    if (valueLength == Removed) removals += 1
     if (prefixes != null) prefixes.add(at)
     at
   }
@@ -264,7 +260,6 @@ final class Layer(initialRows: Int, initialBytes: Int)
       setInt(at, int(old))
     }
     size -= 1
-    if (isRemoved(old)) removals -= 1
   }
 
   /** Largest number of entries that a search visits. */

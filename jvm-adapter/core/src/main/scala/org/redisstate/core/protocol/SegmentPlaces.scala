@@ -86,7 +86,7 @@ private[protocol] final class SegmentPlaces(calls: PartitionCalls) {
 private[protocol] object SegmentPlaces {
   private val MovedMax = 1024
 
-  /** Of manifest fields: segments set aside, and places; an ident follows. */
+  /** Prefixes of manifest fields: segments set aside, and places; an ident follows. */
   val AsidePrefix: String = "z:"
   val PlacePrefix: String = "a:"
 }

@@ -27,6 +27,6 @@ private[store] final case class WriteTimes(
 
 private[store] object WriteTimes {
 
-  /** Of a version whose rows do not expire. */
+  /** Times of a version whose rows do not expire. */
   val None: WriteTimes = WriteTimes(0, scala.None)
 }

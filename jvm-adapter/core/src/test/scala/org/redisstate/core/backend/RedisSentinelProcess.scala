@@ -22,7 +22,7 @@ private[core] final class RedisSentinelProcess(name: String, masterPort: Int)
   Runtime.getRuntime.addShutdownHook(new Thread(() => { process.destroyForcibly(); () }))
   awaitReady()
 
-  /** Without one that it knows and that has caught up, a fail-over has nowhere to go. */
+  /** Waits until the sentinel knows a replica that has caught up; a fail-over needs one. */
   def awaitReplicas(count: Int): Unit = {
     def known = Using.resource(new Jedis("127.0.0.1", port)) { jedis =>
       jedis.sentinelReplicas(name).asScala.count(_.get("master-link-status") == "ok")

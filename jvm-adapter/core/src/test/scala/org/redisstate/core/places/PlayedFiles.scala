@@ -18,7 +18,7 @@ private[core] final class PlayedFiles(clock: () => Long = () => 0L)
   private val made = mutable.HashMap.empty[String, Long]
   private val names = mutable.HashSet.empty[String]
 
-  /** For how many milliseconds a new file is not found. */
+  /** Milliseconds for which a new file is not found. */
   var lateMs: Long = 0
 
   /** Bytes that an upload loses at its end. */

@@ -21,7 +21,7 @@ final class TwinsSuite extends AnyFunSuite {
   private def texts(row: JsonObject, name: String): Seq[String] =
     Vectors.items(row.get(name)).map(_.getAsString)
 
-  /** One of each class. */
+  /** An error of each class. */
   private lazy val errors: Seq[RedisStateException] =
     new ClassFileImporter()
       .importPackages("org.redisstate.core.errors")

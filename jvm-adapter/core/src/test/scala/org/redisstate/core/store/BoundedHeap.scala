@@ -25,7 +25,7 @@ object BoundedHeap {
   private val Tasks = 2
   private val Touched = 100
 
-  /** So many rows share the prefix of a join key. */
+  /** Number of rows that share the prefix of a join key. */
   private val Shared = 20
 
   def main(args: Array[String]): Unit = {
@@ -128,7 +128,7 @@ object BoundedHeap {
     n
   }
 
-  /** Of eight rows, five are plain, two prefixed and one is a timer. */
+  /** Returns the key of a row: of eight rows, five are plain, two prefixed and one is a timer. */
   private def keyOf(row: Int): Array[Byte] = {
     val kind = row % 8
     if (kind == 0) ByteBuffer.allocate(6).put(0.toByte).put(3.toByte).putInt(row).array

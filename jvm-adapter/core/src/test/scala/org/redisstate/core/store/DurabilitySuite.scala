@@ -94,7 +94,7 @@ class DurabilitySuite extends AnyFunSuite {
     }
   }
 
-  /** Only who is connected now, and neither replica nor sentinel, can go on with the server. */
+  /** Closes a server to new connections, and disconnects its replicas and sentinels. */
   private def cutOff(server: RedisServerProcess): Unit =
     Using.resource(new Jedis("127.0.0.1", server.port)) { raw =>
       raw.configSet("bind", "127.0.0.2")
@@ -211,7 +211,7 @@ private object DurabilitySuite {
   final class LosesAnswer(losing: Int = 1) {
     var outcomes: Seq[String] = Nil
 
-    /** Of each transaction, whether something was waited for behind it. */
+    /** True for each transaction that a wait followed. */
     var waits: Seq[Boolean] = Nil
 
     def between(inner: Transport): Transport = new Transport {

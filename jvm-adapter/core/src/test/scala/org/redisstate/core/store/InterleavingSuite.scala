@@ -111,7 +111,7 @@ object InterleavingSuite {
       ()
     }
 
-    /** In the end nothing is counted that is not there. */
+    /** Checks at the end that only existing rows are counted. */
     @Validate
     def countsRight(): Unit = {
       forget()

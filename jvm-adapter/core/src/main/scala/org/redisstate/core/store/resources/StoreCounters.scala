@@ -21,7 +21,7 @@ final class StoreCounters {
   val bucketsReloaded: AtomicLong = new AtomicLong
   val snapshots: AtomicLong = new AtomicLong
 
-  /** From the opening of a version to the commit of the next one: the task has it. */
+  /** Time from the opening of a version to the commit of the next one, which a task spends. */
   val workNs: AtomicLong = new AtomicLong
 
   /** Number of look-ups that waited for a bucket from Redis, and their time. */

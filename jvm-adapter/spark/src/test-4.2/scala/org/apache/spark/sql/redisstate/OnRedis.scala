@@ -70,7 +70,7 @@ private[redisstate] trait OnRedisOnce extends OnRedis with AlsoTestWithRocksDBFe
     if (!isForBoth) super.testWithChangelogCheckpointingDisabled(testName, testTags: _*)(testBody)
 }
 
-/** For suites that make RocksDB's provider by themselves: has its type, and answers as ours. */
+/** Our provider with the type of RocksDB's, for suites that create that provider themselves. */
 private[redisstate] class RedisAsRocksDBProvider extends RocksDBStateStoreProvider {
   private var schemas: Option[TestStateSchemaProvider] = None
 

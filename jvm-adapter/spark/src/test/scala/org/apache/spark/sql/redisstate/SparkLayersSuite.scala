@@ -13,7 +13,7 @@ import org.scalatest.funsuite.AnyFunSuite
 final class SparkLayersSuite extends AnyFunSuite {
   private val root = "org.apache.spark.sql.redisstate"
 
-  /** Of what the provider is tested in, a jar or a folder; the tests are elsewhere. */
+  /** Classes under test, in a jar or a folder, without the tests. */
   private lazy val classes: JavaClasses = {
     val built = classOf[RedisStateStoreProvider].getProtectionDomain.getCodeSource.getLocation
     val isBuilt: ImportOption = (location: Location) => location.contains(built.getPath)

@@ -48,7 +48,7 @@ private[redisstate] object StoreErrors {
       parameters)
   }
 
-  /** Of a store that was loaded: its rows come from Redis, and go there, while the batch runs. */
+  /** Error of a loaded store, which reads and writes rows in Redis while the batch runs. */
   def cannotUse(id: StateStoreId, e: RedisStateException): Throwable =
     new StateStoreFailure(
       sentence(s"The state of ${shown(id)} could not be used.", e, ""),
@@ -83,30 +83,30 @@ private[redisstate] object StoreErrors {
     s"operator ${id.operatorId}, partition ${id.partitionId}$store"
   }
 
-  /** A family whose rows would be read in a way in which they were not written. */
+  /** Error of a family whose rows were written with another encoding than the query reads. */
   def otherFamily(name: String, have: String, wanted: String): Throwable =
     new FormatException(
       s"the column family '$name' was written with $have, and the query needs $wanted. Nothing " +
         "was changed. Start a new checkpoint, or go back to the query that wrote this one.")
 
-  /** Of a family whose rows have other columns than the query. */
+  /** Error of a family whose rows have other columns than the query. */
   def otherColumns(name: String, changes: String): Throwable =
     FormatException.ofColumns(changes, s"Rows of the column family '$name' do not fit.")
 
-  /** Of a family whose description named other columns than its spec. */
+  /** Error of a family whose description names other columns than its spec. */
   def otherKeys(name: String): Throwable =
     new FormatException(
       s"the column family '$name' has keys without columns that the query needs: an earlier " +
         "redis-state wrote keys of Spark's join state format 4 without their event time after a " +
         "restart. Its rows are mixed up; nothing was changed. Start a new checkpoint.")
 
-  /** Of a family that nobody has declared. */
+  /** Error of a family whose description lacks the event time of its keys. */
   def keyWithoutTime(name: String): Throwable =
     new FormatException(
       s"the column family '$name' is described without the event time of its keys, as an earlier redis-state did for Spark's join " +
         "state format 4, so its keys cannot be read. Run one batch of the query, then read the version that it commits.")
 
-  /** A task was opening a version when Spark closed the provider. */
+  /** Error of a task that was opening a version when Spark closed the provider. */
   def unloaded(id: StateStoreId, version: Long): RedisStateException = new UnavailableException(
     s"open version $version of $id: its provider was unloaded meanwhile, since another executor serves the partition or " +
       "the query ended. Spark runs the task again.")

@@ -50,14 +50,14 @@ private[redisstate] object ExecutorRegistry extends Logging {
 
     @GuardedBy("ExecutorRegistry") var users = 0
 
-    /** In the order in which they registered. */
+    /** Instances in the order in which they registered. */
     @GuardedBy("ExecutorRegistry") val instances = mutable.LinkedHashSet.empty[Instance]
 
-    /** As long as an instance or a driver's pulse has them. */
+    /** Quotas that an instance or a driver's pulse still references. */
     @GuardedBy("ExecutorRegistry") val quotas: java.util.Set[StateQuota] =
       Collections.newSetFromMap(new WeakHashMap[StateQuota, java.lang.Boolean])
 
-    /** From the first instance on. */
+    /** Thread of the heartbeat, made with the first instance. */
     @GuardedBy("ExecutorRegistry") var heartbeat: Option[ScheduledExecutorService] = None
   }
 
@@ -78,7 +78,7 @@ private[redisstate] object ExecutorRegistry extends Logging {
       val quota: Option[StateQuota]) {
     def id: PartitionId = client.id
 
-    /** Of this partition and run in this process; earlier providers count too. */
+    /** Figures of this partition and run in this process, also of earlier providers. */
     private[ExecutorRegistry] val recent: RecentFigures = recentOf(client.id, runId)
 
     /** Stays true once the instance was unregistered. */

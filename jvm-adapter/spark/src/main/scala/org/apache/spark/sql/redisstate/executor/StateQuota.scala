@@ -176,7 +176,7 @@ private[redisstate] object StateQuota {
   private val RestShare = 100L
   private val WarnShare = 0.8
 
-  /** One of the list of sizes; 0 for a limit that is not set. */
+  /** Entry of the list of sizes; a limit that is not set is 0. */
   private final case class SizeEntry(
       atMs: Long,
       bytes: Long,
@@ -184,7 +184,7 @@ private[redisstate] object StateQuota {
       stateMax: Long,
       prefixMax: Long) {
 
-    /** One of the future has the time of another server's clock: it says nothing. */
+    /** Returns false for an entry of the future, too: another server's clock wrote its time. */
     def isYoung(nowMs: Long, ageMs: Long): Boolean = 0 <= nowMs - atMs && nowMs - atMs < ageMs
   }
 

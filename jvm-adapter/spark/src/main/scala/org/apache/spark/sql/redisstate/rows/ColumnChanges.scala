@@ -6,7 +6,7 @@ import org.apache.spark.sql.types.{DataType, StructField, StructType}
 private[redisstate] object ColumnChanges {
   private val ShownMax = 8
 
-  /** In words; None where the columns are the same. */
+  /** Describes the differences; None if the columns are the same. */
   def of(written: Columns, now: Columns): Option[String] = {
     val changes = between("key", written.key, now.key) ++
       between("value", written.value, now.value)

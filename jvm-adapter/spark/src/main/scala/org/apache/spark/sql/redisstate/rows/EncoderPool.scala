@@ -26,7 +26,7 @@ private[redisstate] final class FamilyEncoders(layout: FamilyLayout, useColumnFa
     if (repeatTime == null) key else repeatTime(key)
   }
 
-  /** For keys that are looked up or written. */
+  /** Returns the encoder of keys that are looked up or written. */
   def toEncode: RocksDBKeyStateEncoder =
     if (repeatTime == null) keys
     else {
@@ -36,7 +36,7 @@ private[redisstate] final class FamilyEncoders(layout: FamilyLayout, useColumnFa
         ColumnChanges.inWords(layout.columns, asked))
     }
 
-  /** Only where the layout says so. */
+  /** Encoder of Avro; exists only if the layout uses Avro. */
   def avro: AvroStateEncoder = ofAvro.get
 }
 

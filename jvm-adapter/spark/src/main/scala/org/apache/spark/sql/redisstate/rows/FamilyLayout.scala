@@ -69,7 +69,7 @@ private[redisstate] object FamilyLayout {
     FamilyLayout(family, encoding, spec)(valueSchema)
   }
 
-  /** Of a family as a version describes it. */
+  /** Returns the layout of a family as a version describes it. */
   def of(family: Family): FamilyLayout = {
     val (key, value) = RowEncoding.schemas(family)
     FamilyLayout(family, RowEncoding.of(family), specOf(family, key))(value)

@@ -175,7 +175,7 @@ private[system] object ProcessBody {
   private val MemoryBytes = 1L << 20
   private val RetainedBatches = 4
 
-  /** From `name=value`. */
+  /** Parses `name=value`. */
   def option(text: String): (String, String) =
     RedisStateConf.Prefix + text.takeWhile(_ != '=') -> text.dropWhile(_ != '=').drop(1)
 

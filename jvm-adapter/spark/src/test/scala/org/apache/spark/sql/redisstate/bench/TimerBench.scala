@@ -18,7 +18,7 @@ import org.apache.spark.sql.SparkSession
  */
 object TimerBench {
 
-  /** So many batches until the JVM has compiled what they run; a query goes on for days. */
+  /** Number of batches until the JVM has compiled their code; a real query runs for days. */
   private val WarmUp = 1000
   private val MaintainEvery = 10
   private val Loads = 5

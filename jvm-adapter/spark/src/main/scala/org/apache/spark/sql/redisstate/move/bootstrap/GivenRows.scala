@@ -123,7 +123,7 @@ private[redisstate] object GivenRows {
     new GivenRows(columns, columns.keys.map(normal), values)
   }
 
-  /** Without a loss, and with the same names in structs. */
+  /** Returns whether a type converts to another without loss, and with the same names in structs. */
   private def fits(from: DataType, to: DataType): Boolean = (from, to) match {
     case (a: StructType, b: StructType) =>
       a.fieldNames.sameElements(b.fieldNames) &&

@@ -353,7 +353,7 @@ object StateEngine {
       case _ => None
     }
 
-  /** Not waited for: the first task that writes makes it. */
+  /** Returns whether the marker file exists; the first task that writes creates the file. */
   private def hasMarker(target: StateSide, hadoopConf: Configuration): Boolean =
     new MarkerFile(target.stateRoot, hadoopConf).find(expected = false).isDefined
 

@@ -36,7 +36,7 @@ private[redisstate] final class StoreReader(
     opened
   }
 
-  /** One of Spark's has to be told its families, which only one for writing can be in every minor. */
+  /** Opens a store of Spark's providers for writing: only such a store takes families in every minor. */
   private def withFamilies(): StateStore = {
     val opened = provider.getStore(side.version, uid)
     spec.tell(opened.createColFamilyIfAbsent(_, _, _, _, _, _))
