@@ -19,6 +19,7 @@ from redis_state.errors import ConfigError, NotFoundError, StateError, UsageErro
 from redis_state.spark.worker import WORKER
 from redis_state.store.provider import StateStoreProvider
 from tests.contract.planting import Planted, family, schema, uid
+from tests.contract.test_previews import CARRIERS, Running
 from tests.support.redis_server import RedisServer
 
 PASSWORD = "REDIS_STATE_PASSWORD"
@@ -89,6 +90,16 @@ def test_plan_reads_one_version_despite_later_commits(
             planted.drop(number, f"d:{version}:{uid(version)}")
     with pytest.raises(StateError, match="version 2"):
         list(plan.read(parts[0]))
+
+
+def test_rows_of_the_running_batch_are_read_on_request(redis_server: RedisServer) -> None:
+    running = Running(redis_server.client())
+    running.begin()
+    place = running.place("UA")
+    running.preview(place, running.slice(place, 1, {"UA": 2}))
+    for at, changed in (("uncommitted", 2), ("latest", 1)):
+        plan = reader(source(redis_server, at=at), "carrier string, count long")
+        assert rows(plan) == sorted((one, changed if one == "UA" else 1) for one in CARRIERS)
 
 
 @pytest.mark.usefixtures("planted")

@@ -144,7 +144,7 @@ def test_growth_is_explained_by_the_time_to_live(
         causes = {one.kind: one.advice for one in reader.query("flights").why_growing()}
     advice = causes[CauseKind.NOTHING_REMOVED]
     assert ("A shorter stateTtl removes" in advice) is ttl
-    # Spark numbers the rows of a join, so the option is refused for it.
+    # This join has one store, as one of state format 3 or 4: the option is refused for it.
     assert ("The option stateTtl removes" in advice) is (not ttl and operator == "dedupe")
     assert "does not have Spark's watermark" in advice or ttl
     assert CauseKind.UNTOUCHED_ROWS not in causes

@@ -154,6 +154,20 @@ def test_rewound_store_has_the_time_of_its_version(scene: TimedScene) -> None:
     assert scene.time(3) == began + 500
 
 
+def test_rewind_takes_a_new_time(scene: TimedScene) -> None:
+    provider = scene.provider()
+    scene.write(provider, 0, {"a": 1})
+    began = scene.time(1)
+    scene.write(provider, 1, {"b": 1}, began + 5_000)
+    scene.write(provider, 2, {"c": 1}, began + 6_000)
+    later = scene.provider(run="run-2", by_driver=True)
+    store = later.get_store(1)
+    assert rows(store) == {"a": 1}
+    store.put("d", 1)
+    store.commit()
+    assert began <= scene.time(2) < began + 1_000
+
+
 @pytest.mark.parametrize("cold", [False, True])
 def test_turning_on_gives_all_rows_an_expiry(scene: TimedScene, cold: bool) -> None:
     provider = scene.provider(state_ttl=None)

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame
 from redis import Redis
 
 from redis_state.format.entry import parse_entry
-from tests.spark.streams import Input, Output, Streams
+from tests.spark.streams import REDIS, Input, Output, Streams
 
 EVENTS = "k string, v long, ts timestamp"
 
@@ -39,6 +39,7 @@ class Lives:
 
     def __init__(self, streams: Streams, server: Redis, build: Callable[[DataFrame], DataFrame]):
         self._streams, self._server, self._build = streams, server, build
+        self.name, self.provider = "query", REDIS
         self._input: Input = streams.input("in", EVENTS)
         self.output: Output = {}
         self._batches = 0
@@ -63,4 +64,6 @@ class Lives:
 
     def again(self, *, mode: str = "update") -> None:
         """Starts the query until nothing is left to do."""
-        self._streams.run(self.frame(), "query", mode=mode, output=self.output)
+        self._streams.run(
+            self.frame(), self.name, mode=mode, provider=self.provider, output=self.output
+        )

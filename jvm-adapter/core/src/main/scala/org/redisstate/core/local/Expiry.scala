@@ -49,6 +49,15 @@ final class Expiry private (timeS: Long, families: Set[Int]) {
       found
     }
 
+  /** Rows of a family without those that are expired, with their expiry. */
+  def unexpired(family: Int, rows: RowIterator): RowIterator =
+    if (!of(family)) rows
+    else (key, value) => {
+      var found = rows.next(key, value)
+      while (found && isOver(value.array, value.offset, value.length)) found = rows.next(key, value)
+      found
+    }
+
   /** Rows of a bucket without those that are expired. */
   def kept(rows: RowBlock): RowBlock =
     if (!isOn || !(0 until rows.count).exists(isOver(rows, _))) rows
@@ -98,8 +107,31 @@ object Expiry {
     math.min(Never - 1, (timeS + ttlS + step - 1) / step * step)
   }
 
+  /** Removes the expiry from the value of a family with a time to live, and returns it. */
+  def cut(value: Slice): Long = {
+    val found = expiryOf(value.array, value.offset, value.length)
+    value.length -= Bytes
+    found
+  }
+
   private def expiryOf(value: Array[Byte], offset: Int, length: Int): Long =
     Block.getInt(value, offset + length - Bytes) & UnsignedMask
+
+  /** Buffer that puts an expiry behind a value. For one thread. */
+  final class Stamp {
+    private var stamped = new Array[Byte](256)
+
+    /** The last value with its expiry; longer than them. */
+    def bytes: Array[Byte] = stamped
+
+    /** @return length of the value with its expiry */
+    def apply(value: Array[Byte], offset: Int, length: Int, expiryS: Long): Int = {
+      if (stamped.length < length + Bytes) stamped = new Array[Byte](2 * length + Bytes)
+      System.arraycopy(value, offset, stamped, 0, length)
+      Block.putInt(stamped, length, expiryS.toInt)
+      length + Bytes
+    }
+  }
 }
 
 /**

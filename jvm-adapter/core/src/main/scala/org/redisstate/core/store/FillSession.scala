@@ -19,6 +19,7 @@ import org.redisstate.core.store.resources.StoreCounters
  * @param initiallyHeld whether the run holds the partition already
  * @param uid of the version that the commit gives
  * @param ownsUid whether no other attempt has the uid
+ * @param timeS of the version, if its rows expire
  * @param stageBytes so many bytes of rows leave at once
  */
 final class FillSession private[store] (
@@ -27,6 +28,7 @@ final class FillSession private[store] (
     initiallyHeld: Boolean,
     uid: String,
     ownsUid: Boolean,
+    timeS: Option[Long],
     stageBytes: Int)
     extends HeldRows {
   import FillSession._
@@ -35,7 +37,10 @@ final class FillSession private[store] (
   private val pin = Pin(local.pin.version + 1, uid)
   private val ident = Segment.deltaIdent(pin.version, uid)
   private val cycle = new LifeCycle
-  private val families = new WriteFamilies(store.families(local), highestBefore = 0)
+  private val families =
+    new WriteFamilies(store.families(local).map(described), highestBefore = 0)
+  private var expiry = Expiry(0, families.all)
+  private val stamp = new Expiry.Stamp
   private var layer = new Layer(InitialRows)
 
   /** The rows of ordered families. */
@@ -57,24 +62,37 @@ final class FillSession private[store] (
 
   /** Adds a family. */
   def defineFamily(family: Family): Unit = {
-    families.define(family)
-    ()
+    families.define(described(family))
+    expiry = Expiry(0, families.all)
   }
+
+  private def described(family: Family): Family =
+    family.copy(ttl = timeS.nonEmpty && family.canExpire)
 
   /**
    * Adds a row. That its key did not come before is up to the caller: of a key that did, the number
    * of rows is wrong.
    *
    * @param value of a family with lists, all elements as [[MultiValue.encode]] gives them
+   * @param expiryS of the row, if it can expire: after the time of the version
    */
-  def put(key: Array[Byte], keyLength: Int, value: Array[Byte], valueLength: Int): Unit = {
+  def put(
+      key: Array[Byte],
+      keyLength: Int,
+      value: Array[Byte],
+      valueLength: Int,
+      expiryS: Long = Expiry.Never): Unit = {
     if (!cycle.is(LifeCycle.Updating)) refuse("put")
     takeOver()
     SegmentWriter.checkLimits(keyLength, valueLength, s"put in ${client.id}")
     val family = StoredKey.familyOf(key, 0)
     val hashOf = families.hashOf
     val rows = if (hashOf.ordered(family)) sorted else layer
-    rows.put(hashOf(key, 0, keyLength), key, 0, keyLength, value, 0, valueLength)
+    val hash = hashOf(key, 0, keyLength)
+    if (expiry.of(family)) {
+      val length = stamp(value, 0, valueLength, expiryS)
+      rows.put(hash, key, 0, keyLength, stamp.bytes, 0, length)
+    } else rows.put(hash, key, 0, keyLength, value, 0, valueLength)
     live += 1
     if (families.isInternal(family)) liveInternal += 1
     if (layer.usedBytes.toLong + sorted.usedBytes > countAt) count()
@@ -147,7 +165,8 @@ final class FillSession private[store] (
       Nil,
       complete = true,
       liveInternal,
-      families.highestId)
+      families.highestId,
+      if (expiry.isOn) timeS.getOrElse(0L) else 0L)
     (entry, writer.takeFresh())
   }
 

@@ -32,11 +32,17 @@ final class OpenVersion private[store] (
   def numKeys: Long = local.live.all - local.live.internal
   def families: Seq[Family] = store.families(local)
 
+  /** Time of this version in seconds since 1970; None where no rows expire. */
+  def timeS: Option[Long] = Option.when(local.families.exists(_.ttl))(local.timeS)
+
   def get(key: Array[Byte], length: Int, out: Slice): Boolean =
     local.get(key, length, out) && expiry.show(key, out)
 
   /** Returns all rows of a family, in key order for an ordered family. */
   def iterator(family: Int): RowIterator = expiry.shown(family, local.rows(family))
+
+  /** Returns all rows of a family; of one with a time to live, with the expiry behind the value. */
+  def iteratorWithExpiry(family: Int): RowIterator = expiry.unexpired(family, local.rows(family))
 
   def contains(key: Array[Byte], length: Int): Boolean =
     if (expiry.ofKey(key, 0)) get(key, length, new Slice) else local.contains(key, length)
@@ -103,15 +109,21 @@ final class OpenVersion private[store] (
    *
    * @param uid of the version that the commit gives, None for a new one. No other content may ever have it, but several attempts at this one
    *   may. So an abort leaves the blocks, which another attempt may need; they expire by themselves.
+   * @param timeS of the version, if its rows expire; the same for all attempts with one uid
    */
-  def fill(uid: Option[String]): FillSession = fill(uid, FillSession.StageBytes)
+  def fill(uid: Option[String], timeS: Option[Long] = None): FillSession =
+    fill(uid, timeS, FillSession.StageBytes)
 
-  private[store] def fill(uid: Option[String], stageBytes: Int): FillSession =
+  private[store] def fill(
+      uid: Option[String],
+      timeS: Option[Long],
+      stageBytes: Int): FillSession =
     new FillSession(
       store,
       local,
       held,
       uid.getOrElse(Pin.newUid()),
       ownsUid = uid.isEmpty,
+      timeS,
       stageBytes)
 }

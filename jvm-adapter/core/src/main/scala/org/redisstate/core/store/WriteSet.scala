@@ -24,8 +24,7 @@ private[store] final class WriteSet(
   val families: WriteFamilies = new WriteFamilies(initial, local.table.highestId)
   private var expiry = times.of(initial)
 
-  /** The last value with its expiry. */
-  private var stamped = new Array[Byte](256)
+  private val stamp = new Expiry.Stamp
 
   /** Layers that iterators may hold: they do not change any more. Newest first. */
   private var frozen: List[Layer] = Nil
@@ -120,8 +119,8 @@ private[store] final class WriteSet(
       expiryS: Long): Unit = {
     SegmentWriter.checkLimits(keyLength, valueLength, s"put in $id")
     if (expiry.ofKey(key, 0)) {
-      stamp(value, 0, valueLength, expiryS)
-      putRow(key, keyLength, stamped, valueLength + Expiry.Bytes)
+      val length = stamp(value, 0, valueLength, expiryS)
+      putRow(key, keyLength, stamp.bytes, length)
     } else putRow(key, keyLength, value, valueLength)
   }
 
@@ -136,15 +135,9 @@ private[store] final class WriteSet(
   /** Replaces the expiry of a row that can expire; does nothing for an absent row. */
   def renew(key: Array[Byte], length: Int, expiryS: Long): Unit =
     if (get(key, length, probe)) {
-      stamp(probe.array, probe.offset, probe.length, expiryS)
-      putRow(key, length, stamped, probe.length + Expiry.Bytes)
+      val stampedLength = stamp(probe.array, probe.offset, probe.length, expiryS)
+      putRow(key, length, stamp.bytes, stampedLength)
     }
-
-  private def stamp(value: Array[Byte], offset: Int, length: Int, expiryS: Long): Unit = {
-    if (stamped.length < length + Expiry.Bytes) stamped = new Array[Byte](2 * length + Expiry.Bytes)
-    System.arraycopy(value, offset, stamped, 0, length)
-    Block.putInt(stamped, length, expiryS.toInt)
-  }
 
   private def putRow(
       key: Array[Byte],

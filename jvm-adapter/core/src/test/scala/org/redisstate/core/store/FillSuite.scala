@@ -16,7 +16,7 @@ import org.redisstate.core.errors.{
 }
 import org.redisstate.core.format.{Family, FamilyKind, MultiValue, Vectors}
 import org.redisstate.core.ids.{Keys, Pin}
-import org.redisstate.core.local.Slice
+import org.redisstate.core.local.{Expiry, Slice, StoredKey}
 
 /** Versions that are written as a whole, and read in one pass. */
 class FillSuite extends AnyFunSuite with BeforeAndAfterAll {
@@ -51,7 +51,7 @@ class FillSuite extends AnyFunSuite with BeforeAndAfterAll {
   }
 
   private def filled(p: TestPartition, rows: Rows, version: Long = 0): FillSession = {
-    val session = p.store("a").openEmpty(version).fill(None, StageBytes)
+    val session = p.store("a").openEmpty(version).fill(None, None, StageBytes)
     Families.foreach(session.defineFamily)
     rows.foreach { case (k, value) => session.put(k, k.length, value, value.length) }
     session
@@ -92,6 +92,36 @@ class FillSuite extends AnyFunSuite with BeforeAndAfterAll {
       }
     }
 
+  for (timeS <- Seq(Some(1000L), None))
+    test(s"rows keep their expiries in a version of the time $timeS") {
+      on { p =>
+        val rows = rowsOf(300, 20)
+        val session = p.store("a").openEmpty(6).fill(None, timeS, StageBytes)
+        Families.foreach(session.defineFamily)
+        def expiryOf(i: Int): Long = if (i % 3 == 0) Expiry.Never else 1001L + i
+        rows.zipWithIndex.foreach { case ((k, value), i) =>
+          session.put(k, k.length, value, value.length, expiryOf(i))
+        }
+        session.commit()
+        val opened = p.store("a reader").openOnce(7, None)
+        assert(opened.timeS == timeS && found(opened) == wanted(rows))
+        val timed = opened.families.filter(_.ttl)
+        assert(timed.map(_.id).toSet == (if (timeS.isEmpty) Set() else Set(0, 1, 3)))
+        val expiries = timed.flatMap { family =>
+          val (k, value) = (new Slice, new Slice)
+          val found = opened.iteratorWithExpiry(family.id)
+          Iterator.continually(found.next(k, value)).takeWhile(identity).map { _ =>
+            Vectors.hex(k.array, k.offset, k.length) -> Expiry.cut(value)
+          }.toSeq
+        }
+        assert(expiries.toMap == rows.zipWithIndex.collect {
+          case ((k, _), i) if timed.exists(_.id == StoredKey.familyOf(k, 0)) =>
+            Vectors.hex(k, 0, k.length) -> expiryOf(i)
+        }.toMap)
+        assert(p.damaged.isEmpty)
+      }
+    }
+
   test("a query goes on from a filled version, and its snapshot has the same rows") {
     on { p =>
       val rows = rowsOf(5000, 50)
@@ -119,7 +149,7 @@ class FillSuite extends AnyFunSuite with BeforeAndAfterAll {
   test("a pass over a version keeps nothing in memory") {
     on { p =>
       val rows = rowsOf(30000, 200).filter(_._1(1) == 0)
-      val session = p.store("a").openEmpty(0).fill(None, StageBytes)
+      val session = p.store("a").openEmpty(0).fill(None, None, StageBytes)
       rows.foreach { case (k, value) => session.put(k, k.length, value, value.length) }
       session.commit()
       val store = p.store("a reader")
@@ -176,8 +206,8 @@ class FillSuite extends AnyFunSuite with BeforeAndAfterAll {
       intercept[InternalException](session.commit())
 
       val uid = Pin.newUid()
-      val first = p.store("a").openEmpty(0).fill(Some(uid), StageBytes)
-      val late = p.store("a").openEmpty(0).fill(Some(uid), StageBytes)
+      val first = p.store("a").openEmpty(0).fill(Some(uid), None, StageBytes)
+      val late = p.store("a").openEmpty(0).fill(Some(uid), None, StageBytes)
       Seq(first, late).foreach { one =>
         Families.foreach(one.defineFamily)
         rows.foreach { case (k, value) => one.put(k, k.length, value, value.length) }
@@ -208,7 +238,7 @@ class FillSuite extends AnyFunSuite with BeforeAndAfterAll {
   test("a run that lost the partition learns it before it sends anything") {
     on { p =>
       p.registry.register("a", byDriver = true, 0, Map.empty)
-      val session = p.store("a").openEmpty(0).fill(None, StageBytes)
+      val session = p.store("a").openEmpty(0).fill(None, None, StageBytes)
       for (version <- 0 to 1) {
         val other = p.store("b").open(version.toLong).write()
         put(other, key(0, "k"), "v")

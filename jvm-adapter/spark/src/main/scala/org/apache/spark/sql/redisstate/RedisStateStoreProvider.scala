@@ -105,8 +105,11 @@ class RedisStateStoreProvider
     writeStore(opened, forceSnapshotOnCommit, stateStoreCkptId)
   }
 
-  override private[redisstate] def getStoreToFill(version: Long, uid: Option[String]): RedisFill =
-    new RedisFill(id, openEmpty(version).fill(uid.map(ours)), codecs)
+  override private[redisstate] def getStoreToFill(
+      version: Long,
+      uid: Option[String],
+      timeS: Option[Long]): RedisFill =
+    new RedisFill(id, openEmpty(version).fill(uid.map(ours), timeS), codecs)
 
   override private[redisstate] def getStoreToScan(
       version: Long,

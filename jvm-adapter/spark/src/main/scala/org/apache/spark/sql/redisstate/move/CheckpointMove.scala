@@ -188,7 +188,8 @@ final class CheckpointMove(
     val checkpoint = QueryCheckpoint.read(source, hadoopConf)
     if (checkpoint.folder == target) throw refused("it is the folder that the state comes from")
     val stores = StateCatalog.read(checkpoint, hadoopConf)
-    filled = state.map(Bootstrap(checkpoint, stores, _, engine, sourceOf(checkpoint)))
+    filled = state.map(
+      Bootstrap(checkpoint, stores, _, engine, sourceOf(checkpoint), targetOf(checkpoint)))
     checkTarget(checkpoint)
     Providers.checkTarget(provider, stores, checkpoint.hasIds)
     rescaleOf(checkpoint, stores): Unit

@@ -12,6 +12,10 @@ private[redisstate] trait MovesState extends StateStoreProvider {
    * Begins with nothing; the commit gives the version after this one, whatever is there before.
    *
    * @param uid that the commit is to have, whichever attempt makes it; None for a new one
+   * @param timeS of the version, if its rows expire
    */
-  private[redisstate] def getStoreToFill(version: Long, uid: Option[String]): RedisFill
+  private[redisstate] def getStoreToFill(
+      version: Long,
+      uid: Option[String],
+      timeS: Option[Long]): RedisFill
 }

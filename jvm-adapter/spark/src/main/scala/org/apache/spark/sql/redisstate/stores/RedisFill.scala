@@ -8,7 +8,7 @@ import org.apache.spark.sql.types.StructType
 
 import org.redisstate.core.errors.RedisStateException
 import org.redisstate.core.ids.Pin
-import org.redisstate.core.local.{RowIterator, Slice}
+import org.redisstate.core.local.{Expiry, RowIterator, Slice}
 import org.redisstate.core.store.FillSession
 
 /** Writes all rows of a version, each key once. For one thread. */
@@ -36,20 +36,21 @@ private[redisstate] final class RedisFill(
         _ => RedisFill.NoRows)
       .foreach(session.defineFamily)
 
-  def put(key: UnsafeRow, value: UnsafeRow, family: String): Unit = {
+  /** @param expiryS of the row, if it can expire: seconds since 1970 */
+  def put(key: UnsafeRow, value: UnsafeRow, family: String, expiryS: Long): Unit = {
     val codec = codecs.of("put", family)
     val keyLength = codec.encodeKey(key)
-    put(codec, keyLength, codec.encodeValue(value))
+    put(codec, keyLength, codec.encodeValue(value), expiryS)
   }
 
   def putList(key: UnsafeRow, values: Array[UnsafeRow], family: String): Unit = {
     val codec = codecs.of("putList", family)
     val keyLength = codec.encodeKey(key)
-    put(codec, keyLength, codec.encodeList(values))
+    put(codec, keyLength, codec.encodeList(values), Expiry.Never)
   }
 
-  private def put(codec: RowCodec, keyLength: Int, valueLength: Int): Unit =
-    try session.put(codec.key, keyLength, codec.value, valueLength)
+  private def put(codec: RowCodec, keyLength: Int, valueLength: Int, expiryS: Long): Unit =
+    try session.put(codec.key, keyLength, codec.value, valueLength, expiryS)
     catch { case e: RedisStateException => throw StoreErrors.cannotUse(id, e) }
 
   /** @return the new version */

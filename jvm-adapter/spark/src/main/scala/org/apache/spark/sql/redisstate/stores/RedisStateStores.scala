@@ -9,7 +9,7 @@ import org.apache.spark.sql.types.StructType
 
 import org.redisstate.core.errors.RedisStateException
 import org.redisstate.core.ids.Pin
-import org.redisstate.core.local.{RowIterator, Slice}
+import org.redisstate.core.local.{Expiry, RowIterator, Slice}
 import org.redisstate.core.store.{OpenVersion, WriteSession}
 
 /** A version, open for reading. */
@@ -39,6 +39,24 @@ private[redisstate] final class RedisReadStateStore(
       from: Option[Array[Byte]],
       to: Option[Array[Byte]]): RowIterator =
     opened.rangeScan(family, from, to)
+
+  /** Time of the version in seconds since 1970; None where no rows expire. */
+  private[redisstate] def timeS: Option[Long] = opened.timeS
+
+  /**
+   * The rows of a family that have not expired, with their expiry; a row is valid until the next.
+   */
+  private[redisstate] def rowsWithExpiry(colFamilyName: String)
+      : Iterator[(UnsafeRow, UnsafeRow, Long)] = {
+    val codec = codecs.of("rowsWithExpiry", colFamilyName)
+    val expires = opened.families.exists(one => one.id == codec.family.id && one.ttl)
+    val rows = asked(opened.iteratorWithExpiry(codec.family.id))
+    val key, value = new Slice
+    Iterator.continually(asked(rows.next(key, value))).takeWhile(identity).map { _ =>
+      val expiryS = if (expires) Expiry.cut(value) else Expiry.Never
+      (codec.decodeKey(key), codec.decodeValue(value), expiryS)
+    }
+  }
 
   /** The lists of a family with lists by their keys; a row of a key is valid until the next. */
   private[redisstate] def lists(colFamilyName: String)

@@ -10,7 +10,7 @@ import org.apache.spark.Partitioner
 import org.apache.spark.rdd.RDD
 import org.apache.spark.sql.classic.{Dataset, SparkSession}
 import org.apache.spark.sql.internal.SQLConf
-import org.apache.spark.sql.redisstate.move.checkpoint.{QueryCheckpoint, StateCatalog}
+import org.apache.spark.sql.redisstate.move.checkpoint.{QueryCheckpoint, RedisTarget, StateCatalog}
 import org.apache.spark.sql.redisstate.move.engine.{
   MoveWatcher,
   MovedRow,
@@ -23,6 +23,7 @@ import org.apache.spark.sql.redisstate.move.engine.{
 }
 
 import org.redisstate.core.errors.ConfigException
+import org.redisstate.core.local.Expiry
 
 /**
  * Rows that a caller gives for the state of an operator.
@@ -41,6 +42,7 @@ private[redisstate] final case class StateRows(
  * store for which no rows are given keep theirs, too.
  *
  * @param others stores that are only moved
+ * @param ttlMs time to live of the given rows; None where they do not expire
  */
 private[redisstate] final class Bootstrap private (
     val spec: StoreSpec,
@@ -48,11 +50,23 @@ private[redisstate] final class Bootstrap private (
     frames: Seq[(FamilyColumns, Dataset[_])],
     merges: Boolean,
     engine: StateEngine,
-    source: StateSide) {
+    source: StateSide,
+    ttlMs: Option[Long]) {
   import Bootstrap._
 
   private val replaced: Set[Int] = frames.flatMap(_._1.families).toSet
   private val kept: Set[Int] = spec.filled.toSet -- replaced
+
+  /**
+   * Time of the store's version, and expiry of the given rows, which count as written now. None
+   * without a time to live, and where rows stay that have no expiry: then all rows count as written
+   * in the next batch with a time to live.
+   */
+  private lazy val times: Option[(Long, Long)] = for {
+    ttlMs <- ttlMs
+    nowS = System.currentTimeMillis() / MillisPerSecond
+    timeS <- if (merges || kept.nonEmpty) engine.timeS(spec, Position, source) else Some(nowS)
+  } yield timeS -> Expiry.after(math.max(timeS, nowS), ttlMs)
 
   /**
    * Rows of the store, in as many partitions as the store has. They are made once, and then come
@@ -61,12 +75,13 @@ private[redisstate] final class Bootstrap private (
    * @throws ConfigException from its tasks, for rows that no operator would write
    */
   lazy val rows: RDD[MovedRow] = {
-    val added = frames.map { case (columns, frame) => keyed(columns, frame) }
+    val givenS = times.fold(Expiry.Never)(_._2)
+    val added = frames.map { case (columns, frame) => keyed(columns, frame, givenS) }
     val before =
       if (!merges) Nil
       else Seq(engine.rowsInPlace(spec, Position, source, replaced).mapPartitionsWithIndex {
         (partition, rows) =>
-          rows.map(row => RowKey(partition, row.family, isGiven = false, row.key) -> row.value)
+          rows.map(row => RowKey(partition, row.family, isGiven = false, row.key) -> RowValue(row))
       })
     val sorted = (added ++ before).reduce(_ union _)
       .repartitionAndSortWithinPartitions(new AsPlaced(spec.partitions))
@@ -80,14 +95,17 @@ private[redisstate] final class Bootstrap private (
   lazy val digest: StateDigest = engine.digestOf(spec, rows)
 
   def write(target: StateSide, watcher: MoveWatcher): MovedStore =
-    engine.replace(spec, Position, target, rows, digest, watcher)
+    engine.replace(spec, Position, target, rows, digest, times.map(_._1), watcher)
 
   /** Record that two calls for one folder have to agree on. */
   def record: JObject =
     ("operator" -> spec.operator) ~ ("variables" -> frames.map(_._1.variable).sorted.toList) ~
       ("merges" -> merges) ~ ("digest" -> digest.text)
 
-  private def keyed(columns: FamilyColumns, frame: Dataset[_]): RDD[(RowKey, Array[Byte])] = {
+  private def keyed(
+      columns: FamilyColumns,
+      frame: Dataset[_],
+      expiryS: Long): RDD[(RowKey, RowValue)] = {
     val timeZone = frame.sparkSession.sessionState.conf.sessionLocalTimeZone
     val rows = GivenRows(columns, frame.schema, timeZone)
     val (partitions, keys) = (spec.partitions, columns.partitionKeys)
@@ -100,7 +118,9 @@ private[redisstate] final class Bootstrap private (
         val all = made(row)
         key.pointTo(all.head.key, all.head.key.length)
         val partition = partitionOf(key)
-        all.map(one => RowKey(partition, one.family, isGiven = true, one.key) -> one.value)
+        all.map { one =>
+          RowKey(partition, one.family, isGiven = true, one.key) -> RowValue(one.value, expiryS)
+        }
       }
     }
   }
@@ -110,6 +130,7 @@ object Bootstrap {
 
   /** Position of a store that is alone in its operator: only such operators are supported. */
   private val Position = 0
+  private val MillisPerSecond = 1000L
 
   /** Returns the columns of each operator and variable of a checkpoint as JSON, for Python. */
   def columns(session: SparkSession, folder: String): String = Named.errors {
@@ -134,7 +155,8 @@ object Bootstrap {
       stores: Seq[StoreSpec],
       own: StateRows,
       engine: StateEngine,
-      source: StateSide): Bootstrap = {
+      source: StateSide,
+      target: StateSide): Bootstrap = {
     def refused(why: String) = new ConfigException(
       s"give state to ${checkpoint.folder}: $why Nothing was changed.")
     val operators = stores.map(_.operator).distinct
@@ -176,7 +198,10 @@ object Bootstrap {
         throw GivenRows.refused(columns, "the DataFrame is a stream. Read it with spark.read.")
       GivenRows(columns, frame.schema, "UTC"): Unit
     }
-    new Bootstrap(spec, others, chosen, own.merges, engine, source)
+    val ttlMs =
+      if (spec.usesFamilies) None
+      else RedisTarget.optionsOf(target.conf).stateTtlMs(spec.operator)
+    new Bootstrap(spec, others, chosen, own.merges, engine, source, ttlMs)
   }
 
   /**
@@ -190,6 +215,12 @@ object Bootstrap {
       isGiven: Boolean,
       key: Array[Byte]) {
     def isSame(other: RowKey): Boolean = family == other.family && Arrays.equals(key, other.key)
+  }
+
+  private final case class RowValue(bytes: Array[Byte], expiryS: Long)
+
+  private object RowValue {
+    def apply(row: MovedRow): RowValue = RowValue(row.value, row.expiryS)
   }
 
   /** Sorts a given row before the existing row of the same key. */
@@ -208,7 +239,7 @@ object Bootstrap {
   /** Keeps the first row of each key. */
   private final class OnePerKey(
       columns: Seq[FamilyColumns],
-      sorted: Iterator[(RowKey, Array[Byte])])
+      sorted: Iterator[(RowKey, RowValue)])
       extends Iterator[MovedRow] {
     private val rows = sorted.buffered
 
@@ -220,7 +251,7 @@ object Bootstrap {
         if (rows.head._1.isGiven) throw twice(key.family)
         rows.next(): Unit
       }
-      MovedRow(key.family, key.key, value)
+      MovedRow(key.family, key.key, value.bytes, value.expiryS)
     }
 
     private def twice(family: Int) = {

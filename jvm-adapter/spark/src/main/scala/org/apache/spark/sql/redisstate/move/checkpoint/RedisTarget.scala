@@ -21,7 +21,7 @@ private[redisstate] object RedisTarget {
   /** Decides on the gen of the target, and registers the move as its run. The run of the query gives it id and name. */
   def begin(side: StateSide, hadoopConf: Configuration): Unit =
     if (side.provider == Providers.Redis) {
-      val conf = confOf(side.conf)
+      val conf = optionsOf(side.conf)
       StartCheck.run(conf)
       val marker = new MarkerFile(side.stateRoot, hadoopConf)
       withBackend(conf) { backend =>
@@ -54,7 +54,7 @@ private[redisstate] object RedisTarget {
   def checkRoom(source: Option[StateSide], side: StateSide, hadoopConf: Configuration)(
       digests: => Seq[StateDigest]): Unit =
     if (side.provider == Providers.Redis) {
-      free(confOf(side.conf)).filterNot(hasRoomForFiles(_, source, hadoopConf)).foreach { free =>
+      free(optionsOf(side.conf)).filterNot(hasRoomForFiles(_, source, hadoopConf)).foreach { free =>
         val need = digests.map(d => d.bytes + d.rows * RowBytes).sum - written(side, hadoopConf)
         if (free < need) {
           throw new FullException(
@@ -72,7 +72,7 @@ private[redisstate] object RedisTarget {
    */
   def checkQuota(side: StateSide, hadoopConf: Configuration): Unit =
     if (side.provider == Providers.Redis) {
-      val conf = confOf(side.conf)
+      val conf = optionsOf(side.conf)
       if (conf.quota.isSet) {
         inGen(side, conf, hadoopConf) { (backend, gen) =>
           new StateQuota(backend, conf.keyPrefix, gen, conf.quota).checkNow(
@@ -95,7 +95,7 @@ private[redisstate] object RedisTarget {
     }
 
   private def written(side: StateSide, hadoopConf: Configuration): Long = {
-    val conf = confOf(side.conf)
+    val conf = optionsOf(side.conf)
     inGen(side, conf, hadoopConf) { (backend, gen) =>
       StateSize.of(backend, conf.keyPrefix, gen)._1
     }.getOrElse(0L)
@@ -130,7 +130,8 @@ private[redisstate] object RedisTarget {
       } yield most - used
     }
 
-  private def confOf(conf: StateStoreConf): RedisStateConf =
+  /** Returns the options of this provider in a conf. */
+  def optionsOf(conf: StateStoreConf): RedisStateConf =
     RedisStateConf(conf.sqlConfs, conf.minVersionsToRetain)
 
   /** Most bytes that a row takes in a block beside its own. */

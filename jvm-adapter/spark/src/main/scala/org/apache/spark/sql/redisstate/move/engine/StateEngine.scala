@@ -30,35 +30,6 @@ trait RowRouting extends Serializable {
   def of(store: StoreSpec): StateEntry => Int
 }
 
-/**
- * A written partition of a store.
- *
- * @param digest of what can be read there
- * @param uid Spark's unique id of it, in checkpoint format 2
- * @param isNew whether it was written now, and not by an earlier, interrupted move
- */
-final case class WrittenPartition(
-    partition: Int,
-    digest: StateDigest,
-    uid: Option[String],
-    isNew: Boolean)
-
-/**
- * A moved store.
- *
- * @param source what was read
- * @param partitions by number
- */
-final case class MovedStore(
-    spec: StoreSpec,
-    source: StateDigest,
-    partitions: Seq[WrittenPartition]) {
-
-  /** Number of partitions after the move; for a dry run, those that were read. */
-  def numPartitions: Int = if (partitions.isEmpty) spec.partitions else partitions.size
-  def target: StateDigest = partitions.map(_.digest).foldLeft(StateDigest.Empty)(_ + _)
-}
-
 /** Callback on the driver for each finished partition. */
 trait MoveWatcher {
   def partitionDone(spec: StoreSpec, digest: StateDigest): Unit
@@ -93,9 +64,9 @@ final class StateEngine(session: SparkSession, hadoopConf: Configuration) {
       watcher: MoveWatcher): Seq[MovedStore] = ofNoQuery {
     withPositions(stores).map { case (spec, at) =>
       val moved = routing.fold(copy(spec, at, source, target, watcher)) { routing =>
-        val read = digest(spec, at, source, MoveWatcher.None)
+        val (read, timeS) = readAll(spec, at, source, MoveWatcher.None)
         val routed = rows(spec, at, source, routing)
-        MovedStore(spec, read, write(spec, at, target, routed, watcher))
+        MovedStore(spec, read, write(spec, at, target, routed, timeS, watcher))
       }
       checkEqual(moved)
       moved
@@ -107,7 +78,15 @@ final class StateEngine(session: SparkSession, hadoopConf: Configuration) {
       stores: Seq[StoreSpec],
       side: StateSide,
       watcher: MoveWatcher): Seq[(StoreSpec, StateDigest)] = ofNoQuery {
-    withPositions(stores).map { case (spec, at) => spec -> digest(spec, at, side, watcher) }
+    withPositions(stores).map { case (spec, at) => spec -> readAll(spec, at, side, watcher)._1 }
+  }
+
+  /** Returns the earliest time of a store's partitions; None where no rows of it expire. */
+  def timeS(spec: StoreSpec, at: Int, side: StateSide): Option[Long] = ofNoQuery {
+    val conf = this.conf
+    run(spec.partitions) { partition =>
+      read(spec, side, partition, side.uid(spec.operator, partition, at), conf.value.value)(_.timeS)
+    }(_ => ()).flatten.minOption
   }
 
   /** Reads all rows, and asks of each where it belongs; what cannot be told fails. */
@@ -124,16 +103,21 @@ final class StateEngine(session: SparkSession, hadoopConf: Configuration) {
     }
   }
 
-  private def digest(
+  /**
+   * Returns the digest of a store, and the earliest time of its partitions if rows of it expire: at
+   * that time no row is expired that one of them shows.
+   */
+  private def readAll(
       spec: StoreSpec,
       at: Int,
       side: StateSide,
-      watcher: MoveWatcher): StateDigest = {
+      watcher: MoveWatcher): (StateDigest, Option[Long]) = {
     val conf = this.conf
-    run(spec.partitions) { partition =>
+    val found = run(spec.partitions) { partition =>
       read(spec, side, partition, side.uid(spec.operator, partition, at), conf.value.value)(
-        _.digest())
-    }(watcher.partitionDone(spec, _)).foldLeft(StateDigest.Empty)(_ + _)
+        reader => reader.digest() -> reader.timeS)
+    } { case (digest, _) => watcher.partitionDone(spec, digest) }
+    found.map(_._1).foldLeft(StateDigest.Empty)(_ + _) -> found.flatMap(_._2).minOption
   }
 
   /** Rows of a store by the partition that they go to: as many partitions as the routing has. */
@@ -189,6 +173,7 @@ final class StateEngine(session: SparkSession, hadoopConf: Configuration) {
    * Writes rows as the whole store.
    *
    * @param digest of the rows
+   * @param timeS of the version, if its rows expire
    * @throws FormatException if something else can be read then
    */
   def replace(
@@ -197,18 +182,20 @@ final class StateEngine(session: SparkSession, hadoopConf: Configuration) {
       target: StateSide,
       rows: RDD[MovedRow],
       digest: StateDigest,
+      timeS: Option[Long],
       watcher: MoveWatcher): MovedStore = ofNoQuery {
-    val moved = MovedStore(spec, digest, write(spec, at, target, rows, watcher))
+    val moved = MovedStore(spec, digest, write(spec, at, target, rows, timeS, watcher))
     checkEqual(moved)
     moved
   }
 
   /** Writes each partition of `rows` as the partition of the store with its number. */
-  def write(
+  private def write(
       spec: StoreSpec,
       at: Int,
       target: StateSide,
       rows: RDD[MovedRow],
+      timeS: Option[Long],
       watcher: MoveWatcher): Seq[WrittenPartition] = {
     val conf = this.conf
     val written = rows.mapPartitionsWithIndex { (partition, moved) =>
@@ -222,7 +209,7 @@ final class StateEngine(session: SparkSession, hadoopConf: Configuration) {
           if (sum.result != there.digest) throw otherMove(spec, partition)
           Iterator(there)
         case _ =>
-          Iterator(writePartition(spec, target, partition, uid, conf.value.value) { writer =>
+          Iterator(writePartition(spec, target, partition, uid, timeS, conf.value.value) { writer =>
             moved.foreach(row => writer.put(packer.unpack(row)))
           }._2)
       }
@@ -313,7 +300,7 @@ object StateEngine {
             throw otherMove(spec, partition)
           wanted -> there
         case None =>
-          writePartition(spec, target, partition, uidThere, hadoopConf)(writer =>
+          writePartition(spec, target, partition, uidThere, reader.timeS, hadoopConf)(writer =>
             reader.entries.foreach(writer.put))
       }
     }
@@ -324,8 +311,9 @@ object StateEngine {
       target: StateSide,
       partition: Int,
       wanted: Option[String],
+      timeS: Option[Long],
       hadoopConf: Configuration)(fill: StoreWriter => Unit): (StateDigest, WrittenPartition) = {
-    val writer = new StoreWriter(spec, target, partition, wanted, hadoopConf)
+    val writer = new StoreWriter(spec, target, partition, wanted, timeS, hadoopConf)
     val (given, uid) =
       try {
         fill(writer)

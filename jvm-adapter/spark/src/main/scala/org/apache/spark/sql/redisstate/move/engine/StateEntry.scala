@@ -6,6 +6,7 @@ import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.unsafe.Platform
 
 import org.redisstate.core.format.MultiValue
+import org.redisstate.core.local.Expiry
 
 /**
  * A key of a store and what it holds. A reader uses one for all its rows; they are valid until it
@@ -22,6 +23,9 @@ final class StateEntry {
 
   /** The values of a list in their order; else null. */
   var list: Array[UnsafeRow] = _
+
+  /** Expiry of the row in seconds since 1970; `Expiry.Never` for a row that does not expire. */
+  var expiryS: Long = Expiry.Never
 }
 
 /**
@@ -29,8 +33,13 @@ final class StateEntry {
  *
  * @param key bytes of the UnsafeRow
  * @param value bytes of the UnsafeRow, or of a list as `MultiValue` encodes it
+ * @param expiryS as of a [[StateEntry]]
  */
-final case class MovedRow(family: Int, key: Array[Byte], value: Array[Byte])
+final case class MovedRow(
+    family: Int,
+    key: Array[Byte],
+    value: Array[Byte],
+    expiryS: Long = Expiry.Never)
 
 /** Packs the rows of a store for a shuffle, and back. For one thread. */
 private[redisstate] final class RowPacker(spec: StoreSpec) {
@@ -42,12 +51,13 @@ private[redisstate] final class RowPacker(spec: StoreSpec) {
     val value =
       if (entry.list == null) entry.value.getBytes.clone()
       else MultiValue.encode(entry.list.map(_.getBytes))
-    MovedRow(entry.family, entry.key.getBytes.clone(), value)
+    MovedRow(entry.family, entry.key.getBytes.clone(), value, entry.expiryS)
   }
 
   /** Valid until the next. */
   def unpack(row: MovedRow): StateEntry = {
     entry.family = row.family
+    entry.expiryS = row.expiryS
     entry.key = keys(row.family)
     point(entry.key, row.key)
     if (spec.families(row.family).multiValue) {

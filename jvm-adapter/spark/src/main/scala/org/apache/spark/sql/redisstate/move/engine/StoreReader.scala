@@ -8,6 +8,8 @@ import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.redisstate.stores.{MovesState, RedisReadStateStore}
 
+import org.redisstate.core.local.Expiry
+
 /** Reads all rows of one partition of a store at one version. For one thread. */
 private[redisstate] final class StoreReader(
     spec: StoreSpec,
@@ -43,6 +45,12 @@ private[redisstate] final class StoreReader(
     opened
   }
 
+  /** Time of the version in seconds since 1970; None where no rows expire. */
+  def timeS: Option[Long] = store match {
+    case ours: RedisReadStateStore => ours.timeS
+    case _ => None
+  }
+
   /** May be called once. */
   def entries: Iterator[StateEntry] = {
     val entry = new StateEntry
@@ -54,17 +62,24 @@ private[redisstate] final class StoreReader(
           entry.key = key
           entry.value = null
           entry.list = list.map(_.copy()).toArray
+          entry.expiryS = Expiry.Never
           entry
         }
       } else {
-        store.iterator(family.name).map { pair =>
-          entry.key = pair.key
-          entry.list = null
-          entry.value = pair.value
+        entry.list = null
+        rows(family.name).map { case (key, value, expiryS) =>
+          entry.key = key
+          entry.value = value
+          entry.expiryS = expiryS
           entry
         }
       }
     }
+  }
+
+  private def rows(family: String): Iterator[(UnsafeRow, UnsafeRow, Long)] = store match {
+    case ours: RedisReadStateStore => ours.rowsWithExpiry(family)
+    case _ => store.iterator(family).map(pair => (pair.key, pair.value, Expiry.Never))
   }
 
   private def lists(family: String): Iterator[(UnsafeRow, Iterator[UnsafeRow])] = store match {

@@ -7,22 +7,24 @@ import org.apache.hadoop.conf.Configuration
  * with `commit`. For one thread.
  *
  * @param uid that the version is to have; None for a new one, and where the provider takes none
+ * @param timeS of the version, if its rows expire; only this provider's rows do
  */
 private[redisstate] final class StoreWriter(
     spec: StoreSpec,
     side: StateSide,
     partition: Int,
     uid: Option[String],
+    timeS: Option[Long],
     hadoopConf: Configuration)
     extends AutoCloseable {
-  private val sink = TargetSink.open(spec, side, partition, uid, hadoopConf)
+  private val sink = TargetSink.open(spec, side, partition, uid, timeS, hadoopConf)
   private val sum = new DigestSum(spec.families.map(_.name))
   private val names = spec.families.map(_.name).toArray
 
   def put(entry: StateEntry): Unit = {
     sum.add(entry)
     val family = names(entry.family)
-    if (entry.list == null) sink.put(entry.key, entry.value, family)
+    if (entry.list == null) sink.put(entry.key, entry.value, family, entry.expiryS)
     else if (entry.list.nonEmpty) sink.putList(entry.key, entry.list, family)
   }
 

@@ -14,8 +14,12 @@ import org.redisstate.core.errors.UnavailableException
 /** Writes a version into a provider that did not build it from earlier ones. For one thread. */
 private[redisstate] sealed trait TargetSink extends AutoCloseable {
 
-  /** Writes a row; each key comes once. */
-  def put(key: UnsafeRow, value: UnsafeRow, family: String): Unit
+  /**
+   * Writes a row; each key comes once.
+   *
+   * @param expiryS of the row, for the provider whose rows expire
+   */
+  def put(key: UnsafeRow, value: UnsafeRow, family: String, expiryS: Long): Unit
 
   /** @param values one or more */
   def putList(key: UnsafeRow, values: Array[UnsafeRow], family: String): Unit
@@ -31,12 +35,13 @@ private[redisstate] object TargetSink {
       side: StateSide,
       partition: Int,
       uid: Option[String],
+      timeS: Option[Long],
       hadoopConf: Configuration): TargetSink =
     if (side.provider == Providers.HdfsBacked) new Scratch(spec, side, partition, hadoopConf)
     else {
       val provider = StoreReader.provider(spec, side, partition, hadoopConf)
       provider match {
-        case ours: MovesState => new Filled(spec, ours, side, uid)
+        case ours: MovesState => new Filled(spec, ours, side, uid, timeS)
         case _ => new Empty(spec, provider, side.version - 1)
       }
     }
@@ -46,17 +51,18 @@ private[redisstate] object TargetSink {
       spec: StoreSpec,
       provider: MovesState,
       side: StateSide,
-      uid: Option[String])
+      uid: Option[String],
+      timeS: Option[Long])
       extends TargetSink {
     private val fill = closing(provider) {
-      val opened = provider.getStoreToFill(side.version - 1, uid)
+      val opened = provider.getStoreToFill(side.version - 1, uid, timeS)
       spec.tell((name, _, values, encoder, multiValue, internal) =>
         opened.createFamily(name, values, encoder, multiValue, internal))
       opened
     }
 
-    override def put(key: UnsafeRow, value: UnsafeRow, family: String): Unit =
-      fill.put(key, value, family)
+    override def put(key: UnsafeRow, value: UnsafeRow, family: String, expiryS: Long): Unit =
+      fill.put(key, value, family, expiryS)
     override def putList(key: UnsafeRow, values: Array[UnsafeRow], family: String): Unit =
       fill.putList(key, values, family)
 
@@ -74,7 +80,7 @@ private[redisstate] object TargetSink {
   private sealed trait OfSpark extends TargetSink {
     protected def store: StateStore
 
-    override def put(key: UnsafeRow, value: UnsafeRow, family: String): Unit =
+    override def put(key: UnsafeRow, value: UnsafeRow, family: String, expiryS: Long): Unit =
       store.put(key, value, family)
 
     override def putList(key: UnsafeRow, values: Array[UnsafeRow], family: String): Unit = {

@@ -1,5 +1,6 @@
 package org.apache.spark.sql.redisstate.stores.joins
 
+import java.lang.reflect.InvocationTargetException
 import java.nio.file.Files
 import java.util.UUID
 
@@ -74,8 +75,8 @@ class JoinExpirySuite extends AnyFunSuite with BeforeAndAfterAll {
     val (reader, untimed) = (harness.provider(id), harness.provider(id, run))
     commitExpiring(harness, query, 0)
     if (SparkMinor.ReadsJoinsOnly) assert(harness.read(reader, 1) == Map("a" -> 1))
-    else {
-      val e = intercept[Exception](reader.getStore(1))
+    else Seq[() => Any](() => reader.getStore(1), () => replayed(reader, 1)).foreach { read =>
+      val e = intercept[Exception](read())
       assert(e.getMessage.contains("opens the stores of a join for writing. Read it on Spark 4.3"))
     }
     commitExpiring(harness, query, 1)
@@ -107,6 +108,15 @@ private object JoinExpirySuite {
   private val IndexedSchema = KeySchema.add("index", LongType)
   private val CountSchema = new StructType().add("value", LongType)
   private val RowSchema = new StructType().add("v", IntegerType).add("matched", BooleanType)
+
+  /** Opens a version as the state reader does with `snapshotStartBatchId`, on any minor. */
+  private def replayed(reader: RedisStateStoreProvider, version: Long): AnyRef = {
+    val method = reader.getClass.getMethods.find(_.getName == "replayStateFromSnapshot").get
+    val versions = Seq[AnyRef](Long.box(version), Long.box(version))
+    val arguments = (versions ++ Seq(Boolean.box(true), None, None)).take(method.getParameterCount)
+    try method.invoke(reader, arguments: _*)
+    catch { case e: InvocationTargetException => throw e.getCause }
+  }
 
   /** Commits a row that expires, on any minor. */
   private def commitExpiring(
