@@ -18,7 +18,7 @@ ADDRESS = "odd://store/segments"
 
 @dataclass
 class OddWorld:
-    """What all handles of the file system share. It has no rename.
+    """Content and faults of the file system, which has no rename.
 
     Attributes:
         late_s: Time for which a new file is not found.
