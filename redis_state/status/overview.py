@@ -18,6 +18,8 @@ from redis_state.backend.script import Command
 from redis_state.errors import FormatError
 from redis_state.format.entry import FORMATS, ident_of
 from redis_state.ids import EMPTY_UID, NUMBER_MAX, PartitionId, StoreId
+from redis_state.places.settings import FIELD as PLACES_FIELD
+from redis_state.places.settings import places_in
 from redis_state.protocol.instances import KEYS_AT_ONCE, decode_instance
 from redis_state.protocol.newest_batch import NewestBatch
 from redis_state.protocol.opening import beyond
@@ -33,15 +35,22 @@ from redis_state.protocol.registry import (
 )
 from redis_state.protocol.runs import run_of_epoch
 from redis_state.protocol.texts import number_or_zero
+from redis_state.status.files import tally
 from redis_state.status.pins import aside_in_files, fork_of, pins_in, titled, total_pins
-from redis_state.status.query_status import Hold, PartitionStatus, QueryStatus, StoreStatus
+from redis_state.status.query_status import (
+    FileTally,
+    Hold,
+    PartitionStatus,
+    QueryStatus,
+    StoreStatus,
+)
 
 COMMANDS_AT_ONCE = 512
 _BEGUN_WORDS = 4
 _NUMBERS = (
     "confirmed", "newest", "kept", "oldest", "wanted", "rows", "internal_rows", "snapshot",
     "snapshot_bytes", "delta_bytes", "bytes", "pinned_bytes", "foreign_bytes", "file_bytes",
-    "written_ms",
+    "history_bytes", "written_ms",
 )  # fmt: skip
 _OTHER_TYPE = "its {} is a key of another type"
 _GONE = "its manifest is missing, while other partitions have theirs"
@@ -155,6 +164,7 @@ class _PolledQuery:
             for one in described.values()
         ]
         self._ids = [id_ for _, ids in self._stores for id_ in ids]
+        self._has_files = PLACES_FIELD.encode() in self._raw
 
     def _store(self, one: OperatorInfo, tenant: str) -> StoreId:
         return StoreId(self.info.gen, one.operator, one.store, tenant)
@@ -167,12 +177,15 @@ class _PolledQuery:
         return count
 
     def commands(self) -> Iterator[Command]:
-        """Yields the commands for the manifest of each partition, then for the owners."""
+        """Yields the commands for the manifests, then for the owners, then for the files."""
         for id_ in self._ids:
             yield ("HGETALL", keys.meta(id_))
         for start in range(0, len(self._ids), KEYS_AT_ONCE):
             chunk = self._ids[start : start + KEYS_AT_ONCE]
             yield ("MGET", *map(keys.instance, chunk))
+        if self._has_files:
+            for id_ in self._ids:
+                yield ("HGETALL", keys.files(id_))
 
     def status(self, replies: Iterator[_Reply], *, now_ms: int, newest: str | None) -> QueryStatus:
         """Builds the status from the replies to `commands`."""
@@ -180,7 +193,8 @@ class _PolledQuery:
         owners: list[bytes | None] = []
         while len(owners) < len(self._ids):
             owners += next(replies)
-        rows = iter(map(_partition, self._ids, metas, owners))
+        files = [tally(next(replies)) if self._has_files else None for _ in self._ids]
+        rows = iter(map(_partition, self._ids, metas, owners, files))
         unwritten = {id_ for id_, meta in zip(self._ids, metas, strict=True) if not meta}
         stores = tuple(
             self._store_status(one, _without_gone(one, ids, [next(rows) for _ in ids], unwritten))
@@ -188,6 +202,7 @@ class _PolledQuery:
         )
         epoch = self._raw.get(b"epoch", b"")
         parent, began = fork_of(self._raw)
+        moves = self._moves_history()
         copied, _, copied_at = self._raw.get(b"copied", b"").partition(b" ")
         return QueryStatus(
             gen=self.info.gen,
@@ -208,7 +223,16 @@ class _PolledQuery:
             fork_of=parent,
             fork_version=began,
             pins=total_pins(one for of in stores for one in of.partitions),
+            moves_history=moves,
         )
+
+    def _moves_history(self) -> bool:
+        try:
+            places = places_in(self._raw)
+        except FormatError as error:
+            self._problems.append(error.found)
+            return False
+        return places is not None and places.moves
 
     def _store_status(
         self, one: OperatorInfo, partitions: tuple[PartitionStatus, ...]
@@ -259,14 +283,19 @@ def _without_gone(
 
 
 def _partition(
-    id_: PartitionId, raw: Mapping[bytes, bytes] | OtherType, owner: bytes | None
+    id_: PartitionId,
+    raw: Mapping[bytes, bytes] | OtherType,
+    owner: bytes | None,
+    files: FileTally | None,
 ) -> PartitionStatus:
     try:
         instance, problem = decode_instance(owner), ""
     except FormatError as error:
         instance, problem = None, error.found
     of = id_.store
-    empty = PartitionStatus(of.operator, of.store, id_.partition, owner=instance, problem=problem)
+    empty = PartitionStatus(
+        of.operator, of.store, id_.partition, owner=instance, files=files, problem=problem
+    )
     if raw is OTHER_TYPE:
         return replace(empty, problem=_OTHER_TYPE.format("manifest"))
     return empty if not raw else _of_manifest(empty, raw)
@@ -295,7 +324,8 @@ def _counted(empty: PartitionStatus, raw: Mapping[bytes, bytes]) -> PartitionSta
     """Parses entries by hand: a server may have a million, of which only a few words count."""
     opened, wanted, floor = int(raw.get(b"o", b"0")), int(raw[b"n"]), int(raw.get(b"w", b"0"))
     at = b"%d:%s" % (opened, raw.get(b"ou", EMPTY_UID.encode()))
-    versions: set[int] = set()
+    sizes: dict[int, int] = {}
+    bases: dict[int, int] = {}
     alone: list[int] = []
     delta_bytes = total = foreign = filed = snapshot = snapshot_bytes = 0
     has_places = raw.get(b"f") != FORMAT.encode()
@@ -307,7 +337,6 @@ def _counted(empty: PartitionStatus, raw: Mapping[bytes, bytes]) -> PartitionSta
             continue
         version, words = int(name[2:].split(b":", 1)[0]), entry.split(b" ")
         size = int(words[4])
-        versions.add(version)
         place = raw.get(b"a:" + ident_of(name, words[0])) if has_places else None
         if place is not None:
             if place[:2] == _IN_FILE:
@@ -315,6 +344,7 @@ def _counted(empty: PartitionStatus, raw: Mapping[bytes, bytes]) -> PartitionSta
             else:
                 foreign += size
             size = 0
+        sizes[version] = sizes.get(version, 0) + size
         total += size
         if kind == b"d:":
             delta_bytes += size
@@ -322,20 +352,23 @@ def _counted(empty: PartitionStatus, raw: Mapping[bytes, bytes]) -> PartitionSta
             snapshot, snapshot_bytes = version, size
         if kind == b"s:" or b"c" in words[-1]:
             alone.append(version)
+            if version <= opened:
+                bases[version] = size
         if name[2:] == at:
             confirmed = words
     # The time of a version comes after the count of internal keys.
     words_max = 9 + (b"t" in confirmed[-1]) if confirmed else 0
     internal = int(confirmed[7]) if confirmed and len(confirmed) == words_max else 0
-    oldest = min(versions, default=0)
+    oldest, base = min(sizes, default=0), max(bases, default=0)
+    history = sum(size for version, size in sizes.items() if version <= base)
     return replace(
         empty,
         confirmed=opened,
         newest=int(raw.get(b"l", b"0")),
-        kept=len(versions),
+        kept=len(sizes),
         oldest=oldest,
         wanted=wanted,
-        held_by=_hold(oldest, alone, max(floor, opened - wanted)) if versions else None,
+        held_by=_hold(oldest, alone, max(floor, opened - wanted)) if sizes else None,
         rows=int(confirmed[2]) - internal if confirmed else 0,
         internal_rows=internal,
         snapshot=snapshot,
@@ -345,6 +378,7 @@ def _counted(empty: PartitionStatus, raw: Mapping[bytes, bytes]) -> PartitionSta
         pinned_bytes=aside_bytes,
         foreign_bytes=foreign,
         file_bytes=filed + aside_in_files(raw) if has_places else 0,
+        history_bytes=history - bases.get(base, 0),
         pins=pins,
         written_ms=int(raw.get(b"t", b"0")),
         run=raw.get(b"r", b"").decode("ascii", "replace"),

@@ -108,7 +108,8 @@ class Past:
         ]
 
     def places(self, *words: str) -> int:
-        return main(["places", self.gen, "--url", self.server.url, *words])
+        options = ["--storage-options", str(self._options_file)]
+        return main(["places", self.gen, "--url", self.server.url, *options, *words])
 
     def command(self, name: str, *words: str) -> int:
         place = ["--url", self.server.url, "--checkpoint", self.job.url]
