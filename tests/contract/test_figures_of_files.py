@@ -19,7 +19,9 @@ from redis_state.reader import CauseKind, QueryStatus
 from redis_state.status.file_causes import waiting_history
 from redis_state.status.query_status import FileTally
 from tests.contract.test_history_in_files import Orders
+from tests.support.dashboard import Dashboard
 from tests.support.redis_server import RedisServer
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -75,6 +77,21 @@ def test_files_are_counted_by_their_state(
     assert found["redis_state_files_bytes", "condemned"] == size
     assert main(["show", "orders", "--url", orders.url, "--format", "table"]) == 0
     assert "that nothing needs" in capsys.readouterr().out
+
+
+def test_page_of_a_query_has_its_files(orders: Orders, tmp_path: Path) -> None:
+    with Dashboard(orders.url, log=tmp_path / "log") as board:
+        before = board.get(f"/query/{orders.gen}").text
+        assert "Waits for a file" in before
+        assert "In files" not in before
+        assert move_history(orders.client, orders.id).segments == 5
+        orders.raw.hset(keys.meta(orders.id), "n", "1")
+        PartitionClient(orders.client, orders.id, versions_to_retain=1).retain()
+
+        def shows_it() -> bool:
+            return "that nothing needs" in board.get(f"/query/{orders.gen}").text
+
+        wait_until(shows_it, "the condemned file")
 
 
 def test_query_without_files_has_no_figures_of_them(
