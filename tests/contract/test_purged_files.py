@@ -67,6 +67,8 @@ def test_files_of_a_purged_store_are_deleted_a_grace_later(
     again = [*command, "--url", orders.url, "--exclusive", "--yes"]
     assert main(again) == 1
     assert "younger than a day" in capsys.readouterr().err
+    assert main(["purge", "--files", "--url", orders.url]) == 0
+    assert f"{gen}: 1 files" in capsys.readouterr().out
     expire_now(orders.raw, gen, hours=47)
     assert main(again) == 1
     expire_now(orders.raw, gen, hours=1)
@@ -79,6 +81,11 @@ def test_files_of_a_purged_store_are_deleted_a_grace_later(
     assert noted(orders.raw) == []
     assert main(again) == 1
     assert "no purge of checkpoint" in capsys.readouterr().err
+
+
+def test_purge_names_a_checkpoint(orders: Orders, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["purge", "--url", orders.url]) == 1
+    assert "no checkpoint is named" in capsys.readouterr().err
 
 
 def test_recall_forgets_the_note(orders: Orders) -> None:

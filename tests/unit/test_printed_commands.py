@@ -129,6 +129,10 @@ SCENES = {
         "tests/contract/test_recall.py::"
         "test_full_server_refuses_a_recallable_purge"
     ),
+    ("redis_state/maintain/vanished.py", "purge --gen 1 --files"): (
+        "tests/contract/test_purged_files.py::"
+        "test_files_of_a_purged_store_are_deleted_a_grace_later"
+    ),
     ("redis_state/maintain/vanished.py", "purge --gen 1 --recall"): (
         "tests/contract/test_recall.py::"
         "test_purged_keys_expire_and_a_recall_restores_them"

@@ -13,7 +13,7 @@ from redis_state.backend.client import Client
 from redis_state.cli.arguments.checkpoint import add_checkpoint, add_storage_options, folder_of
 from redis_state.cli.arguments.connection import ProgressLine, add_arguments, config_of
 from redis_state.cli.help import example
-from redis_state.cli.operate.purged_files import ask, delete_purged_files
+from redis_state.cli.operate.purged_files import ask, delete_purged_files, list_purged_files
 from redis_state.errors import ConfigError, NotFoundError
 from redis_state.maintain.activity import refuse_if_used, signs_of_life
 from redis_state.maintain.pinned import described_owners
@@ -47,7 +47,7 @@ def add_to(subparsers: Subparsers) -> None:
             "redis-state purge --url redis://localhost:6379/0 --checkpoint /data/flights --dry-run"
         ),
     )
-    which = parser.add_mutually_exclusive_group(required=True)
+    which = parser.add_mutually_exclusive_group()
     add_checkpoint(which)
     which.add_argument("--gen", help="the checkpoint's id, as `redis-state queries` prints it")
     add_storage_options(parser)
@@ -58,7 +58,8 @@ def add_to(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--files",
         action="store_true",
-        help="delete the files of a checkpoint that was purged before, once nothing can need them",
+        help="delete the files of a checkpoint that was purged before, once nothing can need them; "
+        "without --gen and --checkpoint: list what purged checkpoints left",
     )
     parser.add_argument(
         "--exclusive",
@@ -87,6 +88,14 @@ def run(arguments: argparse.Namespace) -> int:
             advice="Purge first. Once the keys are gone, run the command with --files.",
         )
     config = config_of(arguments)
+    if arguments.gen is None and arguments.checkpoint is None:
+        if not arguments.files:
+            raise ConfigError(
+                _WHAT, found="no checkpoint is named", advice="Give --checkpoint FOLDER or --gen."
+            )
+        with closing(Client(config)) as client:
+            list_purged_files(client, keys.tenant_of(config.key_prefix))
+        return 0
     gen: str = arguments.gen if arguments.checkpoint is None else gen_of(folder_of(arguments))
     tenant = keys.tenant_of(config.key_prefix)
     with closing(Client(config)) as client:

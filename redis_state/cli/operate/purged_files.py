@@ -16,6 +16,15 @@ from redis_state.status import figures
 _WHAT = "deleting the files of a purged checkpoint"
 
 
+def list_purged_files(client: Client, tenant: str) -> None:
+    """Prints the folders that purged checkpoints left, each with the time of its deletion."""
+    for one in purged_files(client, tenant=tenant):
+        print(
+            f"{one.gen}: {one.files} files ({figures.size(one.bytes)}) in {one.folder}/{one.gen}, "
+            f"needed until {figures.moment(one.due)} UTC"
+        )
+
+
 def delete_purged_files(
     client: Client, arguments: argparse.Namespace, gen: str, tenant: str
 ) -> None:
