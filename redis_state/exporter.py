@@ -47,6 +47,11 @@ _COUNTERS = (
     _CounterMetric("redis_state_rows_written", "rowsWritten", "Rows that commits put."),
     _CounterMetric("redis_state_rows_removed", "rowsRemoved", "Rows that commits removed."),
     _CounterMetric("redis_state_sent_bytes", "bytesSent", "Bytes sent to Redis."),
+    _CounterMetric("redis_state_file_reads", "fileReads", "Reads from files."),
+    _CounterMetric("redis_state_file_read_seconds", "fileReadMs", "Time for them.", 1000.0),
+    _CounterMetric("redis_state_file_read_bytes", "fileBytes", "Bytes read from files."),
+    _CounterMetric("redis_state_moved_bytes", "movedBytes", "Bytes moved into files."),
+    _CounterMetric("redis_state_failed_moves", "failedMoves", "Moves of history that failed."),
 )
 
 _Gauge = tuple[str, str, Callable[[QueryStatus], "float | None"]]
@@ -149,6 +154,11 @@ _STORE_GAUGES: tuple[_GaugeOfStore, ...] = (
         lambda store: sum(one.file_bytes for one in store.partitions),
     ),
     (
+        "redis_state_history_bytes",
+        "Bytes in Redis of what the newest snapshot makes history; it may wait for a file.",
+        lambda store: sum(one.history_bytes for one in store.partitions),
+    ),
+    (
         "redis_state_delta_bytes",
         "Bytes of all kept deltas.",
         lambda store: sum(one.delta_bytes for one in store.partitions),
@@ -182,10 +192,14 @@ _ERROR_COUNTERS = (
 )
 
 _PINS = "redis_state_pins"
+_FILES = "redis_state_files"
+_FILES_BYTES = "redis_state_files_bytes"
 
 METRICS = (
     *(name for name, _, _ in (*_QUERY_GAUGES, *_STORE_GAUGES)),
     _PINS,
+    _FILES,
+    _FILES_BYTES,
     *(f"{counter.name}_total" for counter in _COUNTERS),
     *(f"{name}_total" for name, _, _ in _ERROR_COUNTERS),
 )
@@ -263,6 +277,7 @@ def _gauges(queries: Iterable[QueryStatus]) -> Iterator[Metric]:
             for store in query.stores:
                 _add(family, _labels(query, store), of_store(store))
         yield family
+    yield from _files(queries)
     family = GaugeMetricFamily(
         _PINS, "Forks and kept versions that hold segments.", labels=(*_OF_A_QUERY, "kind")
     )
@@ -271,6 +286,25 @@ def _gauges(queries: Iterable[QueryStatus]) -> Iterator[Metric]:
             count = sum(pin.kind == kind for pin in query.pins)
             family.add_metric([*_labels(query), kind], float(count))
     yield family
+
+
+def _files(queries: Iterable[QueryStatus]) -> Iterator[Metric]:
+    labels = (*_OF_A_STORE, "state")
+    files = GaugeMetricFamily(_FILES, "Files that Redis knows, by their state.", labels=labels)
+    sizes = GaugeMetricFamily(_FILES_BYTES, "Bytes of these files.", labels=labels)
+    for query in queries:
+        for store in query.stores:
+            tallies = [one.files for one in store.partitions if one.files is not None]
+            if not tallies:
+                continue
+            of = _labels(query, store)
+            for state in ("announced", "used", "condemned"):
+                count = sum(getattr(one, state) for one in tallies)
+                files.add_metric([*of, state], float(count))
+            sizes.add_metric([*of, "used"], float(sum(one.used_bytes for one in tallies)))
+            size = sum(one.condemned_bytes for one in tallies)
+            sizes.add_metric([*of, "condemned"], float(size))
+    yield from (files, sizes)
 
 
 def _counters(

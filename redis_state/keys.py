@@ -88,6 +88,11 @@ def looks(*, tenant: str = "") -> str:
     return f"{{{tenant}rs}}:v"
 
 
+def purged_files(*, tenant: str = "") -> str:
+    """Returns the key of the hash with the folders of purged checkpoints that have files."""
+    return f"{{{tenant}rs}}:{_FILES}"
+
+
 def sizes(*, tenant: str = "") -> str:
     """Returns the key of the hash with the sizes of states, written by states with a limit."""
     return f"{{{tenant}rs}}:b"

@@ -186,6 +186,30 @@ PANELS = (
         ((_of_store(f"redis_state_partitions{_OF} - redis_state_served_partitions{_OF}"), _STORE),),
         high=1,
     ),
+    Panel(
+        "Bytes in files",
+        "bytes",
+        (
+            (f"sum by (query) (redis_state_file_bytes{_OF})", "{{query}}"),
+            (
+                'sum by (query) (redis_state_files_bytes{query=~"$query", state="condemned"})',
+                "{{query}} condemned",
+            ),
+        ),
+        "Of history=files. Condemned files are not needed any more.",
+    ),
+    Panel(
+        "History in Redis",
+        "bytes",
+        ((f"sum by (query) (redis_state_history_bytes{_OF})", "{{query}}"),),
+        "Older than the newest snapshot; with history=files it waits for a file.",
+    ),
+    Panel(
+        "Moves into files in an hour that failed",
+        _COUNT,
+        ((_hourly("redis_state_failed_moves_total"), _STORE),),
+        high=1,
+    ),
 )
 
 

@@ -68,7 +68,7 @@ class RemoteFiles:
                 advice=f"Run `pip install 'redis-state[checkpoints]' {place.package}`.",
             ) from error
         try:
-            given = options_of(place, options)
+            given = options_of(place, options, fsspec.config.conf.get(place.protocol))
             if place.address:
                 self._fs, self.root = fsspec.core.url_to_fs(place.address, **given)
             else:

@@ -37,6 +37,7 @@ class FolderAddress:
         package: Package to install for the file system; empty if unknown.
         bucket: Part of the path that users must create by hand; empty if there is no such part.
         defaults: Options of fsspec from the address, or that a checkpoint needs.
+        guesses: Names of those that fsspec's own configuration may set otherwise.
         roots: Each `scheme://authority`, or `scheme:`, that Hadoop may use for the file system.
         renames: True if a rename of a file is atomic.
     """
@@ -47,6 +48,7 @@ class FolderAddress:
     package: str = ""
     bucket: str = ""
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    guesses: tuple[str, ...] = ()
     roots: tuple[str, ...] = ()
     renames: bool = False
 
@@ -123,7 +125,7 @@ def _bucket(
 ) -> FolderAddress:
     roots = tuple(f"{scheme}://{bucket}" for scheme in schemes)
     whole = f"{bucket}/{path}".rstrip("/")
-    return FolderAddress(protocol, whole, "", package, bucket, defaults, roots)
+    return FolderAddress(protocol, whole, "", package, bucket, defaults, roots=roots)
 
 
 def _azure(authority: str, path: str) -> FolderAddress:
@@ -139,7 +141,7 @@ def _azure(authority: str, path: str) -> FolderAddress:
             defaults["account_host"] = host.replace(".dfs.", ".blob.", 1)
     roots = tuple(f"{scheme}://{authority}" for scheme in _AZURE[:4])
     whole = f"{container}/{path}".rstrip("/")
-    return FolderAddress("abfs", whole, "", "adlfs", container, defaults, roots)
+    return FolderAddress("abfs", whole, "", "adlfs", container, defaults, roots=roots)
 
 
 def _hdfs(scheme: str, host: str, port: int | None, path: str) -> FolderAddress:
@@ -159,17 +161,24 @@ def _hdfs(scheme: str, host: str, port: int | None, path: str) -> FolderAddress:
         f"/{path}",
         package="requests",
         defaults=defaults,
+        guesses=() if scheme != "hdfs" and port is not None else ("port",),
         roots=tuple(roots),
         renames=True,
     )
 
 
-def options_of(place: FolderAddress, given: Mapping[str, Any]) -> dict[str, Any]:
+def options_of(
+    place: FolderAddress, given: Mapping[str, Any], configured: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Merges the options for fsspec; `given` wins over the address.
+
+    Args:
+        configured: What fsspec's environment and files set for the file system.
 
     The default user name of HDFS is Hadoop's: `HADOOP_USER_NAME`, or the user of the process.
     """
-    options = {**place.defaults, **given}
+    guessed = {name: value for name, value in (configured or {}).items() if name in place.guesses}
+    options = {**place.defaults, **guessed, **given}
     if place.protocol == "webhdfs" and not any(options.get(one) for one in _INSTEAD_OF_A_USER):
         options["user"] = os.environ.get("HADOOP_USER_NAME") or getpass.getuser()
     # Other processes change the files, so an earlier listing is not reliable.

@@ -212,7 +212,7 @@ def sweep_files(
         ConfigError: The folder cannot be read, or a file cannot be removed.
         UnavailableError: Redis or the file system does not answer.
     """
-    found, folder = SweptFiles(), places.folder_of(id_.store.gen)
+    found, folder = SweptFiles(), files_of(client).folder(client, id_)
     known = {row.file: row for row in rows_of(client, id_)}
     listed = _listed(folder, id_)
     for name in [*listed, *known]:

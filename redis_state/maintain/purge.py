@@ -8,22 +8,25 @@ purge is finished by another one.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.scan import scan
-from redis_state.errors import ConfigError, FormatError
+from redis_state.errors import ConfigError, FormatError, FullError
 from redis_state.format.entry import segments_in
 from redis_state.ids import PartitionId, is_gen
 from redis_state.maintain.pinned import forget_looks, refuse_if_pinned, unpin_parents
+from redis_state.maintain.purged_files import PurgedFiles, files_before, write_note
 from redis_state.progress import Progress, silent
 from redis_state.protocol.registry import counted_partitions, is_entry_of, parse_operators
 
 PARTITIONS_AT_ONCE = 64
 _KEYS_AT_ONCE = 256
 _WHAT = "purging a checkpoint"
+_LOG = logging.getLogger("redis_state.maintain")
 
 
 @dataclass(slots=True)
@@ -34,12 +37,14 @@ class Purged:
         segments: Number of deltas and snapshots that a manifest names.
         strays: Number of keys that nothing names.
         listed: True if the checkpoint was in the list of checkpoints.
+        files: Files of the checkpoint, which stay; ``None`` without any.
     """
 
     partitions: int = 0
     segments: int = 0
     strays: int = 0
     listed: bool = False
+    files: PurgedFiles | None = None
     names: set[str] = field(default_factory=set, repr=False)
 
     @property
@@ -76,7 +81,9 @@ def purge(
     if not (dry_run or force):
         metas = manifests_of(client, gen, tenant)
         refuse_if_pinned(client, gen, metas, tenant=tenant, attempted=_WHAT)
+    found.files = files_before(client, gen, partitions, tenant=tenant, kept_ms=0)
     if not dry_run:
+        is_noted = _is_noted(client, found.files, tenant)
         _forget_name(client, gen, tenant)
     for start in range(0, len(partitions), PARTITIONS_AT_ONCE):
         chunk = partitions[start : start + PARTITIONS_AT_ONCE]
@@ -90,7 +97,19 @@ def purge(
         if not dry_run:
             _unlink(client, strays)
     _purge_registry(client, gen, tenant, found, dry_run=dry_run)
+    if not dry_run and not is_noted and not _is_noted(client, found.files, tenant):
+        _LOG.warning("%s: the server has no room for a note of its files, %s", gen, found.files)
     return found
+
+
+def _is_noted(client: Client, files: PurgedFiles | None, tenant: str) -> bool:
+    """Notes the files of a checkpoint; a full server has room only once keys were removed."""
+    try:
+        if files is not None:
+            write_note(client, files, tenant=tenant)
+    except FullError:
+        return False
+    return True
 
 
 def check_gen(gen: str, *, attempted: str = _WHAT) -> None:

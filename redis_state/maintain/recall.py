@@ -25,6 +25,7 @@ from redis_state.maintain.purge import (
     registered_partitions,
     scan_checkpoint,
 )
+from redis_state.maintain.purged_files import forget_files, note_files
 from redis_state.progress import Progress, silent
 from redis_state.protocol.registry import is_entry_of
 from redis_state.protocol.runs import PURGED_FIELD
@@ -95,12 +96,14 @@ def expire(
     check_gen(gen)
     found = Purged()
     query = keys.query(gen, tenant=tenant)
-    metas = [keys.meta(id_) for id_ in registered_partitions(client, gen, tenant)]
+    ids = registered_partitions(client, gen, tenant)
+    metas = [keys.meta(id_) for id_ in ids]
     if not force:
         pinned = metas or manifests_of(client, gen, tenant)
         refuse_if_pinned(client, gen, pinned, tenant=tenant, attempted=_PURGING)
     # The query comes first here, and last in a recall: while the query expires, so does the rest.
     try:
+        found.files = note_files(client, gen, ids, tenant=tenant, kept_ms=kept_ms)
         _expire_query(client, gen, tenant, kept_ms, found)
     except FullError as error:
         raise FullError(
@@ -161,6 +164,7 @@ def recall(client: Client, gen: str, *, tenant: str = "", progress: Progress = s
         )
     if record is not None:
         _recall_query(client, gen, tenant, record)
+    forget_files(client, gen, tenant=tenant)
     return found
 
 

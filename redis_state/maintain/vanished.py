@@ -126,6 +126,14 @@ def purge_vanished(
                 KEPT_MS // 3_600_000,
                 one.info.gen,
             )
+            if found.files is not None:
+                _LOG.warning(
+                    "%s: its %d files stay in %s until `redis-state purge --gen %s --files`",
+                    one.called,
+                    found.files.files,
+                    found.files.folder,
+                    one.info.gen,
+                )
     return report
 
 

@@ -293,6 +293,7 @@ def bring_back(client: Client, id_: PartitionId, segment: Segment) -> bool:
         for fields in chunks(values, bytes_max=STAGED_BY_SCRIPT_MAX):
             args: list[str | bytes] = [segment.field, str(_STAGED_TTL_MS)]
             args += [word for pair in fields.items() for word in pair]
+            args.append("b")
             reply = client.script(_BACK, script("stage"), [keys.meta(id_), key], args)
             if reply != ["OK"]:
                 return False

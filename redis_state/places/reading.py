@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from threading import Lock
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from redis_state import keys
@@ -55,9 +56,13 @@ class SegmentFiles:
 
     Files never change, so the heads that were read stay valid. Places of foreign segments are never
     remembered.
+
+    Attributes:
+        storage_options: Options of fsspec for the folders; ``None`` leaves them to the environment.
     """
 
     def __init__(self) -> None:
+        self.storage_options: Mapping[str, Any] | None = None
         # Methods are given the client, which must not stay alive through the registry of readers.
         self._forget_all()
         tell_after_fork(self)
@@ -164,7 +169,7 @@ class SegmentFiles:
                 "'placesFolder' that it had.",
                 where=str(id_),
             )
-        folder = places.folder_of(of.gen)
+        folder = replace(places, storage_options=self.storage_options).folder_of(of.gen)
         with self._lock:
             self._folders[of.tenant, of.gen] = folder
             while len(self._folders) > _FOLDERS_MAX:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from redis_state import keys
 from redis_state.backend.client import Client
@@ -30,12 +31,14 @@ class Places:
         grace_ms: How long a condemned file stays.
         moves: True if history moves into files.
         deletes: True if condemned files are deleted.
+        storage_options: Options of fsspec of whoever opens the folder; not among the settings.
     """
 
     folder: str
     grace_ms: int = GRACE_MS
     moves: bool = True
     deletes: bool = False
+    storage_options: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
 
     @property
     def text(self) -> str:
@@ -55,7 +58,7 @@ class Places:
         Raises:
             ConfigError: The address is wrong, or a package is missing.
         """
-        return folder_at(self.folder) / gen
+        return folder_at(self.folder, storage_options=self.storage_options) / gen
 
 
 def places_in(query: Mapping[bytes, bytes]) -> Places | None:

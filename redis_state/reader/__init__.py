@@ -14,7 +14,7 @@ from redis_state.reader.objects import StateObjects, state_objects
 from redis_state.reader.operator_state import OperatorState
 from redis_state.reader.query import Query
 from redis_state.reader.view import QueryView
-from redis_state.status.growth_causes import Cause, CauseKind
+from redis_state.status.growth import Cause, CauseKind
 from redis_state.status.query_status import Hold, PartitionStatus, QueryStatus, StoreStatus
 from redis_state.status.slowness import SlowCause, SlowCauseKind, Slowness, TimeSpent
 

@@ -40,7 +40,8 @@ from redis_state.reader.version_request import (
 from redis_state.reader.versions import NewestOpener, level
 from redis_state.reader.view import QueryView
 from redis_state.status.figures import some_of
-from redis_state.status.growth_causes import Cause, causes_of
+from redis_state.status.growth import Cause
+from redis_state.status.growth_causes import causes_of
 from redis_state.status.overview import status_of, status_with_older
 from redis_state.status.query_status import QueryStatus
 from redis_state.status.retained_versions import histories

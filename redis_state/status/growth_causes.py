@@ -7,8 +7,6 @@ manifests, headers and the registry only; `docs/commands.md` describes the evide
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from enum import Enum
 from itertools import pairwise
 from statistics import median
 
@@ -19,6 +17,8 @@ from redis_state.ids import DEFAULT_STORE
 from redis_state.protocol.pins import FORK, KEEP
 from redis_state.protocol.quota import WARN_SHARE
 from redis_state.status.block_times import times_of_blocks
+from redis_state.status.file_causes import waiting_history
+from redis_state.status.growth import Cause, CauseKind
 from redis_state.status.query_status import Hold, PartitionStatus, QueryStatus
 from redis_state.status.retained_versions import PartitionHistory, StoreHistory
 
@@ -48,48 +48,6 @@ _SPARK_WATERMARK = (
 )
 
 
-class CauseKind(str, Enum):
-    """The name of a cause; docs/commands.md has a row for each."""
-
-    NEAR_LIMIT = "near-limit"
-    NOTHING_REMOVED = "nothing-removed"
-    REMOVALS_STOPPED = "removals-stopped"
-    NO_WATERMARK = "no-watermark"
-    WATERMARK_BEHIND = "watermark-behind"
-    OLD_KEYS = "old-keys"
-    FAT_KEY = "fat-key"
-    UNEVEN_PARTITIONS = "uneven-partitions"
-    INTERNAL_KEYS = "internal-keys"
-    KEPT_VERSIONS = "kept-versions"
-    NO_SNAPSHOT = "no-snapshot"
-    LATE_MAINTENANCE = "late-maintenance"
-    PINNED = "pinned"
-    OLDER_CHECKPOINT = "older-checkpoint"
-    UNTOUCHED_ROWS = "untouched-rows"
-
-    def __str__(self) -> str:
-        return self.value
-
-
-@dataclass(frozen=True, slots=True)
-class Cause:
-    """Reason why a state grows, or stays large.
-
-    Attributes:
-        operator: ``None`` if the cause is of the whole query; so is `store`.
-        partitions: Partitions that show the cause; empty for all.
-        found: The evidence, as a sentence.
-        advice: What to do or where to look next.
-    """
-
-    kind: CauseKind
-    found: str
-    advice: str
-    operator: int | None = None
-    store: str | None = None
-    partitions: tuple[int, ...] = ()
-
-
 def causes_of(
     query: QueryStatus, stores: Sequence[StoreHistory], older: Sequence[QueryStatus]
 ) -> list[Cause]:
@@ -100,6 +58,7 @@ def causes_of(
     """
     found = [cause for store in stores for look in _LOOKS for cause in look(store)]
     found += [*_older(query, older), *_near_limit(query), *_pinned(query)]
+    found += waiting_history(query)
     order = list(CauseKind)
     return sorted(found, key=lambda cause: order.index(cause.kind))
 

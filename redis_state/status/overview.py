@@ -6,7 +6,7 @@ with the instances of its query. Each step sends pipelines of a bounded number o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from itertools import compress
@@ -20,6 +20,8 @@ from redis_state.backend.script import Command
 from redis_state.errors import FormatError
 from redis_state.format.entry import FORMATS, ident_of
 from redis_state.ids import EMPTY_UID, NUMBER_MAX, PartitionId, StoreId
+from redis_state.places.settings import FIELD as PLACES_FIELD
+from redis_state.places.settings import places_in
 from redis_state.protocol.instances import KEYS_AT_ONCE, decode_instance
 from redis_state.protocol.newest_batch import NewestBatch
 from redis_state.protocol.opening import beyond
@@ -35,8 +37,15 @@ from redis_state.protocol.registry import (
 )
 from redis_state.protocol.runs import run_of_epoch
 from redis_state.protocol.texts import number_or_zero
+from redis_state.status.files import tally
 from redis_state.status.pins import aside_in_files, fork_of, pins_in, titled, total_pins
-from redis_state.status.query_status import Hold, PartitionStatus, QueryStatus, StoreStatus
+from redis_state.status.query_status import (
+    FileTally,
+    Hold,
+    PartitionStatus,
+    QueryStatus,
+    StoreStatus,
+)
 
 COMMANDS_AT_ONCE = 512
 _BEGUN_WORDS = 4
@@ -44,7 +53,7 @@ _BYTES_WORD = 4
 _NUMBERS = (
     "confirmed", "newest", "kept", "oldest", "wanted", "rows", "internal_rows", "snapshot",
     "snapshot_bytes", "delta_bytes", "bytes", "pinned_bytes", "foreign_bytes", "file_bytes",
-    "written_ms",
+    "history_bytes", "written_ms",
 )  # fmt: skip
 _OTHER_TYPE = "its {} is a key of another type"
 _GONE = "its manifest is missing, while other partitions have theirs"
@@ -161,6 +170,7 @@ class _PolledQuery:
             for one in described.values()
         ]
         self._ids = [id_ for _, ids in self._stores for id_ in ids]
+        self._has_files = PLACES_FIELD.encode() in self._raw
 
     def _store(self, one: OperatorInfo, tenant: str) -> StoreId:
         return StoreId(self.info.gen, one.operator, one.store, tenant)
@@ -173,12 +183,15 @@ class _PolledQuery:
         return count
 
     def commands(self) -> Iterator[Command]:
-        """Yields the commands for the manifest of each partition, then for the owners."""
+        """Yields the commands for the manifests, then for the owners, then for the files."""
         for id_ in self._ids:
             yield ("HGETALL", keys.meta(id_))
         for start in range(0, len(self._ids), KEYS_AT_ONCE):
             chunk = self._ids[start : start + KEYS_AT_ONCE]
             yield ("MGET", *map(keys.instance, chunk))
+        if self._has_files:
+            for id_ in self._ids:
+                yield ("HGETALL", keys.files(id_))
 
     def status(self, replies: Iterator[_Reply], *, now_ms: int, newest: str | None) -> QueryStatus:
         """Builds the status from the replies to `commands`."""
@@ -186,7 +199,8 @@ class _PolledQuery:
         owners: list[bytes | None] = []
         while len(owners) < len(self._ids):
             owners += next(replies)
-        rows = iter(map(_partition, self._ids, metas, owners))
+        files = [tally(next(replies)) if self._has_files else None for _ in self._ids]
+        rows = iter(map(_partition, self._ids, metas, owners, files))
         unwritten = {id_ for id_, meta in zip(self._ids, metas, strict=True) if not meta}
         stores = tuple(
             self._store_status(one, _without_gone(one, ids, [next(rows) for _ in ids], unwritten))
@@ -194,6 +208,7 @@ class _PolledQuery:
         )
         epoch = self._raw.get(b"epoch", b"")
         parent, began = fork_of(self._raw)
+        moves = self._moves_history()
         copied, _, copied_at = self._raw.get(b"copied", b"").partition(b" ")
         return QueryStatus(
             gen=self.info.gen,
@@ -214,7 +229,16 @@ class _PolledQuery:
             fork_of=parent,
             fork_version=began,
             pins=total_pins(one for of in stores for one in of.partitions),
+            moves_history=moves,
         )
+
+    def _moves_history(self) -> bool:
+        try:
+            places = places_in(self._raw)
+        except FormatError as error:
+            self._problems.append(error.found)
+            return False
+        return places is not None and places.moves
 
     def _store_status(
         self, one: OperatorInfo, partitions: tuple[PartitionStatus, ...]
@@ -265,14 +289,19 @@ def _without_gone(
 
 
 def _partition(
-    id_: PartitionId, raw: Mapping[bytes, bytes] | OtherType, owner: bytes | None
+    id_: PartitionId,
+    raw: Mapping[bytes, bytes] | OtherType,
+    owner: bytes | None,
+    files: FileTally | None,
 ) -> PartitionStatus:
     try:
         instance, problem = decode_instance(owner), ""
     except FormatError as error:
         instance, problem = None, error.found
     of = id_.store
-    empty = PartitionStatus(of.operator, of.store, id_.partition, owner=instance, problem=problem)
+    empty = PartitionStatus(
+        of.operator, of.store, id_.partition, owner=instance, files=files, problem=problem
+    )
     if raw is OTHER_TYPE:
         return replace(empty, problem=_OTHER_TYPE.format("manifest"))
     return empty if not raw else _of_manifest(empty, raw)
@@ -312,13 +341,15 @@ def _counted(empty: PartitionStatus, raw: Mapping[bytes, bytes]) -> PartitionSta
     snapshot, snapshot_bytes = max(snapshots, default=(0, 0))
     total = sum(sizes)
     is_alone = map(or_, is_snapshot, [raw[name].endswith(_COMPLETE) for name in names])
-    alone = list(compress(versions, is_alone))
+    bases = dict(compress(zip(versions, sizes, strict=True), is_alone)) | dict(snapshots)
     text = raw.get(_SNAPSHOT + at, raw.get(_DELTA + at))
     confirmed = text.split(b" ") if text is not None else []
     # The time of a version comes after the count of internal keys.
     words_max = 9 + (b"t" in confirmed[-1]) if confirmed else 0
     internal = int(confirmed[7]) if confirmed and len(confirmed) == words_max else 0
     oldest = min(versions, default=0)
+    base = max((version for version in bases if version <= opened), default=0)
+    older = sum(compress(sizes, [version <= base for version in versions]))
     return replace(
         empty,
         confirmed=opened,
@@ -326,7 +357,7 @@ def _counted(empty: PartitionStatus, raw: Mapping[bytes, bytes]) -> PartitionSta
         kept=len(set(versions)),
         oldest=oldest,
         wanted=wanted,
-        held_by=_hold(oldest, alone, max(floor, opened - wanted)) if versions else None,
+        held_by=_hold(oldest, bases, max(floor, opened - wanted)) if versions else None,
         rows=int(confirmed[2]) - internal if confirmed else 0,
         internal_rows=internal,
         snapshot=snapshot,
@@ -336,6 +367,7 @@ def _counted(empty: PartitionStatus, raw: Mapping[bytes, bytes]) -> PartitionSta
         pinned_bytes=aside_bytes,
         foreign_bytes=foreign,
         file_bytes=filed + aside_in_files(raw) if has_places else 0,
+        history_bytes=older - bases.get(base, 0),
         pins=pins,
         written_ms=int(raw.get(b"t", b"0")),
         run=raw.get(b"r", b"").decode("ascii", "replace"),
@@ -363,7 +395,7 @@ def _take_placed(
     return foreign, filed
 
 
-def _hold(oldest: int, alone: Sequence[int], target: int) -> Hold:
+def _hold(oldest: int, alone: Iterable[int], target: int) -> Hold:
     """Returns the reason for keeping the oldest version (docs/format.md, section 8).
 
     Args:

@@ -54,6 +54,23 @@ class PinStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class FileTally:
+    """Number of files in each state, and their bytes (docs/format.md, section 17).
+
+    Attributes:
+        announced: Files that got no segment yet; most of them are from moves that failed.
+        used: Files that segments are in.
+        condemned: Files that nothing needs, and that are there until somebody deletes them.
+    """
+
+    announced: int = 0
+    used: int = 0
+    condemned: int = 0
+    used_bytes: int = 0
+    condemned_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionStatus:
     """One partition of a store.
 
@@ -74,6 +91,9 @@ class PartitionStatus:
         pinned_bytes: Bytes of segments that no version of the query needs, and only pins hold.
         foreign_bytes: Bytes of segments that a fork reads from its parent.
         file_bytes: Bytes of segments in files, which are not in Redis.
+        history_bytes: Bytes in Redis of segments that the newest snapshot makes history; with
+            `history=files` they wait for a file.
+        files: Files that Redis knows, by their state; ``None`` where the query never had files.
         pins: Forks and kept versions that hold segments of the partition.
         written_ms: Time of the last write, at most a minute too early: a partition notes writes
             once a minute.
@@ -101,6 +121,8 @@ class PartitionStatus:
     pinned_bytes: int = 0
     foreign_bytes: int = 0
     file_bytes: int = 0
+    history_bytes: int = 0
+    files: FileTally | None = None
     written_ms: int = 0
     run: str = ""
     owner: Instance | None = None
@@ -187,6 +209,7 @@ class QueryStatus:
         fork_version: Version of the parent with which the fork began.
         fork_title: Name of the parent, or its id; empty if it is not listed any more.
         pins: Forks and kept versions that hold segments, over all partitions.
+        moves_history: True if the newest writer has `history=files`.
         replaced_by: Id of the checkpoint that replaced this one, after its folder was deleted and
             created again; empty if this one is current.
         problem: Reason why values are missing; empty if none are. Partitions have their own.
@@ -214,6 +237,7 @@ class QueryStatus:
     fork_version: int = 0
     fork_title: str = ""
     pins: tuple[PinStatus, ...] = ()
+    moves_history: bool = False
 
     @property
     def title(self) -> str:
@@ -268,6 +292,16 @@ class QueryStatus:
     def file_bytes(self) -> int:
         """Bytes of segments in files, which are not in Redis."""
         return sum(one.file_bytes for one in self.partitions)
+
+    @property
+    def history_bytes(self) -> int:
+        """Bytes in Redis of segments that the newest snapshots make history."""
+        return sum(one.history_bytes for one in self.partitions)
+
+    @property
+    def condemned_bytes(self) -> int:
+        """Bytes of files that nothing needs, and that are still there."""
+        return sum(one.files.condemned_bytes for one in self.partitions if one.files is not None)
 
     @property
     def foreign_bytes(self) -> int:

@@ -19,6 +19,7 @@ class SlowCauseKind(str, Enum):
     MOVING_PARTITIONS = "moving-partitions"
     COLD_LOADS = "cold-loads"
     LONG_LOADS = "long-loads"
+    READING_FILES = "reading-files"
     SMALL_MEMORY = "small-memory"
     MAINTENANCE_BEHIND = "maintenance-behind"
     BACKGROUND_BUSY = "background-busy"

@@ -40,6 +40,8 @@ CUSTOM_METRICS = (
     CustomMetric("commit_bytes", MetricKind.SIZE, "bytes that commits sent"),
     CustomMetric("snapshot_bytes", MetricKind.SIZE, "bytes of snapshots that were added"),
     CustomMetric("dropped_bytes", MetricKind.SIZE, "bytes that retention dropped"),
+    CustomMetric("moved_bytes", MetricKind.SIZE, "bytes of history moved into files"),
+    CustomMetric("failed_moves", MetricKind.SUM, "moves of history that failed"),
     CustomMetric("round_trips", MetricKind.SUM, "pipelines sent to the server by this process"),
     CustomMetric("opens", MetricKind.SUM, "versions that were opened"),
     CustomMetric("commits", MetricKind.SUM, "versions that were committed"),
@@ -62,6 +64,8 @@ _TOTALS = {
     "rowsWritten": "rows_put",
     "rowsRemoved": "rows_removed",
     "bytesSent": "commit_bytes",
+    "movedBytes": "moved_bytes",
+    "failedMoves": "failed_moves",
 }
 
 

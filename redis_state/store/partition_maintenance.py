@@ -66,12 +66,15 @@ class PartitionMaintenance:
         # The folder may not have answered when the process declared it.
         self._is_marked = self._is_marked or link.mark_folder()
         if not self._is_marked:
+            self._counters.add("failed_moves", 1)
             return
         try:
             moved = move_when_due(link.shared, link.client.id)
         except (ConfigError, UnavailableError) as error:
+            self._counters.add("failed_moves", 1)
             log.warning("%s: history stays in Redis: %s", link.spec.id.store_id, error)
             return
+        self._counters.add("moved_bytes", moved.bytes)
         if moved.segments:
             name = link.spec.id.store_id
             log.info("%s: %d segments moved into files", name, moved.segments)

@@ -201,10 +201,15 @@ def test_segment_comes_back_once_all_blocks_are_there(planted: Planted) -> None:
     planted.raw.delete(f"{P}:{delta(1)}")
     key, place = f"{P}:{delta(1)}", f"f {A} 0 100 50"
     args = (delta(1), entry("-"), place)
-    stage = planted.raw.eval(script("stage").text, 2, META, key, delta(1), DAY_MS, "0", "block")
-    assert stage == ["OK"]
+
+    def stage(*words: str) -> list[str]:
+        return list(planted.raw.eval(script("stage").text, 2, META, key, delta(1), DAY_MS, *words))
+
+    assert stage("0", "block") == ["PUBLISHED"]
+    assert not planted.raw.exists(key)
+    assert stage("0", "block", "b") == ["OK"]
     assert planted.step("unplace", *args, keys=(key,)) == ["INCOMPLETE", "1"]
-    planted.raw.eval(script("stage").text, 2, META, key, delta(1), DAY_MS, "h", "header")
+    assert stage("h", "header", "b") == ["OK"]
     assert planted.step("unplace", *args[:2], f"f {B} 0 100 50", keys=(key,)) == ["GONE"]
     assert planted.step("unplace", *args, keys=(key,)) == ["OK"]
     assert planted.step("unplace", *args, keys=(key,)) == ["GONE"]

@@ -41,7 +41,8 @@ class Orders:
     def __init__(self, url: str, folder: Path, **options: Any) -> None:
         self.url, self.folder = url, folder
         self.options = {"history": "files", "places_folder": str(folder), **options}
-        self.client = Client(config.parse({"url": url}), clock=ManualClock())
+        self.clock = ManualClock()
+        self.client = Client(config.parse({"url": url}), clock=self.clock)
         self.raw: Any = redis.Redis.from_url(url)
         self.provider = self.new_provider()
         self.at = 0
@@ -51,7 +52,7 @@ class Orders:
         return StateStoreProvider(
             StateStoreProviderId(ID, f"run-{self.runs}"),
             config=config.parse({"url": self.url, **self.options}),
-            clock=ManualClock(),
+            clock=self.clock,
         )
 
     def commit(self, times: int = 1) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
-import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,43 +15,15 @@ from redis_state.files import Folder, folder_at
 from redis_state.recovery.copies import copies_of
 from redis_state.recovery.copies.files import version_of
 from redis_state.testing import replay
-from tests.file_systems.servers import Store, class_path
+from tests.file_systems.servers import Store
 from tests.spark.streams import Input
 from tests.support.redis_server import RedisServer
-from tests.support.spark_sessions import application
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.long, pytest.mark.spark]
 
 SCHEMA = "k string, v long"
 COPIED = 4
-
-
-@pytest.fixture(scope="module")
-def spark(
-    shared_redis_server: RedisServer,
-    s3_store: Store,
-    hdfs_store: Store,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[SparkSession]:
-    settings = {
-        f"spark.hadoop.{name}": value
-        for store in (s3_store, hdfs_store)
-        for name, value in store.conf.items()
-    }
-    settings["spark.jars"] = class_path("s3a").replace(os.pathsep, ",")
-    settings["spark.sql.shuffle.partitions"] = "2"
-    builder = application(
-        "checkpoints", tmp_path_factory.mktemp("spark"), settings, master="local[2]"
-    )
-    builder = redis_state.configure(builder, url=shared_redis_server.url, copy_every_batches=2)
-    with pytest.MonkeyPatch.context() as patch:
-        # The owner of what the mini cluster has.
-        patch.setenv("HADOOP_USER_NAME", getpass.getuser())
-        session = builder.getOrCreate()
-        session.sparkContext.setLogLevel("ERROR")
-        yield session
-        session.stop()
 
 
 class Job:

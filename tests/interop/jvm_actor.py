@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from tools.jvm import ROOT, java_command
 
@@ -41,10 +42,17 @@ class JvmActor:
 
 
 @contextmanager
-def jvm_actor(url: str, gen: str, schema: str, *, lists: bool) -> Iterator[JvmActor]:
-    """A JVM on the partition 0 of operator 0 of a checkpoint, until the block ends."""
+def jvm_actor(
+    url: str, gen: str, schema: str, *, lists: bool, folder: Path | None = None
+) -> Iterator[JvmActor]:
+    """A JVM on the partition 0 of operator 0 of a checkpoint, until the block ends.
+
+    Args:
+        folder: Folder of files, of all checkpoints.
+    """
     command = java_command("core", None, heap="512m")
     command += ["org.redisstate.core.store.PartitionActor", url, gen, schema, str(lists).lower()]
+    command += [str(folder)] if folder else []
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
     ) as process:

@@ -8,18 +8,25 @@ from __future__ import annotations
 
 import random
 import uuid
+from collections import Counter
 from collections.abc import Callable
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from redis_state import config
+from redis_state import config, keys
 from redis_state.backend.client import Client
 from redis_state.codec import MSGPACK
+from redis_state.format.entry import segments_in
 from redis_state.format.ordered import PREFIX
 from redis_state.format.rows import join_elements
-from redis_state.ids import StateStoreId, StateStoreProviderId
+from redis_state.ids import PartitionId, StateStoreId, StateStoreProviderId
+from redis_state.maintain.files import sweep_files
+from redis_state.maintain.history import move_history
+from redis_state.places import places_of
+from redis_state.places.moving import bring_back
 from redis_state.protocol import RegisteredRun, checkpoint_gen, register_run
 from redis_state.store import ListStateStore
 from redis_state.store.local.families import family_of
@@ -40,9 +47,11 @@ KEYS += [("n", number) for number in range(500)]
 class History:
     """One partition, its two actors and the model."""
 
-    def __init__(self, server: RedisServer, seed: int) -> None:
+    def __init__(self, server: RedisServer, seed: int, folder: Path | None = None) -> None:
         self.rng = random.Random(seed)
-        self.url = server.url
+        self.options: dict[str, Any] = {"url": server.url}
+        if folder:
+            self.options |= {"history": "files", "places_folder": str(folder)}
         self.id = StateStoreId(f"two actors {uuid.uuid4().hex}", 0, 0)
         self.client = Client(config.parse({"url": server.url}))
         self.gen = checkpoint_gen(self.client, self.id.checkpoint, create=True) or ""
@@ -60,7 +69,7 @@ class History:
     def new_process(self) -> None:
         self.provider = StateStoreProvider(
             StateStoreProviderId(self.id, self.run.run_id),
-            config=self.url,
+            config=config.parse(self.options),
             run=self.run,
             client=self.client,
             lists=True,
@@ -156,7 +165,7 @@ def check_python(history: History, version: int) -> None:
     """Checks a version in Python, as a process that has read nothing yet."""
     cold = StateStoreProvider(
         StateStoreProviderId(history.id, "reader"),
-        config=history.url,
+        config=config.parse({"url": history.options["url"]}),
         client=history.client,
         lists=True,
     )
@@ -195,6 +204,45 @@ def step(history: History, jvm: JvmActor) -> None:
         check_python(history, at)
 
 
+def play_files(history: History, jvm: JvmActor) -> Counter[str]:
+    """One of the two moves history, sweeps, or brings segments back; keys of moved ones expire."""
+    rng, id_, client = history.rng, history.id.partition(history.gen), history.client
+    done: Counter[str] = Counter()
+    chance = rng.random()
+    if chance < 0.25:
+        done["moved by Python"] += move_history(client, id_).segments
+    elif chance < 0.5:
+        done["moved by the JVM"] += int(jvm.tell("move"))
+    elif chance < 0.65:
+        (raw,) = client.call("looking", [("HGETALL", keys.meta(id_))])
+        for segment in [one for one in segments_in(raw) if one.place is not None]:
+            done["brought back"] += rng.random() < 0.5 and bring_back(client, id_, segment)
+    elif chance < 0.9:
+        _age(client, id_)
+        if rng.random() < 0.5:
+            done["deleted by the JVM"] += int(jvm.tell("sweep"))
+        else:
+            places = places_of(client, history.gen)
+            assert places is not None
+            swept = sweep_files(
+                client, id_, places, guard=lambda _id: "", delete=True, unknown_too=True
+            )
+            done["deleted by Python"] += swept.deleted
+    (raw,) = client.call("looking", [("HGETALL", keys.meta(id_))])
+    placed = [one for one in segments_in(raw) if one.place is not None]
+    client.call("a minute", [("DEL", keys.segment(id_, one.ident)) for one in placed])
+    return done
+
+
+def _age(client: Client, id_: PartitionId) -> None:
+    """Condemned files are older than the grace; announced ones of moves that run are not there."""
+    (rows,) = client.call("looking", [("HGETALL", keys.files(id_))])
+    for file, row in rows.items():
+        state, at, *rest = row.decode().split(" ")
+        older = " ".join([state, str(int(at) - 25 * 3_600_000), *rest])
+        client.call("aging", [("HSET", keys.files(id_), file, older)])
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_python_and_the_jvm_read_each_others_writes(
     shared_redis_server: RedisServer, seed: int
@@ -205,3 +253,22 @@ def test_python_and_the_jvm_read_each_others_writes(
         for _ in range(STEPS):
             step(history, jvm)
     history.client.close()
+
+
+def test_python_and_the_jvm_share_a_folder_of_files(
+    shared_redis_server: RedisServer, tmp_path: Path
+) -> None:
+    done: Counter[str] = Counter()
+    for seed in range(2):
+        history = History(shared_redis_server, seed, tmp_path)
+        schema = family_of(MSGPACK.name, lists=True).key_schema
+        url = shared_redis_server.url
+        with jvm_actor(url, history.gen, schema, lists=True, folder=tmp_path) as jvm:
+            for _ in range(STEPS):
+                step(history, jvm)
+                done += play_files(history, jvm)
+            for version in sorted(history.versions):
+                check_jvm(history, jvm, version)
+                check_python(history, version)
+        history.client.close()
+    assert len(done) == 5, done

@@ -36,6 +36,10 @@ METRICS = {
         "BucketsLoaded",
         "BucketsReloaded",
         "Snapshots",
+        "FileReads",
+        "FileReadMs",
+        "FileBytes",
+        "MovedBytes",
         "LocalBytes",
         "InternalKeys",
     ]

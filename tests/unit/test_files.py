@@ -117,6 +117,16 @@ def test_a_wrong_option_is_not_quoted() -> None:
     assert "hunter2" not in str(told.value)
 
 
+def test_port_of_hdfs_is_that_of_fsspecs_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(fsspec.config.conf, "webhdfs", {"port": "50070", "host": "elsewhere"})
+    at = options_of(place_of("hdfs://node:8020/a"), {}, fsspec.config.conf["webhdfs"])
+    assert (at["host"], at["port"]) == ("node", "50070")
+    at = options_of(place_of("webhdfs://node:99/a"), {}, fsspec.config.conf["webhdfs"])
+    assert at["port"] == 99
+    at = options_of(place_of("hdfs://node/a"), {"port": 7}, fsspec.config.conf["webhdfs"])
+    assert at["port"] == 7
+
+
 def test_storage_options_are_never_quoted(tmp_path: Path) -> None:
     path = tmp_path / "options.json"
     path.write_text('{"secret": "hunter2"')

@@ -38,6 +38,8 @@ MENTIONS = {
     ("redis_state/status/slow_causes.py", "skew"): "printed below the query that it is about",
     ("redis_state/status/slow_causes.py", "rescale"): "the number is the reader's choice",
     ("redis_state/cli/look/size.py", "places"): "printed below the query that it is about",
+    ("redis_state/cli/operate/purged_files.py", "places 1"): "the query may have any name",
+    ("redis_state/cli/look/show.py", "places"): "printed below the query that it is about",
     ("redis_state/places/reading.py", "doctor"): "a segment does not know its checkpoint's folder",
     ("Block.scala", "doctor"): "a block does not know its checkpoint's folder",
     ("FileBlocks.scala", "doctor"): "a segment does not know its checkpoint's folder",
@@ -110,6 +112,10 @@ SCENES = {
     ("redis_state/cli/operate/purge.py", "purge --gen 1 --recall"): (
         f"{ADVICE}::test_printed_recall_restores_a_purged_checkpoint"
     ),
+    ("redis_state/cli/operate/purge.py", "purge --gen 1 --files"): (
+        "tests/contract/test_purged_files.py::"
+        "test_files_of_a_purged_store_are_deleted_a_grace_later"
+    ),
     ("redis_state/cli/operate/purge.py", "doctor --gen 1"): (
         f"{ADVICE}::test_incomplete_segments_after_a_recall_are_named"
     ),
@@ -124,9 +130,17 @@ SCENES = {
         "tests/contract/test_recall.py::"
         "test_full_server_refuses_a_recallable_purge"
     ),
+    ("redis_state/maintain/vanished.py", "purge --gen 1 --files"): (
+        "tests/contract/test_purged_files.py::"
+        "test_files_of_a_purged_store_are_deleted_a_grace_later"
+    ),
     ("redis_state/maintain/vanished.py", "purge --gen 1 --recall"): (
         "tests/contract/test_recall.py::"
         "test_purged_keys_expire_and_a_recall_restores_them"
+    ),
+    ("redis_state/status/slow_causes.py", "places 1 --bring-back"): (
+        "tests/contract/test_places_command.py::"
+        "test_bring_back_fills_redis_and_ends_the_moving"
     ),
     ("redis_state/status/growth_causes.py", "maintain --once"): (
         f"{ADVICE}::test_advised_read_only_commands_run"

@@ -133,6 +133,12 @@ LONG_TRIPS = {"openUs": 400_000, "commitUs": 400_000, "redisUs": 700_000}
             "served by 1 now, but numbers of executors reach 57",
         ),
         (
+            {"fileReads": 50, "fileUs": 200_000},
+            {},
+            SlowCauseKind.READING_FILES,
+            "200 reads from files took 4.0 ms each",
+        ),
+        (
             {"reloaded": 300, "buckets": 900, "misses": 400, "missUs": 300_000},
             {},
             SlowCauseKind.SMALL_MEMORY,

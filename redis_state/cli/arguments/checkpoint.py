@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
+from redis_state.backend.client import Client
 from redis_state.cli.arguments.place import Adds
 from redis_state.cli.arguments.profile import storage_options_file
+from redis_state.errors import FormatError
 from redis_state.files import Folder, folder_at, is_local, read_storage_options
+from redis_state.places import places_of
+from redis_state.places.reading import files_of
 
 
 def add_checkpoint(parser: Adds, *, required: bool = False) -> None:
@@ -61,11 +66,35 @@ def open_folder(arguments: argparse.Namespace, address: str) -> Folder:
     Raises:
         ConfigError: A package is missing, or the address or the options are wrong.
     """
-    path = arguments.storage_options
-    if path is None and not is_local(address):
-        path = storage_options_file(arguments.url, arguments.profile)
-    options = None if path is None else read_storage_options(path)
+    options = None if is_local(address) else storage_options_of(arguments)
     return folder_at(address, storage_options=options)
+
+
+def use_storage_options(
+    client: Client, arguments: argparse.Namespace, gen: str, tenant: str
+) -> None:
+    """Reads the files of a checkpoint with the file system's options of the arguments.
+
+    Raises:
+        ConfigError: The options cannot be read.
+    """
+    try:
+        places = places_of(client, gen, tenant=tenant)
+    except FormatError:
+        # Whoever reads a file reports it.
+        return
+    if places is not None and not is_local(places.folder):
+        files_of(client).storage_options = storage_options_of(arguments)
+
+
+def storage_options_of(arguments: argparse.Namespace) -> dict[str, Any] | None:
+    """Returns the options that the arguments or the profile give; ``None`` without any.
+
+    Raises:
+        ConfigError: The file cannot be read.
+    """
+    path = arguments.storage_options or storage_options_file(arguments.url, arguments.profile)
+    return None if path is None else read_storage_options(path)
 
 
 def words_of(arguments: argparse.Namespace, *, gen: str | None = None) -> list[str]:

@@ -181,6 +181,11 @@ def _facts(row: PrintedRow, status: QueryStatus) -> Iterator[PrintedRow]:
             yield {"fact": "reads", "value": read}
     if status.file_bytes:
         yield {"fact": "files", "value": f"{figures.size(status.file_bytes)} of older versions"}
+    if status.condemned_bytes:
+        value = f"{figures.size(status.condemned_bytes)} that nothing needs: `redis-state places`"
+        yield {"fact": "condemned", "value": value}
+    if status.moves_history and status.history_bytes:
+        yield {"fact": "waiting", "value": f"{figures.size(status.history_bytes)} for a file"}
     for one in status.pins:
         yield {"fact": "pinned", "value": figures.plain(pin_text(one))}
 

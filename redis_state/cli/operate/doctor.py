@@ -17,6 +17,7 @@ from redis_state.cli.arguments.checkpoint import (
     add_storage_options,
     add_stores,
     folder_of,
+    use_storage_options,
     words_of,
 )
 from redis_state.cli.arguments.connection import ProgressLine, add_arguments, command_of, config_of
@@ -157,6 +158,7 @@ def run(arguments: argparse.Namespace) -> int:
     tenant, line = keys.tenant_of(config.key_prefix), ProgressLine()
     with closing(Client(config)) as client:
         place = place_of(arguments, client, tenant)
+        use_storage_options(client, arguments, place.gen, tenant)
         logs = None if place.folder is None else Logs.of(place.folder, place.state)
         try:
             found = diagnose(client, *place.state.gens, tenant=tenant, progress=line)

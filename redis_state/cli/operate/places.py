@@ -13,6 +13,7 @@ from redis_state.cli.arguments.checkpoint import (
     add_checkpoint,
     add_storage_options,
     open_folder,
+    use_storage_options,
 )
 from redis_state.cli.arguments.connection import ProgressLine, add_arguments, config_of
 from redis_state.cli.arguments.place import add_query
@@ -106,6 +107,7 @@ def run(arguments: argparse.Namespace) -> int:
     notes: list[str] = []
     with Reader(config) as reader:
         info, client = reader.query(arguments.query).info, reader.client
+        use_storage_options(client, arguments, info.gen, tenant)
         ids = partitions_with(client, info.gen, tenant=tenant)
         if arguments.verify:
             for id_ in ids:

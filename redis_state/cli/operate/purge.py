@@ -13,13 +13,16 @@ from redis_state.backend.client import Client
 from redis_state.cli.arguments.checkpoint import add_checkpoint, add_storage_options, folder_of
 from redis_state.cli.arguments.connection import ProgressLine, add_arguments, config_of
 from redis_state.cli.help import example
+from redis_state.cli.operate.purged_files import ask, delete_purged_files, list_purged_files
 from redis_state.errors import ConfigError, NotFoundError
 from redis_state.maintain.activity import refuse_if_used, signs_of_life
 from redis_state.maintain.pinned import described_owners
 from redis_state.maintain.purge import Purged, manifests_of, purge
+from redis_state.maintain.purged_files import PurgedFiles
 from redis_state.maintain.recall import KEPT_MS, Recalled, expire, recall
 from redis_state.progress import Progress
 from redis_state.recovery.marker import gen_of
+from redis_state.status import figures
 
 if TYPE_CHECKING:
     from redis_state.cli.command import Subparsers
@@ -37,13 +40,14 @@ def add_to(subparsers: Subparsers) -> None:
         description=(
             "Remove the state of a query that will not run again: every key of its checkpoint, "
             f"and no other, expires in {_KEPT_HOURS} hours. Until then the state is not usable, "
-            "and --recall brings it back. The checkpoint's files stay."
+            "and --recall brings it back. The checkpoint's files stay; --files deletes those of "
+            "history=files once the keys are gone and placesGrace is over."
         ),
         epilog=example(
             "redis-state purge --url redis://localhost:6379/0 --checkpoint /data/flights --dry-run"
         ),
     )
-    which = parser.add_mutually_exclusive_group(required=True)
+    which = parser.add_mutually_exclusive_group()
     add_checkpoint(which)
     which.add_argument("--gen", help="the checkpoint's id, as `redis-state queries` prints it")
     add_storage_options(parser)
@@ -51,6 +55,18 @@ def add_to(subparsers: Subparsers) -> None:
     how.add_argument("--dry-run", action="store_true", help="only count the keys, change nothing")
     how.add_argument("--now", action="store_true", help="remove at once and for good")
     how.add_argument("--recall", action="store_true", help="bring a purged checkpoint back")
+    parser.add_argument(
+        "--files",
+        action="store_true",
+        help="delete the files of a checkpoint that was purged before, once nothing can need them; "
+        "without --gen and --checkpoint: list what purged checkpoints left",
+    )
+    parser.add_argument(
+        "--exclusive",
+        action="store_true",
+        help="with --files: confirm that no other copy of Redis uses the folder of the files, "
+        "where that does not lie in the checkpoint",
+    )
     parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
     parser.add_argument(
         "--force",
@@ -62,11 +78,30 @@ def add_to(subparsers: Subparsers) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Purges after a confirmation, or brings a purged state back."""
+    """Purges after a confirmation, brings a purged state back, or deletes its files."""
+    if arguments.exclusive and not arguments.files:
+        raise ConfigError(_WHAT, found="--exclusive needs --files", advice="Give both.")
+    if arguments.files and (arguments.now or arguments.recall):
+        raise ConfigError(
+            _WHAT,
+            found="--files goes with neither --now nor --recall",
+            advice="Purge first. Once the keys are gone, run the command with --files.",
+        )
     config = config_of(arguments)
+    if arguments.gen is None and arguments.checkpoint is None:
+        if not arguments.files:
+            raise ConfigError(
+                _WHAT, found="no checkpoint is named", advice="Give --checkpoint FOLDER or --gen."
+            )
+        with closing(Client(config)) as client:
+            list_purged_files(client, keys.tenant_of(config.key_prefix))
+        return 0
     gen: str = arguments.gen if arguments.checkpoint is None else gen_of(folder_of(arguments))
     tenant = keys.tenant_of(config.key_prefix)
     with closing(Client(config)) as client:
+        if arguments.files:
+            delete_purged_files(client, arguments, gen, tenant)
+            return 0
         if arguments.recall:
             _tell_recalled(
                 gen, _shown(lambda line: recall(client, gen, tenant=tenant, progress=line))
@@ -82,7 +117,7 @@ def run(arguments: argparse.Namespace) -> int:
                 for sign in signs_of_life(client, gen, tenant=tenant):
                     print(f"warning: the checkpoint may be in use: {sign}", file=sys.stderr)
                 return 0
-            _ask()
+            ask(_WHAT)
         refuse_if_used(client, gen, tenant=tenant, attempted=_WHAT, force=arguments.force)
         how = purge if arguments.now else expire
         force = arguments.force
@@ -98,6 +133,8 @@ def run(arguments: argparse.Namespace) -> int:
             f"they expire in {_KEPT_HOURS} hours; until then `redis-state purge --gen {gen} "
             "--recall` brings them back"
         )
+    if found.files is not None:
+        _tell_files(found.files)
     return 0
 
 
@@ -125,6 +162,15 @@ def _tell(gen: str, found: Purged, verb: str) -> None:
     )
 
 
+def _tell_files(found: PurgedFiles) -> None:
+    size = figures.size(found.bytes)
+    print(
+        f"its {found.files} files ({size}) stay in {found.folder}/{found.gen}; "
+        f"from {figures.moment(found.due)} UTC on, `redis-state purge --gen {found.gen} --files` "
+        "deletes them"
+    )
+
+
 def _tell_recalled(gen: str, found: Recalled) -> None:
     print(
         f"checkpoint {gen}: brought back {found.partitions} partitions with {found.segments} "
@@ -136,15 +182,3 @@ def _tell_recalled(gen: str, found: Recalled) -> None:
             f"doctor --gen {gen}` prints which batches can be served",
             file=sys.stderr,
         )
-
-
-def _ask() -> None:
-    if not sys.stdin.isatty():
-        raise ConfigError(
-            _WHAT,
-            found="standard input is not a terminal, so the question cannot be asked",
-            advice="Give --yes to remove the keys without a question, or --dry-run to count them.",
-        )
-    print("Remove them? [y/N] ", end="", flush=True)
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise ConfigError(_WHAT, found="the answer was not yes", advice="Nothing was changed.")

@@ -81,6 +81,7 @@ _REQUIRED = {
     "days that went by": "days",
     "segments moved into files": "segments moved",
     "segments read from files": "segments read from files",
+    "files that closed slowly": "files that closed slowly",
     "segments brought back": "segments brought back",
     "older versions read": "older versions read",
     "late calls of moved segments": "late calls of moved segments",

@@ -40,7 +40,13 @@ class FileSchedule(PinSchedule):
     def __init__(self, seed: int, server: Transport, url: str, counters: Counter[str]) -> None:
         super().__init__(seed, server, url, counters)
         self._deleted: Node | None = None
-        self.files = SimFiles(KINDS[seed // FILE_EVERY % len(KINDS)], self.dice, self.network)
+        number = seed // FILE_EVERY
+        self.files = SimFiles(
+            KINDS[number % len(KINDS)],
+            self.dice,
+            self.network,
+            slow=number // len(KINDS) % 2 == 1,
+        )
         self.world.files = self.files
 
     def new_world(self, server: Transport) -> World:
@@ -65,6 +71,7 @@ class FileSchedule(PinSchedule):
 
             stack.enter_context(mock.patch.object(reading.SegmentFiles, "_read", counted))
             super().run()
+        self.counters["files that closed slowly"] += self.files.slow_closes
 
     def _folder_of(self, gen: str) -> Folder:
         return Folder(self.files, f"/{gen}", gen)  # type: ignore[arg-type]  # what is used of it

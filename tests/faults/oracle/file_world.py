@@ -26,6 +26,7 @@ KINDS = ("prompt", "late", "cut")
 """File systems: one that shows at once what was written, one that shows it late and lists it later,
 and one whose uploads may be cut without an error."""
 
+_CLOSING_TURNS_MAX = 8
 _LATE_TURNS = 6
 _LISTED_TURNS = 60
 _LASTING_MS = 30 * DAY_MS
@@ -34,15 +35,21 @@ _LASTING_MS = 30 * DAY_MS
 class SimFiles:
     """Files in memory. Each step is a turn of its own, which may get no answer.
 
+    Args:
+        slow: A close takes many turns, and shows a part of the file meanwhile.
+
     Attributes:
         content: Bytes of every file.
         problems: Broken rules.
+        slow_closes: Number of files that were there in part for some turns.
     """
 
     renames = False
 
-    def __init__(self, kind: str, dice: Dice, network: Network) -> None:
+    def __init__(self, kind: str, dice: Dice, network: Network, *, slow: bool) -> None:
         self.kind = kind
+        self.slow_closes = 0
+        self._is_slow = slow
         self.content: dict[str, bytes] = {}
         self.problems: list[str] = []
         self._dice, self._network = dice, network
@@ -71,7 +78,7 @@ class SimFiles:
 
     def create_open(self, path: str) -> BinaryIO:
         """Implements `Files.create_open`."""
-        return _Upload(self._turn, lambda raw: self._store(path, raw))
+        return _Upload(lambda raw: self._close(path, raw))
 
     def remove(self, path: str) -> None:
         """Implements `Files.remove`."""
@@ -82,6 +89,18 @@ class SimFiles:
     def error(self, attempted: str, error: Exception) -> UnavailableError:
         """Implements `Files.error`."""
         return UnavailableError(attempted, found=f"{type(error).__name__}")
+
+    def _close(self, path: str, raw: bytes) -> None:
+        if self._is_slow and self._network.faults:
+            self._written.setdefault(path, self._turns)
+            self.content[path] = raw[: self._dice.below(len(raw) + 1)]
+            for _ in range(self._dice.between(1, _CLOSING_TURNS_MAX)):
+                self._turn()
+            self.slow_closes += 1
+            # A sweep may have deleted the part meanwhile; the writer does not see it.
+            del self._written[path]
+        self._store(path, raw)
+        self._turn()
 
     def _store(self, path: str, raw: bytes) -> None:
         if path in self._written:
@@ -101,16 +120,15 @@ class SimFiles:
 class _Upload(io.BytesIO):
     """A file that is there once it is closed, as a whole or as far as its writer came."""
 
-    def __init__(self, turn: Callable[[], None], store: Callable[[bytes], None]) -> None:
+    def __init__(self, end: Callable[[bytes], None]) -> None:
         super().__init__()
-        self._turn, self._store = turn, store
+        self._end = end
 
     def close(self) -> None:
         if not self.closed:
             raw = self.getvalue()
             super().close()
-            self._store(raw)
-            self._turn()
+            self._end(raw)
 
 
 class FileWorld(World):

@@ -67,7 +67,9 @@ private[protocol] final class FileBlocks(
   }
 
   private def storeOf(segment: Segment, source: Source): FileStore =
-    FileBlocks.storeOf(s"read ${segment.ident} of ${calls.id}", folders, source.owner.gen)
+    new CountedFiles(
+      FileBlocks.storeOf(s"read ${segment.ident} of ${calls.id}", folders, source.owner.gen),
+      calls.filed)
 
   /**
    * Returns the error for a file that is missing though the manifest names it. A folder that cannot

@@ -19,6 +19,7 @@ private[protocol] final class PartitionCalls(backend: RedisBackend, val id: Part
   val bytesSent: AtomicLong = new AtomicLong
   val bytesRead: AtomicLong = new AtomicLong
   val times: CallTimes = new CallTimes
+  val filed: FileCounters = new FileCounters
 
   def script(what: String, script: Script, args: Seq[String]): Seq[AnyRef] =
     this.script(what, script, Nil, args.map(Command.bytes))

@@ -48,6 +48,7 @@ final class PartitionClient(
   def bytesSent: AtomicLong = calls.bytesSent
   def bytesRead: AtomicLong = calls.bytesRead
   def times: CallTimes = calls.times
+  def filed: FileCounters = calls.filed
 
   /** Calls of this process to the server that were sent again, for all partitions. */
   def retries: Long = backend.retries.get

@@ -6,7 +6,7 @@ import org.slf4j.LoggerFactory
 
 import org.redisstate.core.backend.Script
 import org.redisstate.core.concurrent.GuardedBy
-import org.redisstate.core.errors.{FormatException, UnavailableException}
+import org.redisstate.core.errors.{FormatException, RedisStateException, UnavailableException}
 import org.redisstate.core.format.{BlockSigner, Header, Segment, SegmentReader}
 import org.redisstate.core.places._
 
@@ -43,7 +43,7 @@ final class PartitionFiles private[protocol] (
     else {
       val history = History.of(manifest).filterNot(one => damaged(one.ident))
       val planned = History.ofFile(history)
-      if (planned.isEmpty) MoveReport(0, 0) else move(what, planned)
+      if (planned.isEmpty) MoveReport(0, 0) else counted(move(what, planned))
     }
   }
 
@@ -64,6 +64,17 @@ final class PartitionFiles private[protocol] (
         regions.foreach(readBack(what, store, _))
         place(what, file, regions)
       }
+    }
+
+  private def counted(move: => MoveReport): MoveReport =
+    try {
+      val report = move
+      calls.filed.movedBytes.addAndGet(report.bytes)
+      report
+    } catch {
+      case e: RedisStateException =>
+        calls.filed.failedMoves.incrementAndGet()
+        throw e
     }
 
   /** Announces a new name; None if the partition cannot have files. */

@@ -21,6 +21,9 @@ private[core] final class PlayedFiles(clock: () => Long = () => 0L)
   /** Milliseconds for which a new file is not found. */
   var lateMs: Long = 0
 
+  /** For how many milliseconds a new file is not listed. */
+  var listedLateMs: Long = 0
+
   /** Bytes that an upload loses at its end. */
   var cutBytes: Int = 0
 
@@ -81,7 +84,8 @@ private[core] final class PlayedFiles(clock: () => Long = () => 0L)
 
   override def list(under: String): Option[Seq[String]] = step("list") {
     val prefix = if (under.isEmpty) "" else s"$under/"
-    Option.when(isThere)(all.filter(_.startsWith(prefix)).map(_.drop(prefix.length).takeWhile(
+    val shown = synchronized(all.filter(name => clock() - made(name) >= listedLateMs))
+    Option.when(isThere)(shown.filter(_.startsWith(prefix)).map(_.drop(prefix.length).takeWhile(
       _ != '/')).distinct)
   }
 

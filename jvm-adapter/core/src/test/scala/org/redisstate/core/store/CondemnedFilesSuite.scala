@@ -85,6 +85,40 @@ class CondemnedFilesSuite extends AnyFunSuite with FilesFixture {
     }
   }
 
+  test("a file whose close takes longer than a day is condemned, and gets no segment") {
+    onServer() { (p, files) =>
+      val query = begun(p)
+      val policy = FilePolicy(3600000, deletes = false, new Checks(Right(0), isCopied = false))
+      files.before = step =>
+        if (step == "close") {
+          files.before = _ => ()
+          age(p, rows(p).keys.head, 25 * 3600000L)
+          assert(p.client.files.lookAfter(policy, sweeps = true).condemned == 1)
+        }
+      assert(move(query).segments == 0)
+      assert(rows(p).values.map(_.take(1)).toSeq == Seq("d"))
+      assert(move(query).segments > 0)
+      expire(p)
+      query.checkAll()
+    }
+  }
+
+  test("a file that its store lists a minute late is condemned by a later sweep") {
+    val clock = new Slept
+    onServer(clock = clock) { (p, files) =>
+      val query = begun(p)
+      move(query)
+      files.listedLateMs = 60000
+      files.put(files.all.head.replaceAll("[0-9a-f]{32}", "f" * 32), Array[Byte](1))
+      val policy = FilePolicy(3600000, deletes = false, new Checks(Right(0), isCopied = false))
+      assert(p.client.files.lookAfter(policy, sweeps = true).condemned == 0)
+      clock.sleep(60000)
+      assert(p.client.files.lookAfter(policy, sweeps = true).condemned == 1)
+      expire(p)
+      query.checkAll()
+    }
+  }
+
   test("what got no segment is condemned after a day, and a file that Redis does not know") {
     onServer() { (p, files) =>
       val query = begun(p)

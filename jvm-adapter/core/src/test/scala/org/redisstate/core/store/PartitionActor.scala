@@ -2,6 +2,7 @@ package org.redisstate.core.store
 
 import java.io.{BufferedReader, InputStreamReader}
 import java.nio.charset.StandardCharsets.UTF_8
+import java.nio.file.Paths
 
 import org.redisstate.core.TestConnection
 import org.redisstate.core.backend._
@@ -9,8 +10,11 @@ import org.redisstate.core.errors.RedisStateException
 import org.redisstate.core.format.{Family, FamilyKind}
 import org.redisstate.core.ids.PartitionId
 import org.redisstate.core.local.{RowIterator, RowValidator, Slice}
+import org.redisstate.core.places.{FileFolders, LocalFiles}
 import org.redisstate.core.protocol.{
   CheckpointFormat,
+  DeletionChecks,
+  FilePolicy,
   PartitionClient,
   ProtocolSettings,
   RunRegistry
@@ -22,7 +26,7 @@ import org.redisstate.core.store.resources.MemoryBudget
  * what it is told, one command a line, and answers each with one line. Bytes are hexadecimal, `-`
  * stands for none.
  *
- * Arguments: URL, gen, schema of the family, whether its values are lists.
+ * Arguments: URL, gen, schema of the family, whether its values are lists, and a folder of files.
  */
 object PartitionActor {
   def main(args: Array[String]): Unit = {
@@ -43,7 +47,9 @@ object PartitionActor {
       schema,
       multiValue = lists,
       internal = false)
-    val actor = new PartitionActor(backend, PartitionId("", gen, 0, 0, "default"), family)
+    val folders = args.lift(4).map(folder => new LocalFiles(Paths.get(folder)))
+    val actor =
+      new PartitionActor(backend, PartitionId("", gen, 0, 0, "default"), family, folders)
     val in = new BufferedReader(new InputStreamReader(System.in, UTF_8))
     Iterator.continually(in.readLine()).takeWhile(_ != null).foreach { line =>
       println(actor.answer(line.split(' ').toSeq))
@@ -51,9 +57,22 @@ object PartitionActor {
     }
     backend.close()
   }
+
+  private val GraceMs = 3600000L
+
+  /** A store of Python has no log; the test is the person that sweeps. */
+  private object NoLog extends DeletionChecks {
+    override def ownsFolder: Boolean = true
+    override def newestBatch(): Either[String, Long] = Right(0)
+    override def copied(files: Seq[String]): Set[String] = Set.empty
+  }
 }
 
-final private class PartitionActor(backend: RedisBackend, id: PartitionId, family: Family) {
+final private class PartitionActor(
+    backend: RedisBackend,
+    id: PartitionId,
+    family: Family,
+    folders: Option[FileFolders]) {
   private val budget = new MemoryBudget(1L << 30)
   private val registry = new RunRegistry(backend, "", id.gen)
   private var stores = Map.empty[String, PartitionVersions]
@@ -103,16 +122,25 @@ final private class PartitionActor(backend: RedisBackend, id: PartitionId, famil
       current.snapshotIfDue()
       current.retain()
       "ok"
+    case Seq("move") => s"ok ${client().files.moveHistory().segments}"
+    case Seq("sweep") =>
+      val policy = FilePolicy(PartitionActor.GraceMs, deletes = true, PartitionActor.NoLog)
+      s"ok ${client().files.lookAfter(policy, sweeps = true).deleted}"
     case other => s"error unknown command ${other.headOption.getOrElse("")}"
   }
 
   private def store(run: String): PartitionVersions = {
-    val client =
-      new PartitionClient(backend, id, ProtocolSettings(100, 0, CheckpointFormat.V1), registry)
     lazy val registered =
       registry.lookup(run).getOrElse(registry.register(run, byDriver = true, 0, Map.empty))
-    new PartitionVersions(client, run, () => registered, family, RowValidator.None, budget)
+    new PartitionVersions(client(), run, () => registered, family, RowValidator.None, budget)
   }
+
+  private def client() = new PartitionClient(
+    backend,
+    id,
+    ProtocolSettings(100, 0, CheckpointFormat.V1),
+    registry,
+    folders = folders)
 
   private def rows(found: RowIterator): String = {
     val (key, value) = (new Slice, new Slice)

@@ -275,11 +275,14 @@ private[redisstate] object ExecutorRegistry extends Logging {
   /** docs/format.md, section 9 */
   private def totals(instance: Instance): JObject = {
     val counted = instance.counters
+    val filed = instance.client.filed
     ("opens" -> counted.opens.get) ~ ("openMs" -> Metrics.ms(counted.openNs)) ~
       ("loads" -> counted.cacheMisses.get) ~ ("loadMs" -> Metrics.ms(counted.loadNs)) ~
       ("commits" -> counted.commits.get) ~ ("commitMs" -> Metrics.ms(counted.commitNs)) ~
       ("rowsWritten" -> counted.rowsWritten.get) ~ ("rowsRemoved" -> counted.rowsRemoved.get) ~
-      ("bytesSent" -> instance.client.bytesSent.get)
+      ("bytesSent" -> instance.client.bytesSent.get) ~ ("fileReads" -> filed.reads.get) ~
+      ("fileReadMs" -> Metrics.ms(filed.readNs)) ~ ("fileBytes" -> filed.readBytes.get) ~
+      ("movedBytes" -> filed.movedBytes.get) ~ ("failedMoves" -> filed.failedMoves.get)
   }
 
   private def recent(instance: Instance): JObject = {

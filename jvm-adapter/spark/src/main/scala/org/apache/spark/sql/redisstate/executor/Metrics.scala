@@ -39,7 +39,11 @@ private[redisstate] final class Metrics(store: PartitionVersions) {
       cacheMisses -> c.cacheMisses.get,
       bucketsLoaded -> c.bucketsLoaded.get,
       bucketsReloaded -> c.bucketsReloaded.get,
-      snapshots -> c.snapshots.get
+      snapshots -> c.snapshots.get,
+      fileReads -> store.client.filed.reads.get,
+      fileReadMs -> ms(store.client.filed.readNs),
+      fileBytes -> store.client.filed.readBytes.get,
+      movedBytes -> store.client.filed.movedBytes.get
     )
   }
 }
@@ -69,6 +73,10 @@ private[redisstate] object Metrics {
   val bucketsReloaded: StateStoreCustomMetric =
     sum("BucketsReloaded", "buckets read again, for which local memory had no room")
   val snapshots: StateStoreCustomMetric = sum("Snapshots", "snapshots written")
+  val fileReads: StateStoreCustomMetric = sum("FileReads", "reads from files")
+  val fileReadMs: StateStoreCustomMetric = timing("FileReadMs", "time to read from files")
+  val fileBytes: StateStoreCustomMetric = size("FileBytes", "bytes read from files")
+  val movedBytes: StateStoreCustomMetric = size("MovedBytes", "bytes moved into files")
   val localBytes: StateStoreCustomMetric = size("LocalBytes", "local memory")
 
   /** Rows of timers and indexes that Spark keeps; they do not count as state rows. */
@@ -93,6 +101,10 @@ private[redisstate] object Metrics {
     bucketsLoaded,
     bucketsReloaded,
     snapshots,
+    fileReads,
+    fileReadMs,
+    fileBytes,
+    movedBytes,
     localBytes,
     internalKeys,
     forceSnapshot

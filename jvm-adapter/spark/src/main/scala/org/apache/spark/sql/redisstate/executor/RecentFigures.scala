@@ -119,7 +119,9 @@ private[redisstate] object RecentFigures {
         "durableUs" -> us(client.times.durableNs.get),
         "foldUs" -> us(counted.foldNs.get),
         "maintenanceUs" -> us(counted.maintenanceNs.get),
-        "snapshots" -> counted.snapshots.get
+        "snapshots" -> counted.snapshots.get,
+        "fileReads" -> client.filed.reads.get,
+        "fileUs" -> us(client.filed.readNs.get)
       ),
       client.times.openClasses
     )

@@ -1,0 +1,40 @@
+package org.redisstate.core.protocol
+
+import java.util.concurrent.atomic.AtomicLong
+
+import org.redisstate.core.places.{FileSink, FileStore}
+
+/** Running totals of a partition's files. Thread-safe. */
+final class FileCounters {
+
+  /** Ranges that were read, the time for them, and their bytes. */
+  val reads: AtomicLong = new AtomicLong
+  val readNs: AtomicLong = new AtomicLong
+  val readBytes: AtomicLong = new AtomicLong
+
+  /** Bytes of segments that moved into files. */
+  val movedBytes: AtomicLong = new AtomicLong
+  val failedMoves: AtomicLong = new AtomicLong
+}
+
+/** Counts what is read from a folder. */
+private[protocol] final class CountedFiles(files: FileStore, counted: FileCounters)
+    extends FileStore {
+  override def folder: String = files.folder
+  override def create(name: String): FileSink = files.create(name)
+  override def delete(name: String): Unit = files.delete(name)
+  override def list(under: String): Option[Seq[String]] = files.list(under)
+
+  override def read(name: String, offset: Long, length: Int): Array[Byte] = {
+    val from = System.nanoTime()
+    try {
+      val bytes = files.read(name, offset, length)
+      counted.readBytes.addAndGet(bytes.length.toLong)
+      bytes
+    } finally {
+      counted.reads.incrementAndGet()
+      counted.readNs.addAndGet(System.nanoTime() - from)
+      ()
+    }
+  }
+}
