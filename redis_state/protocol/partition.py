@@ -10,7 +10,7 @@ from typing import ClassVar
 from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.replies import words
-from redis_state.backend.script import Command, script
+from redis_state.backend.script import Command, ScriptCall, script
 from redis_state.errors import FullError, RedisStateError, StateError, UnavailableError
 from redis_state.format.chunks import STAGED_BY_SCRIPT_MAX, STAGED_BYTES_MAX, Fields, chunks
 from redis_state.format.entry import FORMATS, Entry, Segment
@@ -330,7 +330,7 @@ class PartitionClient:
         flat, ttl = self._flat(ident, last), str(STAGED_TTL_MS)
         # Unless these are all blocks, the key of the delta has others already.
         is_apart = last and len(last) == entry.blocks
-        stages: list[Command] = []
+        stages: list[Command | ScriptCall] = []
         if is_apart:
             apart = keys.staged(self.id, ident)
             stages = [("HSET", apart, *flat), ("PEXPIRE", apart, ttl)]

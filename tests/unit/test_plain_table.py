@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
+from functools import partial
 
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
 from redis_state.cli.output.plain_table import PlainColumn, lines_of
-from redis_state.cli.output.printing import Column, table_of
+from redis_state.cli.output.printing import Column, PrintedRow, table_of
 
 _TEXTS = st.text(st.sampled_from("ab 1-,…é漢字😀"), max_size=30).map(str.strip)
 _TABLES = st.integers(1, 4).flatmap(
@@ -19,16 +20,22 @@ _LEAST = 10
 
 
 def _drawn(columns: list[Column], rows: list[tuple[str, ...]], width: int) -> list[str]:
-    console = Console(file=io.StringIO(), width=width, markup=False, highlight=False, emoji=False)
-    console.print(table_of(columns, [dict(enumerate(row)) for row in rows]))  # type: ignore[misc]
-    return console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    drawn = io.StringIO()
+    console = Console(file=drawn, width=width, markup=False, highlight=False, emoji=False)
+    named = [{str(number): text for number, text in enumerate(row)} for row in rows]
+    console.print(table_of(columns, named))
+    return drawn.getvalue().splitlines()
+
+
+def _cell(name: str, row: PrintedRow) -> str:
+    return str(row[name])
 
 
 def _columns(count: int, shrinking: int, rights: int) -> list[Column]:
     return [
         Column(
             f"T{number}",
-            lambda row, number=number: row[number],  # type: ignore[misc]
+            partial(_cell, str(number)),
             right=bool(rights >> number & 1),
             shrinks=number == shrinking,
         )
