@@ -24,7 +24,7 @@ final class ClusterTransport(settings: ConnectionSettings) extends Transport {
 
   override def exchange(commands: Seq[Command]): Seq[AnyRef] = lookingAgain {
     val replies = new Array[AnyRef](commands.size)
-    var open = split(commands).map(part => Step(part, owner(part.slot), asking = false))
+    var open = split(commands).map(part => NodeRequest(part, owner(part.slot), asking = false))
     var redirects = 0
     while (open.nonEmpty) {
       open = open.groupBy(_.to).toSeq.flatMap { case (to, steps) =>
@@ -61,9 +61,9 @@ final class ClusterTransport(settings: ConnectionSettings) extends Transport {
   /** Sends the parts and returns those that have to be sent to another node. */
   private def send(
       to: Address,
-      steps: Seq[Step],
+      steps: Seq[NodeRequest],
       replies: Array[AnyRef],
-      follow: Boolean): Seq[Step] = {
+      follow: Boolean): Seq[NodeRequest] = {
     val sent = steps.map(step =>
       if (step.asking) asked(step.part.commands) else step.part.commands)
     val answers = node(to).exchange(sent.flatten)
@@ -73,7 +73,7 @@ final class ClusterTransport(settings: ConnectionSettings) extends Transport {
       redirect(own, to) match {
         case Some(next) if follow && !(next.ask && mustWait(step.part)) =>
           if (!next.ask) remember(next)
-          Some(Step(step.part, next.to, next.ask))
+          Some(NodeRequest(step.part, next.to, next.ask))
         case _ =>
           own.iterator.map(reply => explained(reply, step)).zipWithIndex.foreach {
             case (reply, i) => replies(step.part.at + i) = reply
@@ -83,7 +83,7 @@ final class ClusterTransport(settings: ConnectionSettings) extends Transport {
     }
   }
 
-  private def explained(reply: AnyRef, step: Step): AnyRef = reply match {
+  private def explained(reply: AnyRef, step: NodeRequest): AnyRef = reply match {
     case ErrorReply(message) if message.startsWith("TRYAGAIN") =>
       val slot = step.part.slot.fold("")(n => s"slot $n, ")
       ErrorReply(s"$message ($slot${if (step.asking) "importing" else "asked"} node ${step.to})")
@@ -158,7 +158,7 @@ final class ClusterTransport(settings: ConnectionSettings) extends Transport {
 }
 
 private[core] object ClusterTransport {
-  private final case class Step(part: Routing.Together, to: Address, asking: Boolean)
+  private final case class NodeRequest(part: Routing.Together, to: Address, asking: Boolean)
 
   private[core] val RedirectsMax = 5
 

@@ -31,10 +31,10 @@ private[store] final class PreviewWriter(
   import PreviewWriter._
 
   /** Slices on the server, the newest first. */
-  private var slices = List.empty[Slice]
+  private var slices = List.empty[PreviewSlice]
 
   /** Changes that the server may not have, older than those of the trace. */
-  private var unsent = Option.empty[Slice]
+  private var unsent = Option.empty[PreviewSlice]
   private var number, lastNs = 0L
   private var sliceNumber = 0
   private var known = ""
@@ -96,8 +96,8 @@ private[store] final class PreviewWriter(
   private def add(changes: ChangeTrace.Changes): Unit = {
     families = changes.families
     hasNewTable = changes.hasNewTable
-    val fresh = new Slice(changes.layer, changes.tombstones)
-    unsent = Some(unsent.fold(fresh)(Slice.merged(fresh, _)))
+    val fresh = new PreviewSlice(changes.layer, changes.tombstones)
+    unsent = Some(unsent.fold(fresh)(PreviewSlice.merged(fresh, _)))
   }
 
   private def set(): Unit = {
@@ -133,10 +133,10 @@ private[store] final class PreviewWriter(
   }
 
   /** Sends a slice, together with the newest slices of about its size. */
-  private def send(fresh: Slice): Unit = {
+  private def send(fresh: PreviewSlice): Unit = {
     var merged = fresh
     while (isLittle(merged)) {
-      merged = Slice.merged(merged, slices.head)
+      merged = PreviewSlice.merged(merged, slices.head)
       slices = slices.tail
     }
     // Until it was sent, all of it counts as missing.
@@ -152,12 +152,12 @@ private[store] final class PreviewWriter(
   }
 
   /** Returns whether slices would be many, or as small as those that come. */
-  private def isLittle(fresh: Slice): Boolean = {
+  private def isLittle(fresh: PreviewSlice): Boolean = {
     val alike = slices.takeWhile(_.bytes < fresh.bytes * SizeRatio)
     slices.nonEmpty && (alike.size >= AlikeMax || slices.size >= SlicesMax)
   }
 
-  private def encoded(slice: Slice): (Entry, Seq[EncodedField]) = {
+  private def encoded(slice: PreviewSlice): (Entry, Seq[EncodedField]) = {
     val rows = slice.rows
     val ordered = KeyHash.of(families).ordered
     val writer = new SegmentWriter(
@@ -182,7 +182,7 @@ private[store] final class PreviewWriter(
 
   /** Sends all changes once more, as one slice, with the next preview. */
   private def sendAgain(): Unit = {
-    unsent = (unsent.toList ::: slices).reduceOption(Slice.merged)
+    unsent = (unsent.toList ::: slices).reduceOption(PreviewSlice.merged)
     slices = Nil
   }
 
@@ -224,15 +224,17 @@ private[store] object PreviewWriter {
    *
    * @param tombstones ranges that were removed before the rows were changed
    */
-  private final class Slice(val rows: Layer, val tombstones: Seq[Tombstone]) {
+  private final class PreviewSlice(val rows: Layer, val tombstones: Seq[Tombstone]) {
     val bytes: Long = rows.usedBytes.toLong
     var number: Int = 0
     var entry: Entry = _
   }
 
-  private object Slice {
-    def merged(newer: Slice, older: Slice): Slice =
-      new Slice(Layer.merge(Seq(newer.rows, older.rows)), older.tombstones ++ newer.tombstones)
+  private object PreviewSlice {
+    def merged(newer: PreviewSlice, older: PreviewSlice): PreviewSlice =
+      new PreviewSlice(
+        Layer.merge(Seq(newer.rows, older.rows)),
+        older.tombstones ++ newer.tombstones)
   }
 }
 

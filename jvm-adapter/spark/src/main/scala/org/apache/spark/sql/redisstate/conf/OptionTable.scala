@@ -26,7 +26,7 @@ private[redisstate] object OptionTable {
   import OptionValue._
 
   /** One row: see `redis_state.config.Option`. */
-  private final case class Row(
+  private final case class OptionRow(
       name: String,
       kind: String,
       default: Option[String],
@@ -44,7 +44,7 @@ private[redisstate] object OptionTable {
 
   private final case class Table(
       sparkMinors: Seq[String],
-      rows: Seq[Row],
+      rows: Seq[OptionRow],
       units: Map[String, Seq[(String, Long)]])
 
   private val WithReplicas = "(?:aof\\+)?replicas:([0-9]{1,4})".r
@@ -68,7 +68,7 @@ private[redisstate] object OptionTable {
     Table(minors, (json \ "options").children.map(row), units.toMap)
   }
 
-  private def row(json: JValue): Row = {
+  private def row(json: JValue): OptionRow = {
     implicit val formats: DefaultFormats.type = DefaultFormats
     def flag(name: String) = (json \ name).extractOrElse(false)
     def text(name: String) = json \ name match {
@@ -79,7 +79,7 @@ private[redisstate] object OptionTable {
       case JArray(all) => all.map(_.values.toString)
       case _ => Nil
     }
-    Row(
+    OptionRow(
       (json \ "name").extract[String],
       (json \ "type").extract[String],
       text("default"),
@@ -129,7 +129,7 @@ private[redisstate] object OptionTable {
     parsed
   }
 
-  private def checkTogether(row: Row, names: Set[String], tls: Boolean): Unit = {
+  private def checkTogether(row: OptionRow, names: Set[String], tls: Boolean): Unit = {
     row.excludes.filter(names).foreach { other =>
       throw bad(row, s"'$other' is given too", "Give one of the two.")
     }
@@ -145,7 +145,7 @@ private[redisstate] object OptionTable {
     }
   }
 
-  private def value(row: Row, text: String): OptionValue = row.kind match {
+  private def value(row: OptionRow, text: String): OptionValue = row.kind match {
     case "bool" => Flag(flag(row, text))
     case "bytes" if row.auto && text == "auto" => Text(text)
     case "bytes" =>
@@ -169,7 +169,7 @@ private[redisstate] object OptionTable {
       if (row.secret) Hidden(new Secret(line)) else Text(line)
   }
 
-  private def durability(row: Row, text: String): String = text match {
+  private def durability(row: OptionRow, text: String): String = text match {
     case "none" | "aof" => text
     case WithReplicas(number) =>
       inRange(row, number, BigInt(number), " replicas")
@@ -177,20 +177,20 @@ private[redisstate] object OptionTable {
     case _ => throw notAccepted(row, text)
   }
 
-  private def notAccepted(row: Row, text: String): ConfigException =
+  private def notAccepted(row: OptionRow, text: String): ConfigException =
     bad(
       row,
       s"'$text' is not accepted",
       s"This release accepts: ${row.values.mkString(", ")}.")
 
-  private def flag(row: Row, text: String): Boolean = text.toLowerCase match {
+  private def flag(row: OptionRow, text: String): Boolean = text.toLowerCase match {
     case "true" => true
     case "false" => false
     case _ => throw bad(row, s"'$text' is not a truth value", "Give true or false.")
   }
 
   private def withUnit(
-      row: Row,
+      row: OptionRow,
       text: String,
       what: String,
       unit: String,
@@ -211,7 +211,7 @@ private[redisstate] object OptionTable {
     inRange(row, text, number, s" $unit")
   }
 
-  private def inRange(row: Row, text: String, number: BigInt, unit: String): Long = {
+  private def inRange(row: OptionRow, text: String, number: BigInt, unit: String): Long = {
     if (row.min.exists(number < BigInt(_)) || row.max.exists(number > BigInt(_))) {
       val allowed = s"${row.min.getOrElse("")} to ${row.max.getOrElse("")}$unit"
       throw bad(row, s"$text is out of range", s"Allowed: $allowed.")
@@ -219,7 +219,7 @@ private[redisstate] object OptionTable {
     number.toLong
   }
 
-  private def oneLine(row: Row, text: String): String = {
+  private def oneLine(row: OptionRow, text: String): String = {
     if (text.isEmpty || text.exists(c => c < 32 || c == 127))
       throw bad(row, "it is empty or holds control characters", "Give one line of text.")
     // Spark drops them from a properties file, so the password would differ by way of starting.
@@ -231,7 +231,7 @@ private[redisstate] object OptionTable {
     text
   }
 
-  private def bad(row: Row, found: String, advice: String): ConfigException = {
+  private def bad(row: OptionRow, found: String, advice: String): ConfigException = {
     val shown = if (row.secret) "its value is not allowed" else found
     new ConfigException(s"option '${row.name}'; $shown. $advice")
   }

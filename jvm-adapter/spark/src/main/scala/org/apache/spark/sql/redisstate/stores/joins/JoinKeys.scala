@@ -60,15 +60,15 @@ private[redisstate] object JoinKeys {
   val Rows = "keyWithIndexToValue"
   private val Sides = Seq("left-", "right-")
 
-  private final case class Place(task: Long, operator: StateStoreId)
+  private final case class TaskOperator(task: Long, operator: StateStoreId)
 
-  @GuardedBy("this") private val open = mutable.HashMap.empty[Place, JoinKeys]
+  @GuardedBy("this") private val open = mutable.HashMap.empty[TaskOperator, JoinKeys]
 
   /** Adds a store to those of its task; the task opens all four before it writes. */
   def join(store: JoinRows): JoinKeys = {
     val task = Option(TaskContext.get()).getOrElse(
       throw new InternalException(s"a join of ${store.id} is written outside a task"))
-    val place = Place(task.taskAttemptId(), store.id.copy(storeName = ""))
+    val place = TaskOperator(task.taskAttemptId(), store.id.copy(storeName = ""))
     val (keys, isNew) = synchronized {
       val begun = open.get(place).filterNot(_.stores.contains(store.id.storeName))
       val keys = begun.getOrElse(new JoinKeys)
