@@ -134,11 +134,9 @@ def test_the_page_names_every_command_and_every_cause() -> None:
     page = PAGE.read_text("utf-8")
     assert [name for name in commands_of(build_parser()) if f"`{name}`" not in page] == []
     slow, _, causes = page.partition("\n## why-growing\n")
-    assert re.findall(r"^\| `([a-z-]+)` \| ", causes, re.MULTILINE) == [
-        str(one) for one in CauseKind
-    ]
+    assert re.findall(r"^- `([a-z-]+)`: ", causes, re.MULTILINE) == [str(one) for one in CauseKind]
     slow = slow.partition("\n## why-slow\n")[2]
-    assert re.findall(r"^\| `([a-z-]+)` \| ", slow, re.MULTILINE) == [
+    assert re.findall(r"^- `([a-z-]+)`: ", slow, re.MULTILINE) == [
         str(one) for one in SlowCauseKind
     ]
 
