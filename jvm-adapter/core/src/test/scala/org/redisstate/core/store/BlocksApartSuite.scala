@@ -9,7 +9,7 @@ import org.redisstate.core.RedisServerProcess
 import org.redisstate.core.backend.{Command, Transport}
 import org.redisstate.core.ids.Pin
 
-/** What a commit sends: its blocks pass a script only where some are staged already. */
+/** Commands of a commit, whose blocks pass a script only where some are staged already. */
 class BlocksApartSuite extends AnyFunSuite {
   import BlocksApartSuite._
 
