@@ -92,6 +92,39 @@ final class RowBlock private (
     -1 - low
   }
 
+  /** Indexes of the keys of another block, each as `find` gives it. */
+  private[format] def findAll(other: RowBlock): Array[Int] = {
+    val found = new Array[Int](other.count)
+    var from, i = 0
+    while (i < found.length) {
+      val at = find(other.bytes, other.keyOffset(i), other.keyLength(i), from)
+      found(i) = at
+      from = if (at >= 0) at + 1 else -1 - at
+      i += 1
+    }
+    found
+  }
+
+  /** Returns whether the rows of another block have the widths of these, and their keys are here. */
+  private[format] def canReplace(other: RowBlock, found: Array[Int]): Boolean =
+    isFixed && other.isFixed && keyBytes == other.keyLength(0) &&
+      valueBytes == other.valueLength(0) && {
+        var i = 0
+        while (i < found.length && found(i) >= 0) i += 1
+        i == found.length
+      }
+
+  /** Returns a copy of these rows with the values of another block, whose keys are at `found`. */
+  private[format] def replaced(other: RowBlock, found: Array[Int]): RowBlock = {
+    val copy = bytes.clone()
+    var i = 0
+    while (i < found.length) {
+      System.arraycopy(other.bytes, other.valueOffset(i), copy, valueOffset(found(i)), valueBytes)
+      i += 1
+    }
+    new RowBlock(copy, null, count, stride, firstKey, keyBytes, firstValue, valueBytes)
+  }
+
   /** Returns whether all rows of one width begin, and separate key from value, by the same bytes. */
   private def headsAreEqual: Boolean = {
     val key = place(0)
@@ -300,7 +333,7 @@ object RowBlock {
     }
 
     /** Adds a row whose value joins that of `older` row i and that of `newer` row j. */
-    private[RowBlock] def addJoined(older: RowBlock, i: Int, newer: RowBlock, j: Int): Unit = {
+    private[format] def addJoined(older: RowBlock, i: Int, newer: RowBlock, j: Int): Unit = {
       val first = older.valueLength(i)
       val joined = MultiValue.join(
         older.bytes,
@@ -336,7 +369,7 @@ object RowBlock {
       }
 
     /** Rows [from, until) of a block, whose bytes follow one another. */
-    private[RowBlock] def addRun(block: RowBlock, from: Int, until: Int): Unit =
+    private[format] def addRun(block: RowBlock, from: Int, until: Int): Unit =
       if (from < until) {
         val start = block.place(from)
         val end = if (until < block.count) block.place(until) else block.bytes.length
@@ -399,39 +432,6 @@ object RowBlock {
    * @param resolve `older` is all there is below: removals of `newer` leave nothing, appended
    *   elements become the value
    */
-  def merge(older: RowBlock, newer: RowBlock, resolve: Boolean): RowBlock = {
-    val out = new Builder(older.bytes.length + newer.bytes.length)
-    var i, j = 0
-    while (j < newer.count) {
-      val found = older.find(newer.bytes, newer.keyOffset(j), newer.keyLength(j), i)
-      val until = if (found >= 0) found else -1 - found
-      out.addRun(older, i, until)
-      addNewer(out, older, found, newer, j, resolve)
-      i = if (found >= 0) found + 1 else until
-      j += 1
-    }
-    out.addRun(older, i, older.count)
-    out.result()
-  }
-
-  private def addNewer(
-      out: Builder,
-      older: RowBlock,
-      i: Int,
-      newer: RowBlock,
-      j: Int,
-      resolve: Boolean): Unit =
-    if (!newer.isAppended(j)) {
-      if (!(resolve && newer.isRemoved(j))) out.addFrom(newer, j)
-    } else if (i >= 0 && !older.isRemoved(i)) out.addJoined(older, i, newer, j)
-    else if (i >= 0 || resolve) {
-      val key = newer.keyOffset(j)
-      out.add(
-        newer.bytes,
-        key,
-        newer.keyLength(j),
-        newer.bytes,
-        newer.valueOffset(j),
-        newer.valueLength(j))
-    } else out.addFrom(newer, j)
+  def merge(older: RowBlock, newer: RowBlock, resolve: Boolean): RowBlock =
+    RowMerge.merge(older, newer, resolve)
 }

@@ -71,6 +71,18 @@ class FixedRowsSuite extends AnyFunSuite {
     }
   }
 
+  test("new values of known keys go into a copy of the rows") {
+    widths.foreach { case (keyBytes, valueBytes) =>
+      val older = rows(2 + random.nextInt(if (valueBytes > 300) 3 else 60), keyBytes, valueBytes)
+      val newer = rows(0, keyBytes, valueBytes, older) + (older.head._1 -> hex(valueBytes))
+      val below = block(older)
+      val merged = RowBlock.merge(below, block(newer), resolve = random.nextBoolean())
+      assert(merged.isFixed && shown(merged) == older ++ newer)
+      assert(shown(below) == older)
+      assert(shown(RowBlock.parse(merged.bytes)) == older ++ newer)
+    }
+  }
+
   test("merges of blocks with and without an index equal merged maps") {
     for (_ <- 1 to 400) {
       val older = rows(random.nextInt(60), 18, 40)
