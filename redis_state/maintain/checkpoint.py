@@ -7,12 +7,14 @@ from collections.abc import Mapping
 
 from redis_state import keys
 from redis_state.backend.client import Client
+from redis_state.backend.replies import OTHER_TYPE
+from redis_state.backend.script import Command
 from redis_state.errors import FormatError
 from redis_state.ids import PartitionId
 from redis_state.maintain.partition import maintain_partition
 from redis_state.maintain.pinned import forget_unpinned_forks
 from redis_state.maintain.report import MaintenanceReport, PassControl, Policy
-from redis_state.maintain.rotation import Rotation, stamps
+from redis_state.maintain.rotation import Rotation, stamp_commands, stamps
 from redis_state.places.settings import FIELD as PLACES_FIELD
 from redis_state.protocol.instances import Instance, decode_instance
 from redis_state.protocol.kept import forget_expired
@@ -52,7 +54,8 @@ def maintain_checkpoint(
     """
     called = name or gen
     report = MaintenanceReport(checkpoints=1)
-    (raw,) = client.call("maintaining a checkpoint", [("HGETALL", keys.query(gen, tenant=tenant))])
+    registry, looks = keys.query(gen, tenant=tenant), keys.looks(tenant=tenant)
+    raw, looked = client.call("maintaining a checkpoint", [("HGETALL", registry), ("HKEYS", looks)])
     try:
         operators = parse_operators(raw)
     except FormatError as error:
@@ -67,8 +70,11 @@ def maintain_checkpoint(
     random.shuffle(ids)
     for start in range(0, len(ids), PARTITIONS_AT_ONCE):
         chunk = ids[start : start + PARTITIONS_AT_ONCE]
-        instances = _instances(client, chunk, report, called)
-        seen = stamps(client, chunk, instances) if rotation is not None else {}
+        commands: list[Command] = [("MGET", *map(keys.instance, chunk))]
+        commands += stamp_commands(chunk) if rotation is not None else []
+        raws, *rest = client.call("looking for changes", commands, of_other_type=OTHER_TYPE)
+        instances = _instances(chunk, raws, report, called)
+        seen = stamps(chunk, rest, instances) if rest else {}
         for index, id_ in enumerate(chunk):
             if control.stopped():
                 return report
@@ -81,6 +87,7 @@ def maintain_checkpoint(
                     policy,
                     name=called,
                     moves=has_files and _is_of_python(operators, id_),
+                    since=rotation.since(id_, seen.get(id_)) if rotation is not None else None,
                     progress=control.step,
                 )
                 if rotation is not None:
@@ -88,7 +95,7 @@ def maintain_checkpoint(
             report.add(found)
             control.progress(f"maintaining {called}", start + index + 1, len(ids))
     with report.noting(called):
-        forget_unpinned_forks(client, gen, ids, raw, tenant=tenant)
+        forget_unpinned_forks(client, gen, ids, raw, looked, tenant=tenant)
     return report
 
 
@@ -99,9 +106,8 @@ def _is_of_python(operators: Mapping[tuple[int, str], OperatorInfo], id_: Partit
 
 
 def _instances(
-    client: Client, ids: list[PartitionId], report: MaintenanceReport, called: str
+    ids: list[PartitionId], raws: list[bytes | None], report: MaintenanceReport, called: str
 ) -> dict[PartitionId, Instance]:
-    (raws,) = client.call("looking up instances", [("MGET", *map(keys.instance, ids))])
     found: dict[PartitionId, Instance] = {}
     for id_, raw in zip(ids, raws, strict=True):
         try:

@@ -19,6 +19,7 @@ from redis_state.maintain.compaction import add_snapshot, deltas_of, is_due
 from redis_state.maintain.history import move_when_due
 from redis_state.maintain.pinned import maintain_pins, purged_parents
 from redis_state.maintain.report import MaintenanceReport, Policy
+from redis_state.maintain.rotation import Since
 from redis_state.maintain.verification import verify
 from redis_state.progress import Progress, silent
 from redis_state.protocol import PartitionClient, find_run
@@ -33,6 +34,7 @@ _PATIENCE_SERVED = 2
 class _Work:
     where: str
     moves: bool
+    since: Since | None
     progress: Progress
 
 
@@ -44,6 +46,7 @@ def maintain_partition(
     *,
     name: str,
     moves: bool = False,
+    since: Since | None = None,
     progress: Progress = silent,
 ) -> MaintenanceReport:
     """Runs the due maintenance of one partition, unless another worker has claimed it.
@@ -52,6 +55,7 @@ def maintain_partition(
         instance: Instance that serves the partition now.
         name: Name of the query in problems.
         moves: Moves history into files, if the store wants that.
+        since: The last maintenance, if nothing has changed since.
         progress: Called with the progress of each step.
 
     Raises:
@@ -66,7 +70,7 @@ def maintain_partition(
     where = f"{name}: {id_}"
     try:
         with report.noting(where):
-            work = _Work(where, moves, progress)
+            work = _Work(where, moves, since, progress)
             _maintain(client, id_, instance, policy, report, work)
         done = True
     finally:
@@ -104,15 +108,21 @@ def _maintain(
             report.unpinned = maintain_pins(client, id_, manifest)
             for problem in purged_parents(client, id_, manifest):
                 report.problem(f"{where}: {problem}")
-    with _noting_files(client, id_, report, where=where):
-        _compact(partition, instance, policy, report, work.progress)
-    with report.noting(where):
-        found = partition.retain()
-        report.dropped, report.dropped_bytes = found.dropped, found.dropped_bytes
+    # Pins and files change with time, snapshots and retention with the manifest alone.
+    since = work.since if head[0] == b"1" and not work.moves else None
+    if since is not None:
+        report.lag_versions, report.lag_bytes = since.lag_versions, since.lag_bytes
+    else:
+        with _noting_files(client, id_, report, where=where):
+            _compact(partition, instance, policy, report, work.progress)
+        with report.noting(where):
+            found = partition.retain()
+            report.dropped, report.dropped_bytes = found.dropped, found.dropped_bytes
     if work.moves:
         _move(client, id_, report, work)
+    part = None if since is None else since.round
     with _noting_files(client, id_, report, where=where):
-        verify(client, partition, policy, report, where=where, progress=work.progress)
+        verify(client, partition, policy, report, where=where, part=part, progress=work.progress)
 
 
 @contextmanager

@@ -234,18 +234,24 @@ def forget_looks(client: Client, gen: str, *, tenant: str) -> None:
 
 
 def forget_unpinned_forks(
-    client: Client, gen: str, ids: Sequence[PartitionId], raw: Mapping[bytes, bytes], *, tenant: str
+    client: Client,
+    gen: str,
+    ids: Sequence[PartitionId],
+    raw: Mapping[bytes, bytes],
+    looked: Sequence[bytes],
+    *,
+    tenant: str,
 ) -> None:
     """Removes registry entries of forks for which no partition of the parent is pinned.
 
     Args:
         ids: All partitions of the parent.
         raw: All registry fields of the parent.
+        looked: Names of all looks of maintenance, from before it.
     """
     looks, prefix = keys.looks(tenant=tenant), f"{gen}:".encode()
     listed = {name[len(_FORKS) :] for name in raw if name.startswith(_FORKS)}
-    (names,) = client.call(_WHAT, [("HKEYS", looks)])
-    noted = {name[len(prefix) :] for name in names if name.startswith(prefix)}
+    noted = {name[len(prefix) :] for name in looked if name.startswith(prefix)}
     for owner in sorted(listed | noted):
         wanted = [("HEXISTS", keys.meta(id_), b"x:" + owner.split(b":")[0]) for id_ in ids]
         if not any(client.call(_WHAT, wanted) if wanted else ()):

@@ -8,11 +8,11 @@ turn comes, at the latest in the tenth pass, and its segments are verified then.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from redis_state import keys
-from redis_state.backend.client import Client
 from redis_state.backend.replies import OTHER_TYPE
 from redis_state.backend.script import Command
 from redis_state.ids import PartitionId
@@ -21,7 +21,6 @@ from redis_state.protocol.instances import Instance
 
 TURNS = 10
 PARTITIONS_MAX = 100_000
-_WHAT = "looking for changes"
 # A write, another run, retention or a snapshot changes one of these fields, or their number.
 _FIELDS = ("f", "e", "r", "o", "ou", "l", "lu", "b", "k", "n", "w", "t")
 
@@ -35,6 +34,21 @@ class _KnownPartition:
     number: int
     partitions: int
     named: int
+    lag_versions: int
+    lag_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Since:
+    """The last maintenance of a partition that has not changed since.
+
+    Attributes:
+        round: Number of the round of all turns.
+        lag_versions: See `MaintenanceReport`.
+        lag_bytes: See `MaintenanceReport`.
+    """
+
+    round: int
     lag_versions: int
     lag_bytes: int
 
@@ -74,6 +88,13 @@ class Rotation:
             lag_bytes=known.lag_bytes,
         )
 
+    def since(self, id_: PartitionId, stamp: Stamp | None) -> Since | None:
+        """Returns what the last maintenance found in a partition that has not changed since."""
+        known = self._maintained.get(id_)
+        if known is None or stamp is None or known.stamp != stamp:
+            return None
+        return Since(self._number // self._turns, known.lag_versions, known.lag_bytes)
+
     def maintained(self, id_: PartitionId, stamp: Stamp | None, report: MaintenanceReport) -> None:
         """Notes a partition after its maintenance; an incomplete one is maintained again.
 
@@ -93,18 +114,25 @@ class Rotation:
             )
 
 
+def stamp_commands(ids: Sequence[PartitionId]) -> list[Command]:
+    """Returns the commands whose replies `stamps` reads, other types as `OTHER_TYPE`."""
+    commands: list[Command] = []
+    for meta in map(keys.meta, ids):
+        commands += [("HMGET", meta, *_FIELDS), ("HLEN", meta)]
+    return commands
+
+
 def stamps(
-    client: Client, ids: Sequence[PartitionId], instances: dict[PartitionId, Instance]
+    ids: Sequence[PartitionId],
+    replies: Sequence[Any],
+    instances: Mapping[PartitionId, Instance],
 ) -> dict[PartitionId, Stamp]:
     """Returns the stamp of each partition, without those whose manifest has another type.
 
     Args:
+        replies: Of `stamp_commands`.
         instances: Instances that serve the partitions; another run changes the stamp.
     """
-    commands: list[Command] = []
-    for meta in map(keys.meta, ids):
-        commands += [("HMGET", meta, *_FIELDS), ("HLEN", meta)]
-    replies = client.call(_WHAT, commands, of_other_type=OTHER_TYPE)
     found: dict[PartitionId, Stamp] = {}
     for id_, fields, length in zip(ids, replies[::2], replies[1::2], strict=True):
         if fields is OTHER_TYPE or length is OTHER_TYPE:

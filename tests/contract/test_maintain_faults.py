@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 import redis
 
 from redis_state import keys
 from redis_state.backend.client import Client
-from redis_state.backend.script import Command, Script, script
-from redis_state.errors import UnavailableError
 from redis_state.maintain import Policy, sweep_orphans
 from redis_state.maintain.service import Job
 from redis_state.protocol.instances import Instance
@@ -35,45 +32,6 @@ def test_lost_blocks_are_named(client: Client, raw: redis.Redis) -> None:
         f"flights: operator 0 partition 0 store default: d:2:{uid(2)} has 0 of 1 blocks",
         f"flights: operator 0 partition 0 store default: d:3:{uid(3)} has 0 of 1 blocks",
     ]
-
-
-def test_lost_blocks_are_named_while_keys_are_on_two_nodes(
-    client: Client, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A server then answers TRYAGAIN to a script of several keys, up to the deadline."""
-    planted = grown(raw, versions=3)
-    raw.delete(keys.segment(planted.id(0), f"d:2:{uid(2)}"))
-    raw.pexpire(keys.segment(planted.id(0), f"d:1:{uid(1)}"), DAY_MS)
-    run = client.script
-
-    def moving(attempted: str, step: Script, *rest: Any) -> list[str]:
-        if step == script("whole"):
-            raise UnavailableError(attempted, found="TRYAGAIN")
-        return run(attempted, step, *rest)
-
-    monkeypatch.setattr(client, "script", moving)
-    report = maintain(client)
-    assert (report.verified, report.mended) == (2, 1)
-    assert [problem.split(": look")[0] for problem in report.problems] == [
-        f"flights: operator 0 partition 0 store default: d:2:{uid(2)} has 0 of 1 blocks"
-    ]
-
-
-def test_verification_sends_one_command_for_many_segments(
-    client: Client, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    grown(raw, versions=100)
-    maintain(client)
-    sent: list[Command] = []
-    exchange = client._exchange
-
-    def noting(attempted: str, commands: Sequence[Command]) -> list[Any]:
-        sent.extend(commands)
-        return exchange(attempted, commands)
-
-    monkeypatch.setattr(client, "_exchange", noting)
-    assert maintain(client).verified > 100
-    assert len(sent) < 50
 
 
 def test_a_lost_segment_does_not_stop_retention(client: Client, raw: redis.Redis) -> None:

@@ -3,7 +3,8 @@
 The stores are real Python stores of a few rows, in two processes, without queries of Spark. The
 server is measured while they rest, while each runs a batch a second, and while they run as many as
 they can; then with a neighbour that writes much, with a thousand queries in all views, during
-upkeep, and when all start again at once. Clients and server share the machine.
+upkeep, and when all start again at once. In the end as many providers of the JVM adapter, in
+another process, run batches. Clients and server share the machine.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
-from redis_state.format.chunks import STAGED_BYTES_MAX
+from redis_state.format.chunks import STAGED_BY_SCRIPT_MAX, STAGED_BYTES_MAX
 from redis_state.maintain import PassControl, Policy
 from redis_state.maintain.rotation import TURNS
 from redis_state.maintain.service import Job, Service
 from tests.bench.fleet.neighbour import MIB, neighbour, victim
+from tests.bench.fleet.providers import Providers, providing
 from tests.bench.fleet.watchers import client_of, clone_queries, seconds_of_views
 from tests.bench.fleet.workers import ROWS, UPDATES, Fleet, Server, Work, Workers, working
 from tests.bench.page import add_write_option, show
@@ -34,9 +36,10 @@ VIEW_S_MAX = 1.0
 NEIGHBOUR_MAX = 2.0
 UPKEEP_PERCENT_MAX = 0.1
 ROUNDS = 4
+_WARM_UP_MAX = 30  # batches, in which the JVM compiles its code
 _UPKEEP_EVERY_S = 60
 _UPKEEP_PARTITIONS = 1_000
-_CHUNKS = (MIB, STAGED_BYTES_MAX, MIB // 16)
+_CHUNKS = (MIB, STAGED_BYTES_MAX, STAGED_BY_SCRIPT_MAX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +104,21 @@ class Bench:
         yield from self._views(count)
         _told("upkeep")
         yield from self._upkeep()
+        yield from self._providers()
 
-    def _batches(self, workers: Workers) -> Iterator[Line]:
+    def _providers(self) -> Iterator[Line]:
+        """Yields lines of as many providers in one JVM, on the same server."""
+        fleet = self._sizes.fleet
+        with providing(self._redis.url, fleet, self._folder / "providers") as providers:
+            _told("filling providers")
+            providers.run("fill", min(fleet.versions, _WARM_UP_MAX))
+            yield from self._batches(providers)
+
+    def _batches(self, workers: Workers | Providers) -> Iterator[Line]:
         fleet, seconds = self._sizes.fleet, self._sizes.seconds
-        for what, title in (("each second", "a batch a second"), ("saturate", "as many as can be")):
+        of = " of the JVM" if isinstance(workers, Providers) else ""
+        steps = (("each second", "a batch a second"), ("saturate", "as many as can be"))
+        for what, title in ((what, f"{title}{of}") for what, title in steps):
             _told(title)
             cpu_s = self._server.cpu_s()
             work = workers.run(what, seconds)
@@ -119,26 +133,26 @@ class Bench:
             )
             alone = f"{each_us:.0f} µs a commit, so {1e6 / each_us:,.0f} would fill it"
             yield Line(f"{title}: CPU of the server", f"{busy:.1%} of a core: {alone}")
-        yield Line("stores", f"{fleet.queries:,} queries × {fleet.partitions} partitions")
+        yield Line(f"stores{of}", f"{fleet.queries:,} queries × {fleet.partitions} partitions")
 
     def _neighbour(self) -> Iterator[Line]:
-        """Yields medians of rounds, in which each size of a chunk has its turn."""
+        """Yields medians of rounds, in which each size of a script has its turn."""
         url, seconds, rate = self._redis.url, self._sizes.seconds / ROUNDS, self._sizes.megabytes_s
         alone: list[Work] = []
         beside: dict[int, list[Work]] = {chunk: [] for chunk in _CHUNKS}
         for _ in range(ROUNDS):
             alone.append(victim(url, seconds))
             for chunk, works in beside.items():
-                with neighbour(url, megabytes_s=rate, chunk_bytes=chunk):
+                with neighbour(url, megabytes_s=rate, script_bytes=chunk):
                     works.append(victim(url, seconds))
         p50, quiet = _middle(alone, 0.5), _middle(alone, 0.99)
         yield Line("a small batch without a neighbour", f"p50 {p50:.1f} ms, p99 {quiet:.1f} ms")
         for chunk, works in beside.items():
             p50, p99 = _middle(works, 0.5), _middle(works, 0.99)
             yield Line(
-                f"… beside one that stages {rate:.0f} MB/s in chunks of {chunk >> 10:,} KiB",
+                f"… beside one that stages {rate:.0f} MB/s in scripts of {chunk >> 10:,} KiB",
                 f"p50 {p50:.1f} ms, p99 {p99:.1f} ms, {p99 / quiet:.1f} ×",
-                aim=_aim(NEIGHBOUR_MAX, p99 / quiet, "×") if chunk == STAGED_BYTES_MAX else "",
+                aim=_aim(NEIGHBOUR_MAX, p99 / quiet, "×") if chunk == STAGED_BY_SCRIPT_MAX else "",
             )
 
     def _restart(self, workers: Workers) -> Iterator[Line]:

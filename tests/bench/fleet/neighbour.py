@@ -13,6 +13,7 @@ from multiprocessing.synchronize import Event
 from redis_state import config, stores
 from redis_state.backend.client import Client
 from redis_state.codec import RAW
+from redis_state.format.chunks import STAGED_BYTES_MAX
 from redis_state.ids import PartitionId, StateStoreId, StateStoreProviderId, StoreId
 from redis_state.protocol import PartitionClient, partition
 from tests.bench.fleet.workers import Work
@@ -45,11 +46,15 @@ def victim(url: str, seconds: float) -> Work:
 
 
 @contextmanager
-def neighbour(url: str, *, megabytes_s: float, chunk_bytes: int) -> Iterator[None]:
-    """Stages blocks at this rate in a process of its own."""
+def neighbour(url: str, *, megabytes_s: float, script_bytes: int) -> Iterator[None]:
+    """Stages blocks at this rate in a process of its own.
+
+    Args:
+        script_bytes: Bytes of a script. Scripts go in pipelines, as those of a store do.
+    """
     context = multiprocessing.get_context("spawn")
     begun, ended = context.Event(), context.Event()
-    arguments = url, megabytes_s, chunk_bytes, begun, ended
+    arguments = url, megabytes_s, script_bytes, begun, ended
     process = context.Process(target=_stage, args=arguments, daemon=True)
     process.start()
     try:
@@ -61,12 +66,13 @@ def neighbour(url: str, *, megabytes_s: float, chunk_bytes: int) -> Iterator[Non
         process.join(_START_S)
 
 
-def _stage(url: str, megabytes_s: float, chunk_bytes: int, begun: Event, ended: Event) -> None:
+def _stage(url: str, megabytes_s: float, script_bytes: int, begun: Event, ended: Event) -> None:
     """Stages segments of blocks that were made before, and aborts each."""
-    # The constant is read where it is used, by the name that it has there.
-    vars(partition)["STAGED_BYTES_MAX"] = chunk_bytes
+    # The constants are read where they are used, by the names that they have there.
+    sent_bytes = max(script_bytes, STAGED_BYTES_MAX)
+    vars(partition).update(STAGED_BY_SCRIPT_MAX=script_bytes, STAGED_BYTES_MAX=sent_bytes)
     block = random.Random(1).randbytes(_BLOCK_BYTES)
-    blocks = chunk_bytes // _BLOCK_BYTES
+    blocks = sent_bytes // _BLOCK_BYTES
     each_s = blocks * _BLOCK_BYTES / (megabytes_s * 1e6)
     id_ = PartitionId(StoreId(uuid.uuid4().hex, 0, "default"), 0)
     with closing(Client(config.parse({"url": url}))) as client:
