@@ -74,7 +74,7 @@ class PartitionImport:
             segment = self._staged()
             part = self._part
             args = [str(part.version), part.uid, str(part.version), str(part.retained)]
-            args += [str(part.checkpoint_format), segment.field, segment.entry.text]
+            args += [str(part.checkpoint_format), segment.field, segment.entry.text, ""]
             reply = self._client.script(what, script("restore"), [keys.meta(self._id)], args)
             if reply == ["OK"] or (reply == ["PRESENT"] and self._came_meanwhile(segment)):
                 self._check()

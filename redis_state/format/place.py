@@ -20,8 +20,10 @@ _FILE = "f"
 _FILE_WORDS = 5
 _RANDOM_BYTES = 16
 _FILE_NAME = re.compile(
-    r"(0|[1-9][0-9]*)-(0|[1-9][0-9]*)-[0-9a-f]{16}/[1-9][0-9]*-[1-9][0-9]*-[0-9a-f]{32}\.seg"
+    r"(0|[1-9][0-9]*)-(0|[1-9][0-9]*)-[0-9a-f]{16}/[1-9][0-9]*-[1-9][0-9]*-[0-9a-f]{32}"
+    r"\.(seg|copy)"
 )
+_COPY_ENDING = ".copy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +83,13 @@ def foreign_segments(manifest: Mapping[bytes, bytes]) -> dict[str, str]:
 
 
 def is_file_name(name: str) -> bool:
-    """Returns whether a name has the form of a file of segments."""
+    """Returns whether a name has the form of a file of segments, or of copies."""
     return _FILE_NAME.fullmatch(name) is not None
+
+
+def is_copy_name(name: str) -> bool:
+    """Returns whether a name has the form of a file that copies of a query have written."""
+    return is_file_name(name) and name.endswith(_COPY_ENDING)
 
 
 def folder_of(operator: int, partition: int, store_hash: str) -> str:

@@ -11,7 +11,7 @@ from redis_state.backend.replies import time_ms
 from redis_state.errors import FormatError, NotFoundError, StateError
 from redis_state.files import Folder
 from redis_state.format.entry import Segment, segments_in
-from redis_state.format.place import FIELD, folder_of, is_file_name
+from redis_state.format.place import FIELD, folder_of, is_copy_name, is_file_name
 from redis_state.ids import PartitionId
 from redis_state.places import Places, places_of
 from redis_state.places.moving import FileRow, bring_back, condemn, discard, rows_of
@@ -223,7 +223,8 @@ def sweep_files(
     rows = rows_of(client, id_)
     (time,) = client.call(_WHAT, [("TIME",)])
     for row in rows:
-        if row.state == "d" and is_file_name(row.file):
+        # Only the driver, which writes copies, deletes their files.
+        if row.state == "d" and is_file_name(row.file) and not is_copy_name(row.file):
             if time_ms(time) - row.at_ms < places.grace_ms:
                 found.waiting += 1
             else:
@@ -262,7 +263,7 @@ def _listed(folder: Folder, id_: PartitionId) -> list[str]:
     own = folder_of(id_.store.operator, id_.partition, keys.store_hash(id_.store.store))
     items = (folder / own).items() or []
     names = [f"{own}/{one.name}" for one in items if not one.is_folder]
-    return [name for name in names if is_file_name(name)]
+    return [name for name in names if is_file_name(name) and not is_copy_name(name)]
 
 
 def _segments(raw: dict[bytes, bytes]) -> list[Segment]:

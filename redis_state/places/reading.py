@@ -149,6 +149,11 @@ class SegmentFiles:
         except FormatError:
             return False
 
+    def know(self, gen: str, folder: Folder, *, tenant: str = "") -> None:
+        """Remembers the folder with the files of a checkpoint, whose query does not name it."""
+        with self._lock:
+            self._folders[tenant, gen] = folder
+
     def folder(self, client: Client, id_: PartitionId) -> Folder:
         """Returns the folder with the files of a partition's checkpoint.
 

@@ -19,6 +19,7 @@ GRACE_MS_MIN = 3_600_000
 FOLDER_IN_CHECKPOINT = "state/_redis_state_segments"
 _FILES = "files"
 _REDIS = "redis"
+_QUERY_FORMAT = "1"
 _WHAT = "reading where the files of a checkpoint are"
 
 
@@ -83,8 +84,11 @@ def places_of(client: Client, gen: str, *, tenant: str = "") -> Places | None:
 
 
 def set_places(client: Client, gen: str, places: Places, *, tenant: str = "") -> None:
-    """Writes the settings of a checkpoint; does nothing in one that was purged."""
-    args = ["", FIELD, places.text]
+    """Writes the settings of a checkpoint; does nothing in one that was purged.
+
+    Redis may have lost all else of the query, so its format goes along.
+    """
+    args = ["", "f", _QUERY_FORMAT, FIELD, places.text]
     client.script(
         "naming a folder for files", script("stay"), [keys.query(gen, tenant=tenant)], args
     )

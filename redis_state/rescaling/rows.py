@@ -261,7 +261,7 @@ def restore(
     id_ = newest.id
     words = [str(newest.version), newest.uid, str(floor), str(retained), "1"]
     for target, entry in written:
-        words += [target.writer.ident, entry.text]
+        words += [target.writer.ident, entry.text, ""]
     what = f"making {id_}"
     # In one transaction, so that a call that dies leaves nothing that never expires.
     made = [

@@ -10,9 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from redis_state import keys
+from redis_state.format.entry import parse_segment
+from redis_state.format.region import write_region
+from redis_state.format.signature import BlockSigner
+from redis_state.places.reading import owner_of
 from tests.contract.planting import GEN, Planted, uid
 
 FOLDER = "state/_redis_state_copies"
+SEGMENTS = "state/_redis_state_segments"
 
 
 def part_name(planted: Planted, partition: int) -> str:
@@ -57,11 +62,17 @@ def plant_copy(
         (folder / part_name(planted, partition)).write_bytes(raw)
         part = {"operator": planted.operator, "partition": partition, "store": planted.store}
         parts.append({**part, "bytes": len(raw), "sha256": hashlib.sha256(raw).hexdigest()})
+    write_manifest(folder, {**manifest_of(planted, checkpoint, version), "parts": parts})
+    return folder
+
+
+def manifest_of(planted: Planted, checkpoint: Path, version: int) -> dict[str, object]:
+    """The manifest without its parts."""
     offsets = (checkpoint / "offsets" / str(version - 1)).read_bytes()
     client: Any = planted.client
     query = client.hgetall(keys.query(GEN))
     listed = {name.decode(): value.decode() for name, value in query.items()}
-    manifest = {
+    return {
         "format": 1,
         "gen": GEN,
         "version": version,
@@ -69,7 +80,51 @@ def plant_copy(
         "created": 1_700_000_000_000,
         "offsets": hashlib.sha256(offsets).hexdigest(),
         "query": {name: listed[name] for name in listed if name == "name" or name[:3] == "op:"},
+    }
+
+
+def plant_shared_copy(
+    planted: Planted,
+    checkpoint: Path,
+    version: int,
+    *,
+    outside: bool = False,
+    signer: BlockSigner | None = None,
+) -> Path:
+    """A copy of format 2, whose partitions have one file each for all deltas up to the version."""
+    client: Any = planted.client
+    files = checkpoint / SEGMENTS / GEN
+    parts = []
+    for partition in range(planted.partitions):
+        id_ = planted.id(partition)
+        name = f"{part_name(planted, partition)}/1-{version}-{partition:032x}.copy"
+        body, segments = b"", []
+        for at in range(version, 0, -1):
+            ident = f"d:{at}:{uid(at)}"
+            entry = client.hget(keys.meta(id_), ident).decode()
+            values = client.hgetall(keys.segment(id_, ident))
+            owner = owner_of(id_, parse_segment(ident, entry))
+            pieces = list(
+                write_region(owner, {n.decode(): v for n, v in values.items()}, signer=signer)
+            )
+            size = sum(map(len, pieces))
+            place = f"f {name} {len(body)} {size} {len(pieces[-1])}"
+            segments.append([ident, entry, place if values else ""])
+            body += b"".join(pieces) if values else b""
+        (files / name).parent.mkdir(parents=True, exist_ok=True)
+        (files / name).write_bytes(body)
+        part = {"operator": planted.operator, "partition": partition, "store": planted.store}
+        head = {"uid": uid(version), "checkpoint_format": 1, "retained": 2}
+        parts.append({**part, **head, "segments": segments})
+    folder = checkpoint / FOLDER / f"{version}-{version:032x}"
+    folder.mkdir(parents=True)
+    manifest = {
+        **manifest_of(planted, checkpoint, version),
+        "format": 2,
+        "folder": f"file:{checkpoint / SEGMENTS}",
+        "outside": outside,
         "parts": parts,
+        "unneeded": [],
     }
     write_manifest(folder, manifest)
     return folder

@@ -46,6 +46,12 @@ def add_to(subparsers: Subparsers) -> None:
         help="the checkpoint's id from its marker file, if this is a copy of the folder; move the "
         "entries that the command names in the original, too",
     )
+    parser.add_argument(
+        "--into-redis",
+        action="store_true",
+        help="bring all state back into Redis; without it the query reads the copy's files until "
+        "its own snapshots replace them",
+    )
     parser.add_argument("--yes", action="store_true", help="make the changes")
     parser.add_argument(
         "--force", action="store_true", help="proceed even if the query seems to run"
@@ -67,6 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
                 folder,
                 gen,
                 to_batch=arguments.to_batch,
+                into_redis=arguments.into_redis,
                 tenant=tenant,
                 progress=line,
             )

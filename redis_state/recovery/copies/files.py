@@ -12,11 +12,14 @@ from typing import Any
 from redis_state import keys
 from redis_state.errors import FormatError
 from redis_state.files import Folder
-from redis_state.ids import PartitionId, StoreId, is_gen
+from redis_state.format.entry import Segment, parse_segment
+from redis_state.ids import PartitionId, StoreId, is_gen, is_uid
 
 FOLDER = "state/_redis_state_copies"
 MANIFEST = "manifest"
 FORMAT = 1
+"""Copies with a file for each partition; those of the next format share files."""
+FORMAT_OF_PLACES = 2
 _NAME = re.compile(r"([1-9][0-9]{0,18})-[0-9a-f]{32}")
 # Fields that a copy may restore; runs and epochs of its time would fence today's runs.
 _QUERY_FIELD = re.compile(r"path|id|name|created|op:.+", re.DOTALL)
@@ -26,19 +29,44 @@ _DIGEST_LINE = 65
 
 
 @dataclass(frozen=True, slots=True)
-class CopyPart:
-    """File of one partition.
+class CopyHead:
+    """Version of a partition in a copy.
 
     Attributes:
-        bytes: Length of the file.
-        sha256: SHA-256 of its bytes, in hexadecimal digits.
+        uid: Uid of the attempt that wrote the version.
+        checkpoint_format: Checkpoint format of the run that held the partition, 1 or 2.
+        retained: Number of versions that this run retained.
+        segments: Segments, newest first; the last one needs no other segment.
+    """
+
+    uid: str
+    checkpoint_format: int
+    retained: int
+    segments: tuple[Segment, ...]
+
+    @property
+    def floor(self) -> int:
+        """Returns the lowest version that loads."""
+        last = self.segments[-1]
+        return last.version if last.snapshot or last.entry.complete else last.version - 1
+
+
+@dataclass(frozen=True, slots=True)
+class CopyPart:
+    """One partition of a copy.
+
+    Attributes:
+        bytes: Length of its file, or of its segments' regions.
+        sha256: SHA-256 of the file, in hexadecimal digits; empty where there is no such file.
+        head: The segments and their places; ``None`` if the file of the partition has them.
     """
 
     operator: int
     partition: int
     store: str
     bytes: int
-    sha256: str
+    sha256: str = ""
+    head: CopyHead | None = None
 
     @property
     def name(self) -> str:
@@ -58,6 +86,9 @@ class Copy:
         offsets: SHA-256 of the offset log's entry for the batch that wrote the version.
         query: Fields of the query's registry, limited to those that a copy may have.
         created_ms: Milliseconds since 1970.
+        address: Address of the folder with the files that copies share, as Hadoop writes it; empty
+            for a copy with a file for each partition.
+        outside: True if the query has its own files in another folder.
     """
 
     folder: Folder
@@ -68,6 +99,8 @@ class Copy:
     offsets: str
     query: Mapping[str, str]
     parts: tuple[CopyPart, ...]
+    address: str = ""
+    outside: bool = False
 
     @property
     def batch(self) -> int:
@@ -76,7 +109,7 @@ class Copy:
 
     @property
     def bytes(self) -> int:
-        """Returns the size of all files except the manifest."""
+        """Returns the size of everything that the copy names."""
         return sum(part.bytes for part in self.parts)
 
 
@@ -124,7 +157,14 @@ def read_copy(folder: Folder) -> Copy:
         raise damaged(what, "its manifest does not match its SHA-256")
     try:
         return _parse(folder, json.loads(text))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+        FormatError,
+    ) as error:
         raise damaged(
             what, "its manifest is malformed, or was written by a newer release"
         ) from error
@@ -145,21 +185,53 @@ def _parse(folder: Folder, raw: Any) -> Copy:
     query = {
         name: _text(value) for name, value in raw["query"].items() if _QUERY_FIELD.fullmatch(name)
     }
-    parts = tuple(
-        CopyPart(
-            _whole(part["operator"]),
-            _whole(part["partition"]),
-            _text(part["store"]),
-            _whole(part["bytes"]),
-            _digest(part["sha256"]),
-        )
-        for part in raw["parts"]
-    )
-    known = raw["format"] == FORMAT and is_gen(gen) and version == version_of(folder)
-    if not known or not parts or len({part.name for part in parts}) != len(parts):
+    shared = raw["format"] == FORMAT_OF_PLACES
+    parts = tuple(_placed_part(part) if shared else _part(part) for part in raw["parts"])
+    known = raw["format"] in (FORMAT, FORMAT_OF_PLACES) and is_gen(gen)
+    if not known or version != version_of(folder):
         raise ValueError
-    created_ms = _whole(raw["created"])
-    return Copy(folder, gen, version, _text(raw["run"]), created_ms, _digest(offsets), query, parts)
+    if not parts or len({part.name for part in parts}) != len(parts):
+        raise ValueError
+    return Copy(
+        folder,
+        gen,
+        version,
+        _text(raw["run"]),
+        _whole(raw["created"]),
+        _digest(offsets),
+        query,
+        parts,
+        _text(raw["folder"]) if shared else "",
+        raw.get("outside") is True,
+    )
+
+
+def _part(raw: Any) -> CopyPart:
+    return CopyPart(
+        _whole(raw["operator"]),
+        _whole(raw["partition"]),
+        _text(raw["store"]),
+        _whole(raw["bytes"]),
+        _digest(raw["sha256"]),
+    )
+
+
+def _placed_part(raw: Any) -> CopyPart:
+    segments = tuple(
+        parse_segment(_text(field), _text(entry), _text(place))
+        for field, entry, place in raw["segments"]
+    )
+    uid, format_, retained = _text(raw["uid"]), raw["checkpoint_format"], _whole(raw["retained"])
+    has_places = all((one.place is not None) == (one.entry.blocks > 0) for one in segments)
+    if not is_uid(uid) or format_ not in (1, 2) or not retained or not segments or not has_places:
+        raise ValueError
+    # Of its own files only: a foreign place would make the state depend on another checkpoint.
+    if any(one.gen for one in segments):
+        raise ValueError
+    size = sum(one.place.bytes for one in segments if one.place is not None)
+    operator, partition = _whole(raw["operator"]), _whole(raw["partition"])
+    head = CopyHead(uid, format_, retained, segments)
+    return CopyPart(operator, partition, _text(raw["store"]), size, head=head)
 
 
 def _text(value: object) -> str:

@@ -6,7 +6,6 @@ import hashlib
 import re
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 from redis_state import keys
 from redis_state.errors import FormatError
@@ -15,7 +14,7 @@ from redis_state.format import block
 from redis_state.format.entry import Segment, parse_segment
 from redis_state.format.segment import combined_checksum
 from redis_state.ids import PartitionId, is_uid, text_number
-from redis_state.recovery.copies.files import Copy, CopyPart, damaged
+from redis_state.recovery.copies.files import Copy, CopyHead, CopyPart, damaged
 
 MAGIC = b"rs-copy1"
 _LENGTH = struct.Struct(">I")
@@ -29,29 +28,6 @@ _HEAD_WORDS = 8
 
 OpenBlocks = Callable[[str, Sequence[str], list[bytes | None]], list[bytes | None]]
 """Checks signatures, given the key of the segment, and names and values of fields."""
-
-
-@dataclass(frozen=True, slots=True)
-class CopyHead:
-    """Head of a partition's file.
-
-    Attributes:
-        uid: Uid of the attempt that wrote the version.
-        checkpoint_format: Checkpoint format of the run that held the partition, 1 or 2.
-        retained: Number of versions that this run retained.
-        segments: Segments, newest first; the last one needs no other segment.
-    """
-
-    uid: str
-    checkpoint_format: int
-    retained: int
-    segments: tuple[Segment, ...]
-
-    @property
-    def floor(self) -> int:
-        """Returns the lowest version that loads."""
-        last = self.segments[-1]
-        return last.version if last.snapshot or last.entry.complete else last.version - 1
 
 
 class PartFile:
@@ -128,53 +104,103 @@ class PartFile:
         uid, format_, retained = words[5], text_number(words[6]), text_number(words[7])
         if not is_uid(uid) or format_ not in (1, 2) or not retained or not segments:
             raise damaged(self._what, "its head is malformed")
-        self._check_chain(segments, uid)
+        check_chain(self._what, self._copy.version, uid, segments)
         return CopyHead(uid, format_, retained, segments)
-
-    def _check_chain(self, segments: Sequence[Segment], uid: str) -> None:
-        """Checks that the segments are a chain from the version down to its base."""
-        version, last = self._copy.version, segments[-1]
-        for segment in segments:
-            if segment.version != version or segment.uid != uid:
-                raise damaged(self._what, "its segments are not those of one version")
-            if segment.alone and segment is not last:
-                raise damaged(self._what, "it has segments that the version does not need")
-            version, uid = version - 1, segment.entry.ref
-        whole = last.snapshot or last.entry.complete or (last.alone and last.version == 1)
-        if not whole:
-            raise damaged(self._what, "its segments do not make up a version")
 
     def _segment(
         self, source: _CopyReader, segment: Segment
     ) -> Iterator[tuple[Segment, str, bytes]]:
-        entry, key = segment.entry, keys.segment(self._id, segment.ident)
-        checks: dict[str, bytes] = {}
-        size = 0
-        for _ in range(entry.blocks):
+        check = SegmentCheck(self._what, self._id, segment, self._open_blocks)
+        for _ in range(segment.entry.blocks):
             raw = source.take_with_length(_NAME_LENGTH, _NAME_BYTES_MAX)
-            name = raw.decode("ascii", "replace")
-            if not _NAME.fullmatch(name) or name in checks:
-                raise damaged(self._what, f"a field of {segment.ident} has a wrong name")
             value = source.take_with_length(_LENGTH, _VALUE_BYTES_MAX)
-            (plain,) = self._open_blocks(key, [name], [value])
-            checks[name] = self._check_bytes(segment, name, plain or b"")
-            size += len(plain or b"")
+            name = raw.decode("ascii", "replace")
+            check.add(name, value)
             yield segment, name, value
-        if size != entry.bytes or combined_checksum(checks) != entry.checksum:
-            raise damaged(self._what, f"the blocks of {segment.ident} are not those of its entry")
+        check.end()
 
-    def _check_bytes(self, segment: Segment, name: str, plain: bytes) -> bytes:
+
+class SegmentCheck:
+    """Checks the blocks of a segment one by one, and all of them against its entry.
+
+    Args:
+        what: What is done, for errors.
+        open_blocks: Checks signatures.
+    """
+
+    def __init__(
+        self, what: str, id_: PartitionId, segment: Segment, open_blocks: OpenBlocks
+    ) -> None:
+        self._what = what
+        self._segment = segment
+        self._key = keys.segment(id_, segment.ident)
+        self._open_blocks = open_blocks
+        self._checks: dict[str, bytes] = {}
+        self._bytes = 0
+
+    def add(self, name: str, value: bytes) -> None:
+        """Checks a field.
+
+        Raises:
+            FormatError: Its name or its value is not one of the segment's.
+        """
+        ident = self._segment.ident
+        if not _NAME.fullmatch(name) or name in self._checks:
+            raise damaged(self._what, f"a field of {ident} has a wrong name")
+        (found,) = self._open_blocks(self._key, [name], [value])
+        plain = found or b""
         if plain[:1] == bytes((block.SIGNED_MAGIC,)):
-            raise FormatError(
-                self._what,
-                found="its blocks are signed",
-                advice="Give the key that the query has with --signing-key-file.",
-            )
+            raise signed(self._what)
         try:
-            block.decode(segment.ident, name, plain)
+            block.decode(ident, name, plain)
         except FormatError as error:
-            raise damaged(self._what, f"field {name} of {segment.ident}: {error.found}") from error
-        return block.check_bytes(plain)
+            raise damaged(self._what, f"field {name} of {ident}: {error.found}") from error
+        self._checks[name] = block.check_bytes(plain)
+        self._bytes += len(plain)
+
+    def end(self) -> None:
+        """Checks that these were all fields of the segment.
+
+        Raises:
+            FormatError: Number, size or checksum are not those of the entry.
+        """
+        entry = self._segment.entry
+        found = (len(self._checks), self._bytes, combined_checksum(self._checks))
+        if found != (entry.blocks, entry.bytes, entry.checksum):
+            raise damaged(
+                self._what, f"the blocks of {self._segment.ident} are not those of its entry"
+            )
+
+
+def check_chain(what: str, version: int, uid: str, segments: Sequence[Segment]) -> None:
+    """Checks that the segments are a chain from the version down to its base.
+
+    Args:
+        what: What is done, for errors.
+        uid: Uid of the version.
+
+    Raises:
+        FormatError: They are not.
+    """
+    last = segments[-1]
+    for segment in segments:
+        if segment.version != version or segment.uid != uid:
+            raise damaged(what, "its segments are not those of one version")
+        if segment.alone and segment is not last:
+            raise damaged(what, "it has segments that the version does not need")
+        version, uid = version - 1, segment.entry.ref
+    whole = last.snapshot or last.entry.complete or (last.alone and last.version == 1)
+    if not whole:
+        raise damaged(what, "its segments do not make up a version")
+
+
+def signed(what: str) -> FormatError:
+    """Returns the error for signed blocks that no key was given for."""
+    return FormatError(
+        what,
+        found="its blocks are signed",
+        advice="Give the key that the query has with --signing-key-file.",
+    )
 
 
 class _CopyReader:

@@ -9,10 +9,13 @@ from dataclasses import dataclass
 from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.script import script
-from redis_state.errors import FormatError, NotFoundError, UnavailableError
-from redis_state.files import Folder
+from redis_state.errors import ConfigError, FormatError, NotFoundError, UnavailableError
+from redis_state.files import Folder, folder_at
 from redis_state.format.entry import Segment
 from redis_state.ids import PartitionId, Pin
+from redis_state.places import Places, places_of
+from redis_state.places.reading import files_of
+from redis_state.places.settings import FOLDER_IN_CHECKPOINT, set_places
 from redis_state.progress import Progress, silent
 from redis_state.protocol.pins import FORK_OF, pin_again
 from redis_state.protocol.registry import list_queries
@@ -25,13 +28,15 @@ from redis_state.recovery.bringing_back import (
 )
 from redis_state.recovery.copies.files import (
     Copy,
+    CopyHead,
     CopyPart,
     copies_of,
     offsets_of,
     read_copy,
     version_of,
 )
-from redis_state.recovery.copies.part import CopyHead, PartFile
+from redis_state.recovery.copies.part import PartFile
+from redis_state.recovery.copies.regions import PlacedPart
 from redis_state.recovery.query_state import CountedStore
 from redis_state.recovery.rewind import Rewind, plan_rewind, startable_batches
 
@@ -48,14 +53,18 @@ class Restore:
         there: Number of partitions that already serve the version.
         rewind: Moves the newer entries of Spark's logs aside.
         set_back: Python stores of the query, which go back with its logs.
+        address: Address of the files that the restored partitions read from; empty if all blocks
+            come back into Redis.
     """
 
+    checkpoint: Folder
     copy: Copy
     missing: tuple[CopyPart, ...]
     there: int
     rewind: Rewind
     set_back: tuple[CountedStore, ...] = ()
     tenant: str = ""
+    address: str = ""
 
     @property
     def gens(self) -> list[str]:
@@ -72,9 +81,14 @@ class Restore:
             StateError: Another process made a partition in the meantime.
             ConfigError: An entry cannot be moved; all state is restored.
         """
+        # First, since readers need it, and so does this restore if it is run again.
+        if self.address and places_of(client, self.copy.gen, tenant=self.tenant) is None:
+            places = Places(self.address, moves=False)
+            set_places(client, self.copy.gen, places, tenant=self.tenant)
         for number, part in enumerate(self.missing, 1):
             id_ = part.id(self.copy.gen, tenant=self.tenant)
-            _restore(client, id_, self.copy, part)
+            reader = part_of(client, self.checkpoint, self.copy, part, id_)
+            _restore(client, id_, self.copy, reader, by_reference=bool(self.address))
             progress("restoring partitions", number, len(self.missing))
         self._register(client)
         self._pin_for_forks(client)
@@ -135,6 +149,7 @@ def plan_restore(
     gen: str,
     *,
     to_batch: int | None = None,
+    into_redis: bool = False,
     tenant: str = "",
     progress: Progress = silent,
 ) -> Restore:
@@ -143,6 +158,8 @@ def plan_restore(
     Args:
         gen: Id of the checkpoint.
         to_batch: Batch whose state is wanted; ``None`` takes the newest copy.
+        into_redis: True to bring all blocks back into Redis; else the query reads the files of
+            the copy where it can.
 
     Raises:
         NotFoundError: The copy does not exist, or its batch is not in Spark's logs.
@@ -157,10 +174,14 @@ def plan_restore(
             found="it is of another checkpoint, or older than a change of the number of partitions",
             advice="Check which query this checkpoint folder belongs to. Nothing was changed.",
         )
+    if copy.address and places_of(client, gen, tenant=tenant) is None:
+        # A server that kept partitions of an earlier restore may have lost the query's own hash.
+        folder = checkpoint / FOLDER_IN_CHECKPOINT / gen
+        files_of(client).know(gen, folder, tenant=tenant)
     heads = []
     for number, part in enumerate(copy.parts, 1):
         id_ = part.id(gen, tenant=tenant)
-        heads.append(PartFile(copy, part, id_, open_blocks=client.opened).check())
+        heads.append(part_of(client, checkpoint, copy, part, id_).check())
         progress("reading the copy", number, len(copy.parts))
     # After the whole copy was read: an error that advises a purge then implies a usable copy.
     missing = [
@@ -173,7 +194,49 @@ def plan_restore(
     check_not_purged(client, gen, attempted=what, tenant=tenant)
     others = others_serving(client, checkpoint, gen, copy.batch, what=what, tenant=tenant)
     there = len(copy.parts) - len(missing)
-    return Restore(copy, tuple(missing), there, rewind, tuple(others), tenant)
+    address = "" if into_redis else _address(client, checkpoint, copy, tenant=tenant)
+    return Restore(checkpoint, copy, tuple(missing), there, rewind, tuple(others), tenant, address)
+
+
+def part_of(
+    client: Client, checkpoint: Folder, copy: Copy, part: CopyPart, id_: PartitionId
+) -> PartFile | PlacedPart:
+    """Returns the reader of a partition in a copy."""
+    if part.head is None:
+        return PartFile(copy, part, id_, open_blocks=client.opened)
+    return PlacedPart(
+        copy,
+        part,
+        part.head,
+        id_,
+        folder=checkpoint / FOLDER_IN_CHECKPOINT / copy.gen,
+        signer=client.signer,
+        open_blocks=client.opened,
+    )
+
+
+def _address(client: Client, checkpoint: Folder, copy: Copy, *, tenant: str) -> str:
+    """Returns the address of the copy's files; empty if the query has files in another folder."""
+    known = places_of(client, copy.gen, tenant=tenant)
+    if not copy.address or copy.outside or (known and known.folder != copy.address):
+        return ""
+    if known is not None:
+        return copy.address
+    files = (
+        one.place.file
+        for part in copy.parts
+        if part.head
+        for one in part.head.segments
+        if one.place
+    )
+    first = next(files, None)
+    try:
+        if first is None or (folder_at(copy.address) / copy.gen).has(first):
+            return copy.address
+    except (ConfigError, UnavailableError):
+        pass
+    # The checkpoint was moved, or is reached here by another address.
+    return (checkpoint / FOLDER_IN_CHECKPOINT).spelling()
 
 
 def _chosen(checkpoint: Folder, gen: str, to_batch: int | None) -> Copy:
@@ -214,16 +277,24 @@ def _serves(client: Client, id_: PartitionId, copy: Copy, head: CopyHead) -> boo
     return serves(client, id_, Pin(copy.version, head.uid), what="restoring", verb="restore")
 
 
-def _restore(client: Client, id_: PartitionId, copy: Copy, part: CopyPart) -> None:
-    file = PartFile(copy, part, id_, open_blocks=client.opened)
+def _restore(
+    client: Client,
+    id_: PartitionId,
+    copy: Copy,
+    part: PartFile | PlacedPart,
+    *,
+    by_reference: bool,
+) -> None:
     what = f"restoring {id_}"
     for _ in range(_TRIES):
-        head = file.head()
-        _stage(client, id_, file)
+        head = part.head()
+        if not by_reference:
+            _stage(client, id_, part)
         args = [str(copy.version), head.uid, str(head.floor), str(head.retained)]
         args.append(str(head.checkpoint_format))
         for segment in head.segments:
-            args += [segment.field, segment.entry.text]
+            place = segment.place.text if by_reference and segment.place else ""
+            args += [segment.field, segment.entry.text, place]
         reply = client.script(what, script("restore"), [keys.meta(id_)], args)
         if reply == ["OK"]:
             return
@@ -240,12 +311,12 @@ def _restore(client: Client, id_: PartitionId, copy: Copy, part: CopyPart) -> No
     )
 
 
-def _stage(client: Client, id_: PartitionId, file: PartFile) -> None:
+def _stage(client: Client, id_: PartitionId, part: PartFile | PlacedPart) -> None:
     """Stages all fields as they are stored: signatures are bound to their segment's key."""
     of: Segment | None = None
     fields: dict[str, bytes] = {}
     size = 0
-    for segment, name, value in file.fields():
+    for segment, name, value in part.fields():
         if of is not None and (segment is not of or size + len(value) > _CHUNK_BYTES_MAX):
             _send(client, id_, of, fields)
             fields, size = {}, 0

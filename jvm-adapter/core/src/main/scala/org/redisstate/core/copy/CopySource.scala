@@ -1,13 +1,12 @@
 package org.redisstate.core.copy
 
-import java.io.{DataOutputStream, OutputStream}
-import java.nio.charset.StandardCharsets.{US_ASCII, UTF_8}
+import java.nio.charset.StandardCharsets.UTF_8
 
 import scala.collection.mutable
 
 import org.redisstate.core.backend.{Command, RedisBackend}
-import org.redisstate.core.errors.{FencedException, FormatException, UnavailableException}
-import org.redisstate.core.format.{BlockSigner, Header, Segment, SegmentReader}
+import org.redisstate.core.errors.{FencedException, UnavailableException}
+import org.redisstate.core.format.{BlockSigner, Segment}
 import org.redisstate.core.ids.{Keys, PartitionId, Pin}
 import org.redisstate.core.places.FileFolders
 import org.redisstate.core.protocol._
@@ -27,30 +26,11 @@ final case class CopyPart(
     pin: Pin,
     segments: Seq[Segment],
     format: String,
-    retained: String) {
-
-  /** Name of its file. */
-  def name: String = s"${id.operator}-${id.partition}-${id.storeHash}"
-
-  /** Text at the beginning of the part's file. */
-  private[copy] def head: String = {
-    val place = Seq(
-      id.gen,
-      id.operator.toString,
-      id.partition.toString,
-      id.storeHash,
-      pin.version.toString,
-      pin.uid,
-      format,
-      retained)
-    (place.mkString(" ") +: segments.map(s => s"${s.field} ${s.entry.text}")).mkString("\n")
-  }
-}
+    retained: String)
 
 /**
- * Reads the state of a query as Redis stores it, for a copy of one version (docs/format.md, section
- * 11). Changes nothing. Blocks keep their signatures; those of another checkpoint, from which this
- * one was forked, get those of the keys that they have once the copy was restored.
+ * Finds the state of a query in Redis, for a copy of one version (docs/format.md, section 11).
+ * Changes nothing.
  *
  * @param folders of block files, whose segments a copy has as well
  */
@@ -99,52 +79,8 @@ final class CopySource(
     }
   }
 
-  /** Writes the file of a partition. */
-  def write(part: CopyPart, out: OutputStream): Unit = {
-    val data = new DataOutputStream(out)
-    val head = part.head.getBytes(US_ASCII)
-    data.write(Magic)
-    data.writeInt(head.length)
-    data.write(head)
-    val io = clientOf(part.id).segments
-    val written = mutable.HashMap.empty[Segment, Int].withDefaultValue(0)
-    Piece.grouped(pieces(io, part.segments)).foreach { group =>
-      group.zip(io.fetchSigned(group)).foreach { case (piece, values) =>
-        piece.fields.zip(values).foreach { case (field, value) =>
-          if (value != null) {
-            val name = field.getBytes(US_ASCII)
-            data.writeShort(name.length)
-            data.write(name)
-            data.writeInt(value.length)
-            data.write(value)
-            written(piece.segment) += 1
-          }
-        }
-      }
-    }
-    part.segments.foreach { s =>
-      if (written(s) != s.entry.blocks) {
-        throw new FormatException(
-          s"copy ${s.ident} of ${part.id}: ${written(s)} of its ${s.entry.blocks} blocks have " +
-            "the names that its header gives. Nothing was copied.")
-      }
-    }
-    data.flush()
-  }
-
-  /** Returns all fields that the segments can have, in the order of the segments. */
-  private def pieces(io: SegmentIo, segments: Seq[Segment]): Seq[Piece] = {
-    val described = segments.filter(_.entry.header)
-    val asked = described.map(s => Piece(s, Seq(Header.Field), s.entry.bytes / s.entry.blocks))
-    val headers = described.zip(Piece.grouped(asked).flatMap(io.fetch).map(_.head)).toMap
-    segments.filter(_.entry.blocks > 0).flatMap { segment =>
-      val reader = new SegmentReader(segment)
-      val header = reader.header(headers.getOrElse(segment, null))
-      val buckets = (0 until segment.entry.buckets).flatMap(reader.partNames(header, _))
-      val named = if (segment.entry.header) Seq(Header.Field) else Nil
-      io.pieces(segment, named ++ buckets ++ reader.orderedNames(header))
-    }
-  }
+  /** Blocks of a partition's segments. */
+  private[copy] def segmentsOf(id: PartitionId): SegmentIo = clientOf(id).segments
 
   /**
    * Returns the partitions of a store. Without a listed number, those that were written: each batch
@@ -188,7 +124,6 @@ final class CopySource(
 
 object CopySource {
   val StorePrefix = "op:"
-  private val Magic = "rs-copy1".getBytes(US_ASCII)
   private val QueryFields = Set("path", "id", "name", "created")
   private val PartitionsAtOnce = 256
 }

@@ -37,15 +37,21 @@ object Place {
   val RegionBytesMax: Long = 1L << 40
   private val HeadBytesMin = 8
 
+  /** Ending of the name of a copy's file. */
+  val CopyEnding: String = "copy"
   private val OfGen = "p ([0-9a-f]{32})".r
   private val Number = "(?:0|[1-9][0-9]*)"
   private val Version = "[1-9][0-9]*"
-  private val Name = s"$Number-$Number-[0-9a-f]{16}/$Version-$Version-[0-9a-f]{32}\\.seg"
+  private val Name =
+    s"$Number-$Number-[0-9a-f]{16}/$Version-$Version-[0-9a-f]{32}\\.(?:seg|$CopyEnding)"
   private val OfFile = s"f ($Name) ($Number) ($Number) ($Number)".r
   private val FileName = Name.r
 
-  /** Returns whether a name has the form of a block file's. */
+  /** Returns whether a name has the form of a block file's, or a copy's. */
   def isFileName(name: String): Boolean = FileName.matches(name)
+
+  /** Returns whether a name has the form of a file's that copies have written. */
+  def isCopyName(name: String): Boolean = isFileName(name) && name.endsWith(s".$CopyEnding")
 
   /**
    * @param of the segment, for messages

@@ -11,6 +11,16 @@ object Keys {
   /** Key of a segment's blocks before they get the key of the segment. */
   def staged(id: PartitionId, ident: String): String = s"${base(id)}:n:$ident"
 
+  /**
+   * Keys of the manifest and of the list of files of a partition whose store is known by its hash.
+   *
+   * @param partition `<operator>-<partition>-<store hash>`, as the folder of its files
+   */
+  def metaAndFiles(prefix: String, gen: String, partition: String): Seq[String] = {
+    val of = s"{${prefix}rs:$gen:${partition.replace('-', ':')}}"
+    Seq(s"$of:m", s"$of:f")
+  }
+
   /** Key of the list of a partition's files. */
   def files(id: PartitionId): String = s"${base(id)}:f"
 

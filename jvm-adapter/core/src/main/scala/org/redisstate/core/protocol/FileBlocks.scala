@@ -5,7 +5,7 @@ import java.util
 import org.redisstate.core.concurrent.GuardedBy
 import org.redisstate.core.errors.{FileLostException, InternalException, UnavailableException}
 import org.redisstate.core.format.{BlockSigner, Segment}
-import org.redisstate.core.places.{BlockFileReader, FileFolders, FileMissing, FileStore}
+import org.redisstate.core.places.{BlockFileReader, FileFolders, FileMissing, FileStore, ReadBack}
 
 /**
  * Blocks of segments that are in files. The directories of the regions that were read last stay in
@@ -98,9 +98,9 @@ private[protocol] final class FileBlocks(
 
 private[protocol] object FileBlocks {
 
-  /** Number of looks for a file, and the pause between two: some stores show a new one late. */
-  val LooksMax: Int = 4
-  val LookPauseMs: Long = 1700L
+  /** Number of looks for a file, and the pause between two. */
+  val LooksMax: Int = ReadBack.LooksMax
+  val LookPauseMs: Long = ReadBack.LookPauseMs
 
   /** Each takes about four bytes. */
   private val BlocksMax = 1L << 18

@@ -4,7 +4,7 @@ import org.slf4j.LoggerFactory
 
 import org.redisstate.core.backend.Script
 import org.redisstate.core.format.Place
-import org.redisstate.core.places.FileFolders
+import org.redisstate.core.places.{BlockFileName, FileFolders}
 
 /** Checks in the checkpoint's folder before a file is deleted. */
 trait DeletionChecks {
@@ -71,11 +71,11 @@ private[protocol] final class FileUpkeep(calls: PartitionCalls, folders: Option[
 
   /** Files in the folder that Redis does not know: the server went back, or lost an announcement. */
   private def unknownOf(what: String, rows: Seq[Row]): Seq[String] = {
-    val folder = s"${id.operator}-${id.partition}-${id.storeHash}"
+    val folder = BlockFileName.folderOf(id)
     val known = rows.map(_.file).toSet
     FileBlocks.storeOf(what, folders, id.gen).list(folder).getOrElse(Nil).map(name =>
       s"$folder/$name")
-      .filter(file => Place.isFileName(file) && !known(file))
+      .filter(file => Place.isFileName(file) && !Place.isCopyName(file) && !known(file))
   }
 
   private def condemn(what: String, file: String): Boolean =

@@ -135,26 +135,12 @@ final class PartitionFiles private[protocol] (
         None
     }
 
-  /** A file system that cut the upload shows here. */
-  private def readBack(what: String, store: FileStore, region: WrittenRegion): Unit = {
-    val place = region.place
-    val from = place.offset + place.bytes - place.headBytes
-    @tailrec def read(left: Int): Option[Array[Byte]] = {
-      val found =
-        try Some(store.read(place.file, from, place.headBytes))
-        catch { case _: FileMissing => None }
-      if (found.nonEmpty || left == 1) found
-      else {
-        calls.pause(FileBlocks.LookPauseMs)
-        read(left - 1)
-      }
-    }
-    if (!read(FileBlocks.LooksMax).exists(java.util.Arrays.equals(_, region.head))) {
+  private def readBack(what: String, store: FileStore, region: WrittenRegion): Unit =
+    if (!ReadBack.isWhole(store, region, calls.pause)) {
       throw new UnavailableException(
-        s"$what: the file ${place.file} of ${store.folder} is not as it was written. Nothing was moved. Check the " +
+        s"$what: the file ${region.place.file} of ${store.folder} is not as it was written. Nothing was moved. Check the " +
           "file system, and what is between it and this process.")
     }
-  }
 
   private def place(what: String, file: String, regions: Seq[WrittenRegion]): MoveReport = {
     val bytes = regions.last.place.offset + regions.last.place.bytes

@@ -1,6 +1,5 @@
 package org.redisstate.core.store
 
-import java.io.{ByteArrayInputStream, ByteArrayOutputStream, DataInputStream}
 import java.nio.charset.StandardCharsets.{US_ASCII, UTF_8}
 
 import scala.jdk.CollectionConverters._
@@ -9,10 +8,11 @@ import scala.util.Using
 import org.scalatest.funsuite.AnyFunSuite
 
 import org.redisstate.core.RedisServerProcess
-import org.redisstate.core.copy.CopiedStore
+import org.redisstate.core.copy._
 import org.redisstate.core.errors.{FencedException, StateLostException, UnavailableException}
-import org.redisstate.core.format.{BlockSigner, Segment}
-import org.redisstate.core.ids.{Keys, Sha256}
+import org.redisstate.core.format.{BlockSigner, Place, Segment}
+import org.redisstate.core.ids.Keys
+import org.redisstate.core.places.PlayedFiles
 
 /** Copies that the driver makes of a partition, and reasons to make no copy. */
 class CopySourceSuite extends AnyFunSuite {
@@ -22,7 +22,7 @@ class CopySourceSuite extends AnyFunSuite {
   private val signer = Some(new BlockSigner(Array.fill(32)(7.toByte)))
   private val listed = Seq(CopiedStore(0, "default", 1))
 
-  test("a partition is copied as it is stored, snapshot and deltas, signatures included") {
+  test("each segment is written once, as it is stored, signatures included") {
     onServer { partition =>
       val store = partition.store("a", signer = signer)
       (0L to 4L).foreach { version =>
@@ -34,14 +34,72 @@ class CopySourceSuite extends AnyFunSuite {
         }
       }
       store.open(5)
-      val source = partition.copySource(signer)
-      val part = source.parts(listed, "a", 5).head
-      val copied = read(bytesOf(out => source.write(part, out)))
-      assert(copied.head.head == s"${partition.id.gen} 0 0 ${Sha256.first16("default")} 5 " +
-        s"${part.pin.uid} 1 100")
-      assert(copied.head.tail.map(_.takeWhile(_ != ' ').take(4)) == Seq("d:5:", "d:4:", "s:3:"))
-      assert(copied.values.toSet == part.segments.flatMap(stored(partition, _)).toSet)
-      assert(copied.values.forall(_._2.head == 0xb8.toByte))
+      val files = new PlayedFiles
+      val first = copier(partition, files, signer)
+      val part = first.source.parts(listed, "a", 5).head
+      val copied = first.files.write(part)
+      assert(copied.map(_.field.take(4)) == Seq("d:5:", "d:4:", "s:3:"))
+      assert(files.all.size == 1 && files.all.forall(Place.isCopyName))
+      assert(first.files.written.values.map(_.text).toSet == copied.flatMap(_.place).map(
+        _.text).toSet)
+      commit(store, 5)
+      store.open(6)
+      val second = copier(partition, files, signer, first.files.written)
+      val later = second.files.write(second.source.parts(listed, "a", 6).head)
+      assert(later.tail == copied)
+      assert(files.all.size == 2 && second.files.written.size == 1)
+      assert(second.files.write(second.source.parts(listed, "a", 6).head) == later)
+      assert(files.all.size == 2)
+      val blocks = stored(partition, part.segments.last).map(_._2.toArray)
+      val bytes = files.bytes(files.all.head)
+      assert(blocks.nonEmpty && blocks.forall(block => bytes.indexOfSlice(block) >= 0))
+    }
+  }
+
+  test("a file that the file system cut is found before a copy names it") {
+    onServer { partition =>
+      commit(partition.store("a"), 0)
+      commit(partition.store("a"), 1)
+      val files = new PlayedFiles
+      files.cutBytes = 1
+      val one = copier(partition, files, None)
+      val part = one.source.parts(listed, "a", 1).head
+      val e = intercept[UnavailableException](one.files.write(part))
+      assert(e.getMessage.contains("is not as it was written"))
+      assert(one.files.written.isEmpty)
+    }
+  }
+
+  test("a file that no copy names is deleted, unless a restored partition reads from it") {
+    onServer { partition =>
+      commit(partition.store("a"), 0)
+      commit(partition.store("a"), 1)
+      val files = new PlayedFiles
+      val one = copier(partition, files, None)
+      val copied = one.files.write(one.source.parts(listed, "a", 1).head)
+      val file = CopyFile(partition.id.gen, files.all.head)
+      val unneeded = new UnneededFiles(partition.backend, "", _ => files, graceMs = 3600000)
+      def stays(): Unit = {
+        assert(unneeded.delete(Seq(file)).isEmpty && files.all.nonEmpty)
+        ()
+      }
+      val list = Keys.files(partition.id)
+      val place = s"a:${copied.head.field}"
+      partition.raw.hset(Keys.meta(partition.id), place, copied.head.place.get.text)
+      stays()
+      partition.raw.hset(list, file.name, "d 1 0 10")
+      stays()
+      partition.raw.hdel(Keys.meta(partition.id), place)
+      partition.raw.hset(list, file.name, "u 1 1 10")
+      stays()
+      partition.raw.hset(list, file.name, s"d ${System.currentTimeMillis()} 0 10")
+      stays()
+      partition.raw.hset(list, file.name, "d 1 0 10")
+      assert(unneeded.delete(Seq(file)) == Seq(file))
+      assert(files.all.isEmpty && !partition.raw.exists(list))
+      files.put(file.name, Array(1))
+      assert(unneeded.delete(Seq(file)) == Seq(file))
+      assert(files.all.isEmpty)
     }
   }
 
@@ -84,16 +142,19 @@ class CopySourceSuite extends AnyFunSuite {
             val fork = parent.fork(to, "fork", parent.at)
             fork.commit(2)
             val version = fork.at - 1
-            val source = to.copySource(signed)
-            val part = source.parts(listed, fork.run, version).head
+            val files = new PlayedFiles
+            val one = copier(to, files, signed)
+            val part = one.source.parts(listed, fork.run, version).head
             assert(part.segments.map(_.gen) == Seq("", from.id.gen, from.id.gen))
-            val copied = read(bytesOf(out => source.write(part, out)))
-            assert(copied.head.head.startsWith(s"${to.id.gen} 0 0 "))
-            val blocks = part.segments.map(_.entry.blocks)
-            assert(copied.values.size == blocks.sum)
-            val restored = new TestPartition(anew, gen = to.id.gen, number = 0)
+            val copied = one.files.write(part)
+            assert(copied.forall(_.place.nonEmpty))
+            val restored = new TestPartition(
+              anew,
+              gen = to.id.gen,
+              number = 0,
+              folders = Some(files))
             try {
-              restore(restored, part.segments.zip(blocks), copied.values, version)
+              restore(restored, part, copied)
               fork.checkAt(restored, version)
             } finally restored.close()
           } finally to.close()
@@ -101,26 +162,23 @@ class CopySourceSuite extends AnyFunSuite {
       }
     }
 
-  /** Does what `redis-state restore` does with a file that it has checked. */
-  private def restore(
-      p: TestPartition,
-      segments: Seq[(Segment, Int)],
-      values: Seq[(String, Seq[Byte])],
-      version: Long): Unit = {
-    var left = values
-    segments.foreach { case (segment, blocks) =>
-      val key = Keys.segment(p.id, segment.ident).getBytes(UTF_8)
-      val fields = left.take(blocks).map { case (name, value) =>
-        name.getBytes(UTF_8) -> value.toArray
-      }
-      left = left.drop(blocks)
-      p.raw.hset(key, fields.toMap.asJava)
-    }
-    val entries = segments.flatMap { case (s, _) => Seq(s.field, s.entry.text) }
-    val newest = segments.head._1
-    val head = Seq(version.toString, newest.uid, segments.last._1.version.toString, "100", "1")
-    assert(ForkedPartitions.script(p.backend, "restore", p.id, head ++ entries: _*) == Seq("OK"))
+  /** Does what `redis-state restore` does with a copy that it has checked. */
+  private def restore(p: TestPartition, part: CopyPart, segments: Seq[CopiedSegment]): Unit = {
+    val triples = segments.flatMap(s => Seq(s.field, s.entry, s.place.fold("")(_.text)))
+    val oldest = part.segments.last.version.toString
+    val head = Seq(part.pin.version.toString, part.pin.uid, oldest, "100", "1")
+    assert(ForkedPartitions.script(p.backend, "restore", p.id, head ++ triples: _*) == Seq("OK"))
+    assert(p.meta("f") == "2")
     ()
+  }
+
+  private def copier(
+      p: TestPartition,
+      files: PlayedFiles,
+      signer: Option[BlockSigner],
+      known: Map[CopiedName, Place.InFile] = Map.empty): Copier = {
+    val source = p.copySource(signer)
+    Copier(source, new CopyFiles(source, files, signer, known.get, _ => ()))
   }
 
   private def commit(store: PartitionVersions, version: Long): Unit = {
@@ -141,29 +199,8 @@ class CopySourceSuite extends AnyFunSuite {
       try body(partition)
       finally partition.close()
     }
-
-  private def bytesOf(write: ByteArrayOutputStream => Unit): Array[Byte] = {
-    val out = new ByteArrayOutputStream
-    write(out)
-    out.toByteArray
-  }
 }
 
 private object CopySourceSuite {
-
-  /** A file as docs/format.md, section 11, describes it. */
-  final case class File(head: Seq[String], values: Seq[(String, Seq[Byte])])
-
-  def read(raw: Array[Byte]): File = {
-    val in = new DataInputStream(new ByteArrayInputStream(raw))
-    def text(length: Int) = new String(in.readNBytes(length), US_ASCII)
-    assert(text(8) == "rs-copy1")
-    val head = text(in.readInt()).split('\n').toSeq
-    val values = Seq.newBuilder[(String, Seq[Byte])]
-    while (in.available > 0) {
-      val name = text(in.readUnsignedShort())
-      values += name -> in.readNBytes(in.readInt()).toSeq
-    }
-    File(head, values.result())
-  }
+  final case class Copier(source: CopySource, files: CopyFiles)
 }

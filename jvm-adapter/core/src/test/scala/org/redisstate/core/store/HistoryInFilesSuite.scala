@@ -1,7 +1,5 @@
 package org.redisstate.core.store
 
-import java.io.ByteArrayOutputStream
-
 import scala.jdk.CollectionConverters._
 import scala.util.Using
 
@@ -9,7 +7,7 @@ import org.scalatest.funsuite.AnyFunSuite
 
 import org.redisstate.core.RedisServerProcess
 import org.redisstate.core.backend.{Command, Script, Transport, TransportException}
-import org.redisstate.core.copy.CopiedStore
+import org.redisstate.core.copy.{CopiedStore, CopyFiles, CopyPart}
 import org.redisstate.core.errors.{
   FileLostException,
   FormatException,
@@ -369,11 +367,10 @@ class HistoryInFilesSuite extends AnyFunSuite with FilesFixture {
     assert(part.isEmpty || query.at >= version)
     val id = p.id
     val opened = p.client.open("", Some(version), None, Nil)
-    val out = new ByteArrayOutputStream
-    source.write(
-      org.redisstate.core.copy.CopyPart(id, opened.pin, opened.segments, "1", "100"),
-      out)
-    out.toByteArray
+    val files = new PlayedFiles
+    new CopyFiles(source, files, None, _ => None, _ => ())
+      .write(CopyPart(id, opened.pin, opened.segments, "1", "100")): Unit
+    files.bytes(files.all.head)
   }
 }
 

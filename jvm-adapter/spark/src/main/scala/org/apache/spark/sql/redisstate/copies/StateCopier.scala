@@ -13,10 +13,11 @@ import org.apache.hadoop.fs.Path
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.redisstate.conf.RedisStateConf
 import org.apache.spark.sql.redisstate.executor.{ExecutorRegistry, RegisteredStores}
-import org.apache.spark.sql.redisstate.places.SegmentFolders
+import org.apache.spark.sql.redisstate.places.{FilesField, SegmentFolders}
 import org.apache.spark.util.ShutdownHookManager
 
-import org.redisstate.core.copy.CopySource
+import org.redisstate.core.backend.RedisBackend
+import org.redisstate.core.copy.{CopySource, UnneededFiles}
 import org.redisstate.core.errors.UnavailableException
 import org.redisstate.core.protocol.RunRegistry
 
@@ -34,10 +35,13 @@ private[redisstate] final class StateCopier(
     gen: String,
     checkpoint: Path,
     hadoopConf: Configuration,
-    conf: RedisStateConf)
+    conf: RedisStateConf,
+    nowMs: () => Long = () => System.currentTimeMillis())
     extends Logging {
   import StateCopier._
 
+  private val maker =
+    new CopyMaker(gen, checkpoint, hadoopConf, nowMs, ms => Thread.sleep(ms))
   private val wanted = new AtomicLong
   @volatile private var copied = 0L
   @volatile private var retryAtNs: Option[Long] = None
@@ -104,35 +108,51 @@ private[redisstate] final class StateCopier(
       throw new UnavailableException(
         s"copy version $version of $checkpoint: its offset log has no batch ${version - 1} any more. " +
           "Raise spark.sql.streaming.minBatchesToRetain, or copy more often."))
-    if (!copies.has(version, offsets)) {
-      val began = System.nanoTime()
-      val backend = ExecutorRegistry.acquire(conf.connection)
-      try {
-        val folders = SegmentFolders.of(
-          new Path(checkpoint, "state").toString,
-          hadoopConf,
-          conf,
-          backend,
-          gen)
-        val source = new CopySource(backend, conf.keyPrefix, gen, conf.signer(), Some(folders))
-        val query = source.query()
-        val parts = source.parts(RegisteredStores.of(gen, query), runId.toString, version)
-        if (parts.isEmpty && copies.hasAny) {
-          throw new UnavailableException(
-            s"copy version $version of $checkpoint: the registry in Redis no longer lists the stores of this checkpoint. Start " +
-              "the query again, which registers them again; then find out why keys are missing from that Redis.")
-        }
-        if (parts.nonEmpty) {
-          copies.write(CopyHead(gen, version, runId.toString, offsets, query), source, parts)
-          logInfo(
-            s"Copied version $version of the state of $checkpoint: ${parts.size} partitions in " +
-              s"${(System.nanoTime() - began) / 1000000L} ms")
-          tell(new RunRegistry(backend, conf.keyPrefix, gen), version)
-        }
-      } finally ExecutorRegistry.release(conf.connection)
-    }
-    copies.tidy()
+    val backend = ExecutorRegistry.acquire(conf.connection)
+    try {
+      if (!copies.has(version, offsets)) copy(version, copies, offsets, backend)
+      maker.tidy(new UnneededFiles(backend, conf.keyPrefix, _, graceMs(backend)))
+    } finally ExecutorRegistry.release(conf.connection)
   }
+
+  private def copy(
+      version: Long,
+      copies: StateCopies,
+      offsets: String,
+      backend: RedisBackend): Unit = {
+    val began = System.nanoTime()
+    val root = new Path(checkpoint, "state").toString
+    val folders = SegmentFolders.of(root, hadoopConf, conf, backend, gen)
+    val source = new CopySource(backend, conf.keyPrefix, gen, conf.signer(), Some(folders))
+    val query = source.query()
+    val parts = source.parts(RegisteredStores.of(gen, query), runId.toString, version)
+    if (parts.isEmpty && copies.hasAny) {
+      throw new UnavailableException(
+        s"copy version $version of $checkpoint: the registry in Redis no longer lists the stores of this checkpoint. Start " +
+          "the query again, which registers them again; then find out why keys are missing from that Redis.")
+    }
+    if (parts.nonEmpty) {
+      val outside = !folders.isInCheckpoint
+      val head = CopyHead(
+        gen,
+        version,
+        runId.toString,
+        nowMs(),
+        offsets,
+        query,
+        maker.address,
+        outside)
+      val files = maker.make(head, source, parts, conf.signer())
+      logInfo(
+        s"Copied version $version of the state of $checkpoint: ${parts.size} partitions, $files new files, in " +
+          s"${(System.nanoTime() - began) / 1000000L} ms")
+      tell(new RunRegistry(backend, conf.keyPrefix, gen), version)
+    }
+  }
+
+  private def graceMs(backend: RedisBackend): Long =
+    new RunRegistry(backend, conf.keyPrefix, gen).files
+      .fold(DefaultGraceMs)(FilesField.parsed(gen, _).graceMs)
 
   /** Reports the age of the newest copy in Redis; the copy is whole without the report. */
   private def tell(registry: RunRegistry, version: Long): Unit =
@@ -145,5 +165,6 @@ private[redisstate] final class StateCopier(
 private[redisstate] object StateCopier {
   private val FinishMaxMs = 60000L
   private val BeforeSpark = ShutdownHookManager.SPARK_CONTEXT_SHUTDOWN_PRIORITY + 1
+  private val DefaultGraceMs = TimeUnit.DAYS.toMillis(1)
   private val RetryNs = 60L * 1000 * 1000 * 1000
 }

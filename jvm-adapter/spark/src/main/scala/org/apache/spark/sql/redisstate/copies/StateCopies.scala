@@ -2,35 +2,25 @@ package org.apache.spark.sql.redisstate.copies
 
 import java.io.{BufferedOutputStream, OutputStream}
 import java.nio.charset.StandardCharsets.UTF_8
-import java.security.{DigestOutputStream, MessageDigest}
+import java.security.MessageDigest
 import java.util.{HexFormat, UUID}
 
-import scala.util.Try
 import scala.util.control.NonFatal
 
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.Path
-import org.json4s.{DefaultFormats, JValue}
-import org.json4s.JsonDSL._
-import org.json4s.jackson.JsonMethods.{compact, parse, render}
 
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager
 import org.apache.spark.sql.redisstate.checkpoint.CopyNames
 
-import org.redisstate.core.copy.{CopyPart, CopySource}
-
-/** Manifest of a complete copy: its version and its timeline. */
-private[redisstate] final case class CopyHead(
-    gen: String,
-    version: Long,
-    runId: String,
-    offsets: String,
-    query: Map[String, String])
+import org.redisstate.core.copy.{CopiedSegment, CopyFile, CopyPart}
+import org.redisstate.core.errors.UnavailableException
 
 /**
  * Copies of a query's state in its checkpoint (docs/format.md, section 11). A copy has a folder of
- * its own, and is complete when its manifest exists, which is written last.
+ * its own, and is complete when its manifest exists, which is written last. Copies share the files
+ * that their segments are in.
  */
 private[redisstate] final class StateCopies(checkpoint: Path, hadoopConf: Configuration)
     extends Logging {
@@ -50,27 +40,42 @@ private[redisstate] final class StateCopies(checkpoint: Path, hadoopConf: Config
 
   /** Returns whether a complete copy of a version on this timeline exists. */
   def has(version: Long, offsets: String): Boolean =
-    complete(listed()).exists(one => one.version == version && one.offsets == offsets)
+    manifests().exists(one => one.version == version && one.offsets == offsets)
 
   /** Returns whether a complete copy of any version exists. */
-  def hasAny: Boolean = complete(listed()).nonEmpty
+  def hasAny: Boolean = manifests().nonEmpty
 
-  /** Makes a copy; removes the files of one that fails. */
-  def write(head: CopyHead, source: CopySource, parts: Seq[CopyPart]): Unit = {
+  /** Returns the manifests of all complete copies. */
+  def manifests(): Seq[CopyManifest] = complete(listed()).map(_.manifest)
+
+  /**
+   * Writes the manifest of a copy whose segments are in files. Those files stay if it fails: the
+   * manifest may be there.
+   *
+   * @param own files that the caller has written
+   * @param since returns since when no copy names each file that the new one does not, given the manifests of all others
+   * @throws UnavailableException if a file is none that a copy still names
+   */
+  def write(
+      head: CopyHead,
+      parts: Seq[(CopyPart, Seq[CopiedSegment])],
+      own: Set[CopyFile],
+      since: Seq[CopyManifest] => Map[CopyFile, Long]): Unit = {
     val attempt = UUID.randomUUID().toString.replace("-", "")
     val place = new Path(folder, s"${head.version}-$attempt")
     try {
       files.mkdirs(place)
-      val stored = parts.map { part =>
-        val (bytes, digest) = store(new Path(place, part.name))(source.write(part, _))
-        ("operator" -> part.id.operator) ~ ("partition" -> part.id.partition) ~
-          ("store" -> part.id.storeName) ~ ("bytes" -> bytes) ~ ("sha256" -> digest)
+      // Another driver may have removed copies meanwhile, and deletes their files an hour later.
+      val others = manifests()
+      val held = own ++ others.flatMap(_.files)
+      val named =
+        parts.flatMap(_._2).flatMap(_.place).map(p => CopyFile(head.gen, p.file)).toSet
+      named.find(!held(_)).foreach { file =>
+        throw new UnavailableException(
+          s"copy version ${head.version} of $checkpoint: ${file.name} was in a copy that is gone. The copy is made later.")
       }
-      val manifest = compact(render(
-        ("format" -> 1) ~ ("gen" -> head.gen) ~ ("version" -> head.version) ~
-          ("run" -> head.runId) ~ ("created" -> System.currentTimeMillis()) ~
-          ("offsets" -> head.offsets) ~ ("query" -> head.query) ~ ("parts" -> stored))).getBytes(
-        UTF_8)
+      val unneeded = since(others) -- named
+      val manifest = CopyManifest.text(head, parts, unneeded).getBytes(UTF_8)
       store(new Path(place, CopyNames.Manifest)) { out =>
         out.write(s"${hex(sha256.digest(manifest))}\n".getBytes(UTF_8))
         out.write(manifest)
@@ -85,17 +90,18 @@ private[redisstate] final class StateCopies(checkpoint: Path, hadoopConf: Config
   /**
    * Leaves the two newest complete copies of this timeline. All others can serve nobody: older ones, those of a timeline that the
    * query went back from, and what was never finished.
+   *
+   * @return the copies that are left
    */
-  def tidy(): Unit = {
+  def tidy(): Seq[CopyManifest] = {
     val all = listed()
     val kept = complete(all)
-      .filter(one => offsetsOf(one.version - 1).contains(one.offsets))
-      .sortBy(-_.version)
-      .distinctBy(_.version)
+      .filter(one => offsetsOf(one.manifest.version - 1).contains(one.manifest.offsets))
+      .sortBy(-_.manifest.version)
+      .distinctBy(_.manifest.version)
       .take(Kept)
-      .map(_.place)
-      .toSet
-    all.filterNot(kept).foreach(delete)
+    all.filterNot(kept.map(_.place).toSet).foreach(delete)
+    kept.map(_.manifest)
   }
 
   private def listed(): Seq[Path] =
@@ -103,29 +109,21 @@ private[redisstate] final class StateCopies(checkpoint: Path, hadoopConf: Config
     else files.list(folder).toSeq.filter(_.isDirectory).map(_.getPath).filter(path =>
       Name.matches(path.getName))
 
-  private def complete(places: Seq[Path]): Seq[CompleteCopy] = {
-    implicit val formats: DefaultFormats.type = DefaultFormats
-    for {
-      place <- places
-      manifest = new Path(place, CopyNames.Manifest)
-      if files.exists(manifest)
-      json <- Try(parse(new String(bytesOf(manifest), UTF_8).dropWhile(_ != '\n')): JValue).toOption
-      version <- (json \ "version").extractOpt[Long]
-      offsets <- (json \ "offsets").extractOpt[String]
-    } yield CompleteCopy(place, version, offsets)
-  }
+  private def complete(places: Seq[Path]): Seq[CompleteCopy] = for {
+    place <- places
+    file = new Path(place, CopyNames.Manifest)
+    if files.exists(file)
+    text = new String(bytesOf(file), UTF_8).dropWhile(_ != '\n')
+    manifest <- CopyManifest.parsed(text)
+  } yield CompleteCopy(place, manifest)
 
-  /** @return how many bytes were written, and their SHA-256 */
-  private def store(file: Path)(write: OutputStream => Unit): (Long, String) = {
+  private def store(file: Path)(write: OutputStream => Unit): Unit = {
     val out = files.createAtomic(file, overwriteIfPossible = false)
     try {
-      val digest = new DigestOutputStream(out, sha256)
-      val buffered = new BufferedOutputStream(digest, BufferBytes)
+      val buffered = new BufferedOutputStream(out, BufferBytes)
       write(buffered)
       buffered.flush()
-      val bytes = out.getPos
       out.close()
-      (bytes, hex(digest.getMessageDigest.digest()))
     } catch {
       case e: Throwable =>
         out.cancel()
@@ -151,7 +149,7 @@ private[redisstate] object StateCopies {
   private val Kept = 2
   private val BufferBytes = 1 << 16
 
-  private final case class CompleteCopy(place: Path, version: Long, offsets: String)
+  private final case class CompleteCopy(place: Path, manifest: CopyManifest)
 
   private def sha256: MessageDigest = MessageDigest.getInstance("SHA-256")
 

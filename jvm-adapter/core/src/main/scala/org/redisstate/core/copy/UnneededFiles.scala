@@ -1,0 +1,96 @@
+package org.redisstate.core.copy
+
+import java.nio.charset.StandardCharsets.UTF_8
+
+import org.slf4j.LoggerFactory
+
+import org.redisstate.core.backend.{Command, RedisBackend, Script}
+import org.redisstate.core.format.Place
+import org.redisstate.core.ids.Keys
+import org.redisstate.core.places.FileStore
+
+/**
+ * A file of copies.
+ *
+ * @param gen of the checkpoint that it belongs to
+ * @param name below the folder of that checkpoint's files
+ */
+final case class CopyFile(gen: String, name: String) {
+
+  /** The partition that its segments belong to, as its folder is called. */
+  def partition: String = name.takeWhile(_ != '/')
+}
+
+/**
+ * Deletes files that no copy names any more (docs/format.md, section 11). A restored partition may
+ * read from such a file: then it stays.
+ *
+ * @param filesOf files of a checkpoint, in the folder of this one
+ * @param graceMs how long a file stays that a restored partition has read from
+ */
+final class UnneededFiles(
+    backend: RedisBackend,
+    prefix: String,
+    filesOf: String => FileStore,
+    graceMs: Long) {
+  import UnneededFiles._
+
+  /** Returns those of the files that are gone now. */
+  def delete(files: Seq[CopyFile]): Seq[CopyFile] =
+    files.groupBy(file => file.gen -> file.partition).toSeq.flatMap { case ((gen, of), all) =>
+      val keys = Keys.metaAndFiles(prefix, gen, of)
+      val (rows, now) = rowsOf(keys, all)
+      // Last of all, so that a restore that came meanwhile shows.
+      val named = namedBy(keys.head)
+      all.zip(rows).filter { case (file, row) => !named(file.name) && isFree(row, now) }.map {
+        case (file, row) =>
+          filesOf(gen).delete(file.name)
+          if (row.nonEmpty)
+            backend.script(What, Script.Discard, keys, Seq(Command.bytes(file.name)))
+          log.info("{}: deleted {} of checkpoint {}", What, file.name, gen)
+          file
+      }
+    }
+
+  private def rowsOf(keys: Seq[String], files: Seq[CopyFile]): (Seq[Option[String]], Long) =
+    backend.call(
+      What,
+      Seq(Command("HMGET", keys(1) +: files.map(_.name): _*), Command("TIME"))) match {
+      case Seq(rows: Seq[_], time: Seq[_]) =>
+        (rows.map(Option(_).map(text)), text(time.head).toLong * 1000)
+      case _ => (files.map(_ => Some("")), 0)
+    }
+
+  /** Files that a segment of the partition is in. */
+  private def namedBy(meta: String): Set[String] =
+    backend.call(What, Seq(Command("HGETALL", meta))).head match {
+      case all: Seq[_] => all.map(text).collect { case InFile(file) => file }.toSet
+      case _ => Set.empty
+    }
+
+  /** A file that is used has a row; a partition that never read from it has none. */
+  private def isFree(row: Option[String], nowMs: Long): Boolean = row match {
+    case None => true
+    case Some(Condemned(ms)) => nowMs - ms.toLong >= graceMs
+    case Some(_) => false
+  }
+
+  private def text(value: Any): String = value match {
+    case bytes: Array[Byte] => new String(bytes, UTF_8)
+    case other => String.valueOf(other)
+  }
+}
+
+object UnneededFiles {
+  private val log = LoggerFactory.getLogger(classOf[UnneededFiles])
+  private val What = "delete files of copies"
+  private val InFile = "f ([^ ]+) .*".r
+  private val Condemned = "d ([0-9]{1,18}) .*".r
+
+  /** Returns the files of copies that a listing shows, of some partitions. */
+  def listed(gen: String, files: FileStore, partitions: Seq[String]): Seq[CopyFile] =
+    partitions.distinct.flatMap { of =>
+      files.list(of).getOrElse(Nil).map(name => s"$of/$name").filter(Place.isCopyName).map(
+        CopyFile(gen, _))
+    }
+}

@@ -1,0 +1,30 @@
+package org.redisstate.core.places
+
+import java.util
+
+import scala.annotation.tailrec
+
+/** Reads what was written: a file system that cut the upload shows here. */
+private[core] object ReadBack {
+
+  /** Number of looks for a file, and the pause between two: some stores show a new one late. */
+  val LooksMax: Int = 4
+  val LookPauseMs: Long = 1700L
+
+  /** Returns whether the end of a region is there as it was written. */
+  def isWhole(store: FileStore, region: WrittenRegion, pause: Long => Unit): Boolean = {
+    val place = region.place
+    val from = place.offset + place.bytes - place.headBytes
+    @tailrec def read(left: Int): Option[Array[Byte]] = {
+      val found =
+        try Some(store.read(place.file, from, place.headBytes))
+        catch { case _: FileMissing => None }
+      if (found.nonEmpty || left == 1) found
+      else {
+        pause(LookPauseMs)
+        read(left - 1)
+      }
+    }
+    read(LooksMax).exists(util.Arrays.equals(_, region.head))
+  }
+}

@@ -1,0 +1,141 @@
+package org.apache.spark.sql.redisstate.copies
+
+import java.util.concurrent.TimeUnit
+
+import org.apache.hadoop.conf.Configuration
+import org.apache.hadoop.fs.Path
+
+import org.apache.spark.sql.redisstate.places.HadoopFiles
+
+import org.redisstate.core.copy._
+import org.redisstate.core.errors.UnavailableException
+import org.redisstate.core.format.{BlockSigner, Place}
+import org.redisstate.core.places.{BlockFileName, FileStore}
+
+/**
+ * Makes copies of a checkpoint whose segments are in files that copies share, and deletes files that
+ * no copy names any more (docs/format.md, section 11). For one thread.
+ *
+ * @param pause waits for ms
+ */
+private[copies] final class CopyMaker(
+    gen: String,
+    checkpoint: Path,
+    hadoopConf: Configuration,
+    nowMs: () => Long,
+    pause: Long => Unit) {
+  import CopyMaker._
+
+  private val folder = new Path(new Path(checkpoint, "state"), BlockFileName.Folder)
+  private val copies = new StateCopies(checkpoint, hadoopConf)
+
+  /** Places of segments that were written for a copy that failed, and when the last of them was. */
+  private var written = Map.empty[CopiedName, Place.InFile]
+  private var writtenMs = 0L
+  private var deleted = Set.empty[CopyFile]
+  private var surveyMs = Option.empty[Long]
+  private var hasMade = false
+
+  /** Address of the folder with the files of copies. */
+  def address: String = folder.getFileSystem(hadoopConf).makeQualified(folder).toString
+
+  /**
+   * Makes a copy.
+   *
+   * @return files that were written for it
+   */
+  def make(
+      head: CopyHead,
+      source: CopySource,
+      parts: Seq[CopyPart],
+      signer: Option[BlockSigner]): Int = {
+    val began = nowMs()
+    if (began - writtenMs > GraceMs / 2) written = Map.empty
+    val before = copies.manifests()
+    val known = before.filter(_.gen == gen).flatMap(_.segments).toMap
+    val isDue = surveyMs.forall(began - _ >= SurveyEveryMs)
+    val listed = if (isDue) Some(survey(before, parts)) else None
+    val files = new CopyFiles(
+      source,
+      filesOf(gen),
+      signer,
+      name =>
+        written.get(name).orElse(known.get(name).filter(place =>
+          listed.forall(_(CopyFile(gen, place.file))))),
+      pause)
+    val placed =
+      try parts.map(part => part -> files.write(part))
+      finally {
+        written ++= files.written
+        writtenMs = nowMs()
+      }
+    // Another driver deletes after the grace what no manifest names yet.
+    if (nowMs() - began > GraceMs / 2) checkFiles(head, placed.flatMap(_._2))
+    val own = written.valuesIterator.map(place => CopyFile(gen, place.file)).toSet
+    copies.write(head, placed, own, since(_, listed, own))
+    if (isDue) surveyMs = Some(began)
+    written = Map.empty
+    hasMade = true
+    files.written.values.map(_.file).toSet.size
+  }
+
+  /** Removes old copies, then files that no copy has named for the grace. */
+  def tidy(unneeded: (String => FileStore) => UnneededFiles): Unit = {
+    val newest = copies.tidy().maxByOption(_.version)
+    if (hasMade) newest.foreach { copy =>
+      val now = nowMs()
+      val due = copy.unneeded.collect {
+        case (file, since) if now - since >= GraceMs && !deleted(file) => file
+      }.toSeq
+      if (due.nonEmpty) {
+        val named = copies.manifests().flatMap(_.files).toSet
+        deleted ++= unneeded(filesOf).delete(due.filterNot(named).take(DeletedMax))
+      }
+      deleted = deleted.intersect(copy.unneeded.keySet)
+    }
+  }
+
+  private def filesOf(of: String): FileStore = new HadoopFiles(new Path(folder, of), hadoopConf)
+
+  /** Files of copies that listings show: a driver that was killed left some that no copy names. */
+  private def survey(before: Seq[CopyManifest], parts: Seq[CopyPart]): Set[CopyFile] = {
+    val known = before.flatMap(one => one.files ++ one.unneeded.keySet).groupMap(_.gen)(_.partition)
+    val own = parts.map(part => BlockFileName.folderOf(part.id))
+    val wanted = known.updated(gen, known.getOrElse(gen, Nil) ++ own)
+    wanted.toSeq.flatMap { case (of, partitions) =>
+      UnneededFiles.listed(of, filesOf(of), partitions)
+    }.toSet
+  }
+
+  /** Returns since when no copy names each file that the new one does not. */
+  private def since(
+      others: Seq[CopyManifest],
+      listed: Option[Set[CopyFile]],
+      own: Set[CopyFile]): Map[CopyFile, Long] = {
+    val now = nowMs()
+    val named = others.flatMap(_.files).toSet
+    val before = others.flatMap(_.unneeded).groupMapReduce(_._1)(_._2)(math.max)
+    val all = named ++ before.keySet ++ listed.getOrElse(Set.empty) ++ own
+    all.filter(file =>
+      !deleted(file) && (own(file) || listed.forall(_(file)))).map { file =>
+      file -> (if (named(file)) now else math.min(now, before.getOrElse(file, now)))
+    }.toMap
+  }
+
+  private def checkFiles(head: CopyHead, segments: Seq[CopiedSegment]): Unit = {
+    val files = segments.flatMap(_.place).map(place => CopyFile(gen, place.file)).toSet
+    val there = UnneededFiles.listed(gen, filesOf(gen), files.toSeq.map(_.partition)).toSet
+    files.find(!there(_)).foreach { file =>
+      throw new UnavailableException(
+        s"copy version ${head.version} of $checkpoint: ${file.name} is not listed. The copy is made later.")
+    }
+  }
+}
+
+private[copies] object CopyMaker {
+
+  /** Lifetime of a file that no copy names: drivers of older runs may be writing a copy. */
+  val GraceMs: Long = TimeUnit.HOURS.toMillis(1)
+  private val SurveyEveryMs = TimeUnit.DAYS.toMillis(1)
+  private val DeletedMax = 1000
+}

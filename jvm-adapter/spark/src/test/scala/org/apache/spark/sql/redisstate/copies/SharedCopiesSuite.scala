@@ -1,0 +1,179 @@
+package org.apache.spark.sql.redisstate.copies
+
+import java.nio.charset.StandardCharsets.UTF_8
+import java.nio.file.{Files, Path => JPath}
+import java.util.UUID
+
+import scala.jdk.CollectionConverters._
+import scala.util.Using
+
+import org.apache.hadoop.conf.Configuration
+import org.apache.hadoop.fs.Path
+import org.scalatest.funsuite.AnyFunSuite
+
+import org.apache.spark.sql.execution.streaming.state.StateStoreId
+import org.apache.spark.sql.redisstate.ProviderHarness
+import org.apache.spark.sql.redisstate.checkpoint.{CopyNames, MarkerFile}
+import org.apache.spark.sql.redisstate.conf.RedisStateConf
+
+import org.redisstate.core.RedisServerProcess
+import org.redisstate.core.copy.{CopiedSegment, CopyFile, CopyPart}
+import org.redisstate.core.errors.RedisStateException
+import org.redisstate.core.format.Place
+import org.redisstate.core.ids.{PartitionId, Pin}
+
+/** Files that the copies of a query share, and the ones that no copy names any more. */
+class SharedCopiesSuite extends AnyFunSuite {
+  import SharedCopiesSuite._
+
+  test("a copy writes what is new since the last one") {
+    query { q =>
+      q.commit(20)
+      q.copier.copy(10)
+      val first = q.files
+      assert(first.size == 1 && q.manifests.map(_.version) == Seq(10))
+      q.commit(5)
+      q.copier.copy(20)
+      val both = q.files
+      assert(both.size == 2 && first.keySet.subsetOf(both.keySet))
+      assert((both -- first.keys).values.sum < 2 * first.values.sum)
+      q.copier.copy(20)
+      assert(q.files == both && q.manifests.map(_.version).sorted == Seq(10, 20))
+      assert(q.manifests.maxBy(_.version).files.size == 2)
+    }
+  }
+
+  test("a file is deleted an hour after the last copy that names it is gone") {
+    query { q =>
+      q.commit(6)
+      q.copier.copy(5)
+      val first = q.files.keySet
+      // Of a driver that was killed before it wrote a manifest, and of nobody.
+      val killed = q.plant(first.head.replaceAll("[0-9a-f]{32}\\.copy", "0" * 32 + ".copy"))
+      val moved = q.plant(first.head.replaceAll("[0-9a-f]{32}\\.copy", "0" * 32 + ".seg"))
+      q.commit(1)
+      q.snapshot()
+      Seq(7L, 8L, 9L).foreach { version =>
+        q.commit(1)
+        q.copier.copy(version)
+      }
+      assert(q.manifests.forall(copy => copy.files.map(_.name).intersect(first).isEmpty))
+      assert(first.subsetOf(q.files.keySet), "for an hour another driver may name it")
+      q.now += CopyMaker.GraceMs
+      q.commit(1)
+      q.restarted().copy(10)
+      assert(q.files.contains(killed), "it is known since then")
+      assert(q.files.keySet.intersect(first).isEmpty)
+      q.now += CopyMaker.GraceMs
+      q.commit(1)
+      q.copier.copy(11)
+      assert(!q.files.contains(killed) && q.files.contains(moved))
+      assert(q.manifests.flatMap(_.files).map(_.name).toSet.subsetOf(q.files.keySet))
+    }
+  }
+
+  test("a copy that failed leaves its files to the next one, and a lost file is written again") {
+    query { q =>
+      q.commit(4)
+      val copies = q.checkpoint.resolve(s"state/${CopyNames.Folder}")
+      Files.writeString(copies, "where copies would go")
+      intercept[Exception](q.copier.copy(2)): Unit
+      Files.delete(copies)
+      val written = q.files
+      q.copier.copy(2)
+      assert(q.files.keySet == written.keySet || written.isEmpty)
+      q.files.keys.foreach(name => Files.delete(q.folder.resolve(name)))
+      q.restarted().copy(3)
+      assert(q.files.nonEmpty)
+      val newest = q.manifests.maxBy(_.version)
+      assert(newest.files.map(_.name).subsetOf(q.files.keySet))
+    }
+  }
+
+  test("a copy does not name what was in a copy that another driver removed") {
+    query { q =>
+      q.commit(4)
+      q.copier.copy(2)
+      val copies = new StateCopies(new Path(q.checkpoint.toUri), new Configuration)
+      val parts = Nil
+      val gone = CopyFile(q.gen, s"0-0-${"0" * 16}/1-1-${"0" * 32}.copy")
+      val head = CopyHead(q.gen, 3, "run", 0, "offsets", Map.empty, "file:/x", outside = false)
+      copies.write(head, parts, Set.empty, _ => Map(gone -> 7L))
+      assert(q.manifests.find(_.version == 3).exists(_.unneeded == Map(gone -> 7L)))
+      val segment =
+        CopiedSegment("d:1:u", "- 1 1 1 1 1 1 -", Some(Place.InFile(gone.name, 0, 100, 50)))
+      val part =
+        CopyPart(PartitionId("", q.gen, 0, 0, "default"), Pin(1, "u"), Nil, "1", "2")
+      val e = intercept[RedisStateException](
+        copies.write(head.copy(version = 4), Seq(part -> Seq(segment)), Set.empty, _ => Map.empty))
+      assert(e.getMessage.contains("was in a copy that is gone"))
+      assert(!q.manifests.exists(_.version == 4))
+    }
+  }
+
+  private def query(use: Query => Unit): Unit =
+    Using.resource(new RedisServerProcess)(server => use(new Query(server)))
+}
+
+private object SharedCopiesSuite {
+
+  /** A query of one partition, and its driver. */
+  final class Query(server: RedisServerProcess) {
+    val checkpoint: JPath = Files.createTempDirectory("shared")
+    @volatile var now: Long = System.currentTimeMillis()
+    private val harness = new ProviderHarness(server.url)
+    private val run = UUID.randomUUID()
+    private val id = StateStoreId(checkpoint.resolve("state").toString, 0L, 0)
+    private val provider = harness.provider(id, run)
+    private var version = 0L
+    lazy val gen: String =
+      new MarkerFile(id.checkpointRootLocation, new Configuration).read().get.gen
+    private lazy val first = restarted()
+    def copier: StateCopier = first
+    def folder: JPath = checkpoint.resolve(s"state/_redis_state_segments/$gen")
+
+    /** A driver that knows nothing of the copies before. */
+    def restarted(): StateCopier = {
+      val options = Map("url" -> server.url, "deadline" -> "10s", "copyEveryBatches" -> "1")
+      val conf = RedisStateConf(options.map { case (k, v) => RedisStateConf.Prefix + k -> v }, 100)
+      new StateCopier(run, gen, new Path(checkpoint.toUri), new Configuration, conf, () => now)
+    }
+
+    def commit(times: Int): Unit =
+      (1 to times).foreach(_ => write((0 to 50).map(i => s"k$i" -> (version * 100 + i).toInt)))
+
+    /** Commits so many rows, spread over all keys. */
+    def put(rows: Int, keys: Int): Unit = {
+      val step = math.max(1, keys / rows)
+      write((0 until rows).map(i =>
+        f"key-${(i * step + version.toInt) % keys}%09d" -> (i + version.toInt)))
+    }
+
+    private def write(rows: Seq[(String, Int)]): Unit = {
+      Files.createDirectories(checkpoint.resolve("offsets"))
+      Files.writeString(checkpoint.resolve(s"offsets/$version"), s"v1 $version")
+      version = harness.commit(provider, version, rows: _*)
+    }
+
+    /** The newest version that can be copied. */
+    def opened: Long = version - 1
+
+    def snapshot(): Unit = provider.doMaintenance()
+
+    /** Lengths of the files, by name. */
+    def files: Map[String, Long] =
+      if (!Files.exists(folder)) Map.empty
+      else
+        Using.resource(Files.walk(folder))(_.iterator.asScala.filter(Files.isRegularFile(_))
+          .filterNot(_.getFileName.toString.startsWith(".")).map(file =>
+            folder.relativize(file).toString -> Files.size(file)).toMap)
+
+    def plant(name: String): String = {
+      Files.write(folder.resolve(name), "x".getBytes(UTF_8))
+      name
+    }
+
+    def manifests: Seq[CopyManifest] =
+      new StateCopies(new Path(checkpoint.toUri), new Configuration).manifests()
+  }
+}
