@@ -23,6 +23,7 @@ class Kind(str, Enum):
     PINNED = "PINNED"
     UNAVAILABLE = "UNAVAILABLE"
     FULL = "FULL"
+    NO_ROOM = "NO_ROOM"
     PERMISSION = "PERMISSION"
     OUTCOME_UNKNOWN = "OUTCOME_UNKNOWN"
     NOT_DURABLE = "NOT_DURABLE"
@@ -136,9 +137,13 @@ class UnavailableError(RedisStateError):
 
 
 class FullError(RedisStateError):
-    """Redis refuses writes because memory or disk is full; nothing partial was published."""
+    """There is no room for a write; nothing partial was published.
 
-    kinds = (Kind.FULL,)
+    `FULL`: memory or disk of the server is full. `NO_ROOM`: one batch has more bytes than the
+    share of its partition, which the option `redisMemory` gives.
+    """
+
+    kinds = (Kind.FULL, Kind.NO_ROOM)
     retryable = True
     default_advice = "Free memory or disk space on the server, or raise its limit, then try again."
 

@@ -43,6 +43,7 @@ class Options(TypedDict, total=False):
     places_folder: str | None
     places_grace: str | float | timedelta | None
     places_delete: bool | None
+    redis_memory: str | None
     state_ttl: str | float | timedelta | None
     publish_every: str | float | timedelta | None
     state_bytes_max: str | None

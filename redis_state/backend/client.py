@@ -76,6 +76,11 @@ class Client:
         return self._clock
 
     @property
+    def deadline_s(self) -> float:
+        """Time for which a call is repeated, in seconds."""
+        return self._config.deadline / 1000
+
+    @property
     def url(self) -> str:
         """Address of the server, without user name and password."""
         return self._config.url.url

@@ -80,7 +80,17 @@ def script(name: str) -> Script:
     return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
-_UNDECLARED = ("acquire", "place", "publish", "purge", "recall", "renew", "restore", "retain")
+_UNDECLARED = (
+    "bound",
+    "acquire",
+    "place",
+    "publish",
+    "purge",
+    "recall",
+    "renew",
+    "restore",
+    "retain",
+)
 
 
 def touches_undeclared_keys(command: Command) -> bool:

@@ -32,6 +32,7 @@ class Config:
         keep_every: ``None`` means never.
         state_ttl: ``None`` means that rows do not expire.
         publish_every: ``None`` means never.
+        redis_memory: ``None`` means no bound.
         state_ttls: Pairs of an operator id and its `state_ttl`, in ascending order.
         state_bytes_max: ``None`` means no limit, as for `prefix_bytes_max`.
     """
@@ -62,6 +63,7 @@ class Config:
     places_folder: str | None = None
     places_grace: int = 86_400_000
     places_delete: bool = False
+    redis_memory: int | None = None
     state_ttl: int | None = None
     publish_every: int | None = None
     state_bytes_max: int | None = None

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgpack  # type: ignore[import-untyped]  # the package ships no types
 
-from redis_state.errors import FormatError
+from redis_state.errors import FormatError, InternalError
 from redis_state.format import block
 from redis_state.format.header import FIELD as HEADER
 from redis_state.format.signature import BlockSigner
@@ -59,13 +59,36 @@ class RegionOwner:
         }
 
 
-@dataclass(frozen=True, slots=True)
 class _Group:
     """Blocks that one directory block describes; `first` is the number of the first one."""
 
-    name: str
-    first: int
-    numbers: list[tuple[int, int, str]]
+    def __init__(self, name: str, first: int, offset: int) -> None:
+        self.name = name
+        self._first, self._offset = first, offset
+        self._lengths: list[int] = []
+        self._parts: list[Any] = []
+
+    def add(self, number: int, part: int, length: int) -> None:
+        """Adds the length of a block, or of a further part of the last one."""
+        at = number - self._first
+        self._lengths += [0] * (at + 1 - len(self._lengths))
+        if part == 0:
+            self._lengths[at] = length
+        elif self._parts and self._parts[-2] == number:
+            self._parts[-1].append(length)
+        else:
+            self._parts += [number, [length]]
+
+    @property
+    def payload(self) -> dict[str, Any]:
+        """Content of the directory block."""
+        found: dict[str, Any] = {
+            "o": self._offset,
+            "l": b"".join(map(_leb128, self._lengths)),
+        }
+        if self._parts:
+            found["p"] = self._parts
+        return found
 
 
 def sort_key(name: str) -> tuple[int, int, int]:
@@ -81,6 +104,72 @@ def sort_key(name: str) -> tuple[int, int, int]:
     if not is_known or (slash and (dot or not family)) or (dot and not part):
         raise FormatError("reading a segment", found="a field has a name that is not known")
     return (int(family) if slash else -1, int(number), int(part) if dot else 0)
+
+
+class RegionWriter:
+    """Builds a region whose blocks come one after the other, in the order of a region.
+
+    Args:
+        ident: Part of the segment's key after ``P:``.
+        key: Redis key of the segment, which signatures cover.
+        compress: See `block.encode`.
+    """
+
+    def __init__(
+        self, ident: str, key: str, *, signer: BlockSigner | None = None, compress: bool = True
+    ) -> None:
+        self._ident, self._key = ident, key
+        self._signer, self._compress = signer, compress
+        self._offset = len(MAGIC)
+        self._last = (-2, 0, 0)
+        self._directory: list[tuple[str, bytes]] = []
+        self._group: _Group | None = None
+
+    def add(self, name: str, length: int) -> None:
+        """Notes the value of a field, which follows the values before it.
+
+        Raises:
+            FormatError: The name is unknown.
+            InternalError: The field does not come after those before it.
+        """
+        at = sort_key(name)
+        if at <= self._last:
+            raise InternalError("writing a region", found=f"field {name} comes out of order")
+        self._last = at
+        family, number, part = at
+        called = _directory(family, number)
+        if self._group is None or self._group.name != called:
+            self._end_group()
+            self._group = _Group(called, number // CHUNK * CHUNK, self._offset)
+        self._group.add(number, part, length)
+        self._offset += length
+
+    def end(self, owner: RegionOwner, header: bytes) -> list[bytes]:
+        """Returns the rest of the region in one or two pieces; the last one is its head.
+
+        Args:
+            header: Value of the header field; empty without one.
+        """
+        self._end_group()
+        at = []
+        for name, raw in self._directory:
+            at.append((name, self._offset, len(raw)))
+            self._offset += len(raw)
+        tail = self._sealed(TAIL, owner.tail(len(header), at))
+        end = header + tail + _END.pack(len(tail), MAGIC)
+        listed = b"".join(raw for _, raw in self._directory)
+        return [listed + end] if len(listed) + len(end) <= HEAD_BYTES_MAX else [listed, end]
+
+    def _end_group(self) -> None:
+        if self._group is not None:
+            name = self._group.name
+            self._directory.append((name, self._sealed(name, self._group.payload)))
+            self._group = None
+
+    def _sealed(self, name: str, payload: Mapping[str, Any]) -> bytes:
+        packed = msgpack.packb(payload, use_bin_type=True)
+        raw = block.encode(self._ident, name, packed, compress=self._compress)
+        return raw if self._signer is None else self._signer.signed(self._key, name, raw)
 
 
 def write_region(
@@ -99,71 +188,19 @@ def write_region(
     Raises:
         FormatError: A field has an unknown name.
     """
-    groups = _grouped(values)
+    writer = RegionWriter(owner.ident, owner.key, signer=signer, compress=compress)
     yield MAGIC
-    offset = len(MAGIC)
-    directory: list[tuple[str, bytes]] = []
-    for group in groups:
-        payload: dict[str, Any] = {"o": offset}
-        lengths = [0] * (group.numbers[-1][0] - group.first + 1)
-        parts: list[Any] = []
-        for number, part, name in group.numbers:
-            value = values[name]
-            if part == 0:
-                lengths[number - group.first] = len(value)
-            elif parts and parts[-2] == number:
-                parts[-1].append(len(value))
-            else:
-                parts += [number, [len(value)]]
-            offset += len(value)
-            yield value
-        payload["l"] = b"".join(map(_leb128, lengths))
-        if parts:
-            payload["p"] = parts
-        directory.append((group.name, _sealed(owner, group.name, payload, signer, compress)))
-    at = []
-    for name, raw in directory:
-        at.append((name, offset, len(raw)))
-        offset += len(raw)
-    header = values.get(HEADER, b"")
-    tail = _sealed(owner, TAIL, owner.tail(len(header), at), signer, compress)
-    end = header + tail + _END.pack(len(tail), MAGIC)
-    listed = b"".join(raw for _, raw in directory)
-    if len(listed) + len(end) <= HEAD_BYTES_MAX:
-        yield listed + end
-    else:
-        yield listed
-        yield end
-
-
-def _grouped(values: Mapping[str, bytes]) -> list[_Group]:
-    groups: list[_Group] = []
-    for (family, number, part), name in sorted(
-        (sort_key(name), name) for name in values if name != HEADER
-    ):
-        called = _directory(family, number)
-        if not groups or groups[-1].name != called:
-            groups.append(_Group(called, number // CHUNK * CHUNK, []))
-        groups[-1].numbers.append((number, part, name))
-    return groups
+    for name in sorted((name for name in values if name != HEADER), key=sort_key):
+        value = values[name]
+        writer.add(name, len(value))
+        yield value
+    yield from writer.end(owner, values.get(HEADER, b""))
 
 
 def _directory(family: int, number: int) -> str:
     """Returns the name of the directory block that describes a bucket or block."""
     chunk = f"i{number // CHUNK}"
     return chunk if family < 0 else f"{family}/{chunk}"
-
-
-def _sealed(
-    owner: RegionOwner,
-    name: str,
-    payload: Mapping[str, Any],
-    signer: BlockSigner | None,
-    compress: bool,
-) -> bytes:
-    packed = msgpack.packb(payload, use_bin_type=True)
-    raw = block.encode(owner.ident, name, packed, compress=compress)
-    return raw if signer is None else signer.signed(owner.key, name, raw)
 
 
 def _leb128(number: int) -> bytes:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-import uuid
 from collections.abc import Iterator, Sequence
 
-from redis_state.errors import RedisStateError
+from redis_state.errors import InternalError
 from redis_state.format.entry import Entry, Segment
 from redis_state.format.rows import KeyedValue
 from redis_state.format.segment import SegmentWriter
+from redis_state.maintain.placing import place_snapshot
+from redis_state.places.room import cost_of
 from redis_state.progress import Progress, silent
 from redis_state.protocol import Opened, PartitionClient, SegmentGoneError, snapshots
 from redis_state.protocol.version_rows import VersionRows
@@ -47,70 +48,70 @@ def add_snapshot(
     Raises:
         FormatError: A segment is damaged.
     """
-    pin, writer = opened.pin, uuid.uuid4().hex
-    ident = f"s:{pin.version}:{writer}"
+    cost = sum(cost_of(one.entry) for one in opened.segments)
     try:
-        segment, live, highest_id = _write(partition, opened, ident, progress)
+        entry = place_snapshot(
+            partition, opened.pin, cost, lambda: _VersionBlocks(partition, opened, progress)
+        )
     except SegmentGoneError as error:
         _LOG.info("%s: no snapshot now: %s was replaced", partition.id, error.segment.ident)
-        partition.abort_snapshot(ident)
         return None
-    except RedisStateError:
-        partition.abort_snapshot(ident)
-        raise
-    newest = opened.segments[0].entry
-    entry = segment.finish(
-        ref=writer,
-        live=live,
-        with_families=True,
-        internal=newest.internal,
-        highest_id=highest_id,
-        time=newest.time,
-    )
-    if not partition.add_snapshot(pin, writer, entry, segment.fields):
-        return None
-    _LOG.info(
-        "%s: added a snapshot of version %d: %d rows, %d bytes",
-        partition.id,
-        pin.version,
-        entry.rows,
-        entry.bytes,
-    )
+    if entry is not None:
+        _LOG.info(
+            "%s: added a snapshot of version %d: %d rows, %d bytes",
+            partition.id,
+            opened.pin.version,
+            entry.rows,
+            entry.bytes,
+        )
     return entry
 
 
-def _write(
-    partition: PartitionClient, opened: Opened, ident: str, progress: Progress
-) -> tuple[SegmentWriter, int, int]:
-    """Stages all rows of a version except the last few blocks, which the writer still holds.
+class _VersionBlocks:
+    """All rows of a version, which pass through a few blocks at a time."""
 
-    Returns:
-        The writer, the number of rows, which are those that are not expired, and the highest id
-        that a family of the lineage ever had.
-    """
-    version = VersionRows(partition.fetch, opened.segments)
-    buckets = version.fitting_buckets()
-    segment = SegmentWriter(ident, version.families, buckets)
-    count = 0
-    for group in version.hashed(buckets):
-        segment.add(group)
-        count += len(group)
-        _stage(partition, segment, count, progress)
-    for family in version.ordered_families():
-        rows = _CountingRows(version.ordered(family))
-        for _ in segment.add_ordered(family, rows):
-            _stage(partition, segment, count + rows.count, progress)
-        count += rows.count
-    version.check(count)
-    return segment, count, version.highest_id
+    def __init__(self, partition: PartitionClient, opened: Opened, progress: Progress) -> None:
+        self._partition, self._opened, self._progress = partition, opened, progress
+        self._entry: Entry | None = None
 
+    def entry(self) -> Entry:
+        """Implements `SnapshotSource.entry`."""
+        if self._entry is None:
+            raise InternalError("adding a snapshot", found="its blocks were not taken")
+        return self._entry
 
-def _stage(
-    partition: PartitionClient, segment: SegmentWriter, rows: int, progress: Progress
-) -> None:
-    if len(segment.fields) >= BLOCKS_AT_ONCE:
-        partition.stage_snapshot(segment.ident, segment.drain())
-        progress("adding a snapshot: rows", rows, 0)
+    def blocks(self, writer: str) -> Iterator[dict[str, bytes]]:
+        """Implements `SnapshotSource.blocks`."""
+        version = VersionRows(self._partition.fetch, self._opened.segments)
+        buckets = version.fitting_buckets()
+        ident = f"s:{self._opened.pin.version}:{writer}"
+        segment = SegmentWriter(ident, version.families, buckets)
+        count = 0
+        for group in version.hashed(buckets):
+            segment.add(group)
+            count += len(group)
+            yield from self._full(segment, count)
+        for family in version.ordered_families():
+            rows = _CountingRows(version.ordered(family))
+            for _ in segment.add_ordered(family, rows):
+                yield from self._full(segment, count + rows.count)
+            count += rows.count
+        version.check(count)
+        newest = self._opened.segments[0].entry
+        self._entry = segment.finish(
+            ref=writer,
+            live=count,
+            with_families=True,
+            internal=newest.internal,
+            highest_id=version.highest_id,
+            time=newest.time,
+        )
+        yield segment.drain()
+
+    def _full(self, segment: SegmentWriter, rows: int) -> Iterator[dict[str, bytes]]:
+        if len(segment.fields) >= BLOCKS_AT_ONCE:
+            yield segment.drain()
+            self._progress("adding a snapshot: rows", rows, 0)
 
 
 class _CountingRows:

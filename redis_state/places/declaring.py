@@ -28,7 +28,7 @@ def declare(
 ) -> None:
     """Writes the settings that a writer's options give, before its first file is announced.
 
-    Without ``history=files`` nothing is moved any more; what is in files stays there.
+    Without ``history=files`` no history is moved any more; what is in files stays there.
 
     Args:
         partitions: Returns the partitions of the checkpoint, which may have files.
@@ -39,7 +39,7 @@ def declare(
         UnavailableError: Redis does not answer; or the folder is another one, and does not.
     """
     found = places_of(client, gen, tenant=tenant)
-    if config.history == _FILES:
+    if needs_files(config):
         places = places_by(config)
         if found is not None and found.folder != places.folder:
             _check_moved(client, gen, found, places, partitions())
@@ -49,23 +49,33 @@ def declare(
         set_places(client, gen, replace(found, moves=False), tenant=tenant)
 
 
+def needs_files(config: Config) -> bool:
+    """Returns whether a store with these options moves segments into files."""
+    return config.history == _FILES or config.redis_memory is not None
+
+
 def places_by(config: Config) -> Places:
-    """Returns the settings that the options of a Python store with ``history=files`` give.
+    """Returns the settings that the options of a Python store that needs files give.
 
     Raises:
         ConfigError: The folder is missing or relative, or the checkpoint is ephemeral.
     """
-    what = "option 'history'"
+    is_bounded = config.redis_memory is not None
+    name = "redisMemory" if is_bounded else "history"
+    what = f"option '{name}'"
     if config.ephemeral:
         raise ConfigError(
             what,
-            found="an ephemeral checkpoint has no history in files",
-            advice="Leave out 'history' or 'ephemeral'.",
+            found="an ephemeral checkpoint has no history in files"
+            if not is_bounded
+            else "an ephemeral checkpoint has no files",
+            advice=f"Leave out '{name}' or 'ephemeral'.",
         )
     if config.places_folder is None:
         raise ConfigError(
             what,
-            found="history=files needs a folder, and 'placesFolder' is missing",
+            found=f"{name if is_bounded else 'history=files'} needs a folder, and 'placesFolder' "
+            "is missing",
             advice="Give 'placesFolder', an address that every writer and reader reaches.",
         )
     if not is_absolute(config.places_folder):
@@ -75,7 +85,8 @@ def places_by(config: Config) -> Places:
             advice="Give an absolute path, or an address such as s3a://bucket/segments.",
         )
     address = folder_at(config.places_folder).spelling()
-    return Places(address, config.places_grace, moves=True, deletes=config.places_delete)
+    moves = config.history == _FILES
+    return Places(address, config.places_grace, moves=moves, deletes=config.places_delete)
 
 
 def _check_moved(

@@ -115,9 +115,15 @@ def _whole(client: Client, id_: PartitionId, segments: Sequence[Segment]) -> lis
     return found
 
 
-def announce(client: Client, id_: PartitionId, segments: Sequence[Segment]) -> str | None:
-    """Announces a new file; ``None`` if the partition cannot have one."""
-    versions = [one.version for one in segments] or [1]
+def announce(
+    client: Client, id_: PartitionId, segments: Sequence[Segment], *, version: int = 1
+) -> str | None:
+    """Announces a new file; ``None`` if the partition cannot have one.
+
+    Args:
+        version: Version of what the file will have, if no segment is there yet.
+    """
+    versions = [one.version for one in segments] or [version]
     of = folder_of(id_.store.operator, id_.partition, keys.store_hash(id_.store.store))
     for _ in range(_NAMES_MAX):
         name = new_file_name(of, min(versions), max(versions))
@@ -184,7 +190,7 @@ def _write(
             begin = at
 
     folder.write_pieces(name, pieces())
-    if places and not _is_whole(client, folder, places, checks):
+    if places and not is_whole(client, folder, places, checks):
         raise UnavailableError(
             _MOVING,
             found=f"{folder / name} is not as it was written",
@@ -194,7 +200,7 @@ def _write(
     return places, sum(one.bytes for one in places)
 
 
-def _is_whole(
+def is_whole(
     client: Client, folder: Folder, places: Sequence[FilePlace], checks: Sequence[int]
 ) -> bool:
     """Returns whether a file has the end of each region as it was written."""

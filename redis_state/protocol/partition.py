@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 from redis_state import keys
@@ -15,11 +16,13 @@ from redis_state.errors import FullError, RedisStateError, StateError, Unavailab
 from redis_state.format.chunks import STAGED_BY_SCRIPT_MAX, STAGED_BYTES_MAX, Fields, chunks
 from redis_state.format.entry import FORMATS, Entry, Segment
 from redis_state.ids import PartitionId, Pin
+from redis_state.places.born import Born
 from redis_state.process import Home
 from redis_state.protocol import retention
 from redis_state.protocol.foreign import lost_with_parent
 from redis_state.protocol.opening import Opened, open_args, opening, read_opened
 from redis_state.protocol.refusal import refusal
+from redis_state.protocol.room import ROOM, RoomError, RoomMaker
 from redis_state.protocol.runs import STAGED_TTL_MS, RegisteredRun, is_newest, register_run
 from redis_state.protocol.segments import fetch, fetch_whole
 
@@ -81,8 +84,8 @@ class PartitionClient:
         self._keep_ms = str(keep_ms)
 
     @property
-    def _client(self) -> Client:
-        """The client, after a check that this is the process that opened it."""
+    def client(self) -> Client:
+        """The client, of the process that opened it."""
         self._home.check(where=self._where)
         return self._shared
 
@@ -114,11 +117,15 @@ class PartitionClient:
 
     def latest(self) -> int | None:
         """Returns the newest published version; ``None`` if nothing was ever written."""
-        (found,) = self._client.call("looking for the newest version", [("HGET", self._meta, "l")])
+        (found,) = self.client.call("looking for the newest version", [("HGET", self._meta, "l")])
         return None if found is None else int(found)
 
-    def acquire(self, run: RegisteredRun, pin: Pin) -> RegisteredRun:
+    def acquire(self, run: RegisteredRun, pin: Pin, *, share: int | None = None) -> RegisteredRun:
         """Acquires the partition for a run that is about to write on top of a version.
+
+        Args:
+            share: Most bytes of the partition in Redis, 0 for no bound; ``None`` leaves it as it
+                is.
 
         Returns:
             The run, with a greater epoch if it had to register again.
@@ -134,7 +141,7 @@ class PartitionClient:
             tries += 1
             args = [run.run_id, str(run.epoch), "1" if run.by_driver else "0", str(pin.version)]
             args += [pin.uid, self._retain, str(DROPPED_TTL_MS), self._format, self._keep_ms]
-            args.append(_NO_LOG)
+            args += [_NO_LOG, *([] if share is None else [str(share)])]
             reply = self._script(what, "acquire", [], args)
             match reply:
                 case ["OK", dropped]:
@@ -158,21 +165,38 @@ class PartitionClient:
             name: Field of the segment in the manifest.
         """
         what, both = f"staging blocks of {ident}", [self._meta, keys.segment(self.id, ident)]
+        room = self._room(ident)
         for sent in list(chunks(fields, bytes_max=STAGED_BYTES_MAX)) or [{}]:
             calls = [
                 script("stage").call(both, name, str(STAGED_TTL_MS), *self._flat(ident, chunk))
                 for chunk in list(chunks(sent, bytes_max=STAGED_BY_SCRIPT_MAX)) or [{}]
             ]
-            for reply in self._client.scripts(what, calls):
+            while refused := room.refused(replies := self.client.scripts(what, calls)):
+                room.make(what, refused)
+            for reply in replies:
                 self._check_staged(what, reply, version=0)
 
-    def stage_snapshot(self, ident: str, fields: Fields) -> None:
-        """Stores blocks of a snapshot ahead of `add_snapshot`, under a key of their own."""
+    def stage_snapshot(self, ident: str, fields: Fields, *, is_bounded: bool = False) -> None:
+        """Stores blocks of a snapshot ahead of `add_snapshot`, under a key of their own.
+
+        Args:
+            is_bounded: True if the partition has a bound, so that the blocks are counted.
+
+        Raises:
+            RoomError: They do not fit into the partition's share.
+        """
         what, key = f"staging blocks of {ident}", keys.staged(self.id, ident)
         for chunk in chunks(fields, bytes_max=STAGED_BYTES_MAX):
+            if is_bounded:
+                args = [f"n:{ident}", str(STAGED_TTL_MS), *self._flat(ident, chunk)]
+                reply = self.client.script(what, script("stage"), [self._meta, key], args)
+                if reply[0] == ROOM:
+                    raise RoomError
+                self._check_staged(what, reply, version=0)
+                continue
             stored: Command = ("HSET", key, *self._flat(ident, chunk))
             expiry: Command = ("PEXPIRE", key, str(STAGED_TTL_MS))
-            self._client.transaction(what, [stored, expiry], unanswered=UnavailableError)
+            self.client.transaction(what, [stored, expiry], unanswered=UnavailableError)
 
     def commit(
         self, run: RegisteredRun, parent: Pin, uid: str, entry: Entry, fields: Fields
@@ -189,12 +213,21 @@ class PartitionClient:
         what = f"committing version {parent.version + 1}"
         ident = f"d:{parent.version + 1}:{uid}"
         *early, last = list(chunks(fields)) or [{}]
-        tries = 0
+        tries, room = 0, self._room(ident)
         while True:
             tries += 1
             for chunk in early:
                 self.stage(ident, ident, chunk)
-            reply = self._publish(what, run, parent, uid, entry, last)
+            staged, reply = self._publish(what, run, parent, uid, entry, last)
+            refused = room.refused([staged, reply])
+            if refused and reply[0] in (ROOM, "INCOMPLETE"):
+                room.make(what, refused)
+                tries -= 1
+                early = []
+                if reply[0] != ROOM:
+                    # The blocks that came before are gone, too.
+                    *early, last = list(chunks(fields)) or [{}]
+                continue
             match reply:
                 case ["OK"] | ["ALREADY"]:
                     return
@@ -216,7 +249,7 @@ class PartitionClient:
         what = f"dropping the staged blocks of {ident}"
         try:
             try:
-                self._client.transaction(what, [step.by_text([self._meta, key], ident)])
+                self.client.transaction(what, [step.by_text([self._meta, key], ident)])
             except FullError:
                 self._script(what, "abort", [ident], [ident])
         except RedisStateError as error:
@@ -226,7 +259,7 @@ class PartitionClient:
         """Drops the staged blocks of a snapshot. Never raises, because leftovers expire anyway."""
         what = f"dropping the staged blocks of {ident}"
         try:
-            self._client.call(what, [("UNLINK", keys.staged(self.id, ident))])
+            self.client.call(what, [("UNLINK", keys.staged(self.id, ident))])
         except RedisStateError as error:
             log.info("%s: its blocks expire by themselves: %s", self.id, error)
 
@@ -236,7 +269,7 @@ class PartitionClient:
         Raises:
             SegmentGoneError: The segment is no longer complete.
         """
-        return fetch(self._client, self.id, segment, names)
+        return fetch(self.client, self.id, segment, names)
 
     def fetch_whole(self, segments: Sequence[Segment]) -> list[dict[str, bytes]]:
         """Reads all fields of several small segments, in few round trips.
@@ -245,14 +278,14 @@ class PartitionClient:
             SegmentGoneError: A segment is no longer complete.
             FormatError: A field has an unknown name.
         """
-        return fetch_whole(self._client, self.id, segments)
+        return fetch_whole(self.client, self.id, segments)
 
     def lost_with_parent(
         self, segment: Segment, attempted: str, *, version: int
     ) -> StateError | None:
         """Returns the error if a segment is gone with the parent of a fork; else ``None``."""
         return lost_with_parent(
-            self._client,
+            self.client,
             self.id,
             segment.gen,
             attempted=attempted,
@@ -260,17 +293,38 @@ class PartitionClient:
             version=version,
         )
 
-    def add_snapshot(self, pin: Pin, writer: str, entry: Entry, fields: Fields) -> bool:
-        """Publishes a snapshot of a version; returns False if the manifest no longer wants it."""
+    def add_snapshot(
+        self, pin: Pin, writer: str, entry: Entry, fields: Fields | None = None
+    ) -> bool:
+        """Publishes a snapshot of a version; returns False if the manifest no longer wants it.
+
+        Args:
+            fields: Blocks that are not staged yet, of a partition without a bound.
+
+        Raises:
+            RoomError: See `stage_snapshot`.
+        """
+        self.stage_snapshot(f"s:{pin.version}:{writer}", fields or {})
+        reply = self._enter_snapshot(pin, writer, entry, [])
+        if reply == ROOM:
+            raise RoomError
+        return reply in ("OK", "ALREADY")
+
+    def add_filed_snapshot(self, born: Born) -> bool:
+        """Publishes a snapshot that is in a file; returns False if nobody wants it any more."""
+        one, place = born.segment, [born.place.text, str(born.size)]
+        pin = Pin(one.version, one.uid)
+        return self._enter_snapshot(pin, one.entry.ref, one.entry, place) in ("OK", "ALREADY")
+
+    def _enter_snapshot(self, pin: Pin, writer: str, entry: Entry, place: list[str]) -> str:
         ident = f"s:{pin.version}:{writer}"
-        self.stage_snapshot(ident, fields)
         args = [str(pin.version), pin.uid, writer, str(entry.blocks), entry.text, self._keep_ms]
         what = f"adding the snapshot of version {pin.version}"
         all_keys = [self._meta, keys.segment(self.id, ident), keys.staged(self.id, ident)]
-        reply = self._client.script(what, script("snapshot"), all_keys, args)
+        reply = self.client.script(what, script("snapshot"), all_keys, [*args, *place])
         if reply[0] not in ("OK", "ALREADY"):
             log.info("%s: %s: %s", self.id, what, " ".join(reply))
-        return reply[0] in ("OK", "ALREADY")
+        return reply[0]
 
     def retain(self, *, retained: int | None = None) -> RetainReport:
         """Removes segments that no retained version needs from the manifest, a few per call.
@@ -281,7 +335,7 @@ class PartitionClient:
         """
         what, dropped, size = "retention", 0, 0
         for _ in range(_PLANS_MAX):
-            (manifest,) = self._client.call(what, [("HGETALL", self._meta)])
+            (manifest,) = self.client.call(what, [("HGETALL", self._meta)])
             format_ = manifest.get(b"f")
             if format_ is None:
                 return RetainReport(0, 0, 0, 0)
@@ -321,7 +375,7 @@ class PartitionClient:
 
     def _publish(
         self, what: str, run: RegisteredRun, parent: Pin, uid: str, entry: Entry, last: Fields
-    ) -> list[str]:
+    ) -> tuple[list[str], list[str]]:  # to the last blocks, and to the entry
         ident = f"d:{parent.version + 1}:{uid}"
         names = [self._meta, keys.segment(self.id, ident)]
         args = [run.run_id, str(run.epoch), str(parent.version), parent.uid, uid]
@@ -338,13 +392,18 @@ class PartitionClient:
         elif last:
             stages = [script("stage").call(names, ident, ttl, *flat)]
         commands = [*stages, script("publish").call(names, *args)]
-        replies = self._client.transaction(what, commands, counts=_is_published)
-        if last and not is_apart:
-            self._check_staged(what, words(what, replies[0]), version=parent.version)
-        return words(what, replies[-1])
+        replies = self.client.transaction(what, commands, counts=_is_published)
+        stored = words(what, replies[0]) if last and not is_apart else ["OK"]
+        if stored[0] != ROOM:
+            self._check_staged(what, stored, version=parent.version)
+        return stored, words(what, replies[-1])
+
+    def _room(self, ident: str) -> RoomMaker:
+        gives_up = partial(self.abort, ident)
+        return RoomMaker(self.client, self.id, where=self._where, give_up=gives_up)
 
     def _flat(self, ident: str, fields: Fields) -> list[str | bytes]:
-        signer, key = self._client.signer, keys.segment(self.id, ident)
+        signer, key = self.client.signer, keys.segment(self.id, ident)
         if signer is not None:
             fields = {name: signer.signed(key, name, block) for name, block in fields.items()}
         return [word for pair in fields.items() for word in pair]
@@ -365,13 +424,13 @@ class PartitionClient:
         """Returns whether a fail-over left that epoch; false if this run lost to a contender."""
         of = self.id.store
         return int(above) > run.epoch and is_newest(
-            self._client, of.gen, run.run_id, tenant=of.tenant
+            self.client, of.gen, run.run_id, tenant=of.tenant
         )
 
     def _register_above(self, run: RegisteredRun, found: int) -> RegisteredRun:
         of = self.id.store
         return register_run(
-            self._client,
+            self.client,
             of.gen,
             run.run_id,
             by_driver=run.by_driver,
@@ -383,7 +442,7 @@ class PartitionClient:
         self, what: str, name: str, idents: Sequence[str], args: Sequence[str | bytes]
     ) -> list[str]:
         all_keys = [self._meta, *(keys.segment(self.id, ident) for ident in idents)]
-        return self._client.script(what, script(name), all_keys, args)
+        return self.client.script(what, script(name), all_keys, args)
 
 
 def _is_published(replies: Sequence[object]) -> bool:

@@ -13,7 +13,8 @@ from redis_state.errors import InternalError
 from redis_state.format.header import Family
 from redis_state.ids import PartitionId, StateStoreProviderId
 from redis_state.keys import tenant_of
-from redis_state.places import declare, places_by
+from redis_state.places import declare, needs_files, places_by
+from redis_state.places.room import share_of
 from redis_state.places.writer import mark_folder
 from redis_state.process import Home
 from redis_state.protocol import (
@@ -121,7 +122,16 @@ class LinkedPartition:
     def mark_folder(self) -> bool:
         """Marks the folder that this process declared; see `redis_state.places.writer`."""
         config = self.spec.config
-        return config.history != "files" or mark_folder(places_by(config), self.gen)
+        return not needs_files(config) or mark_folder(places_by(config), self.gen)
+
+    def share(self) -> int:
+        """Returns the share of the partition by `redisMemory`; 0 if it has no bound.
+
+        Raises:
+            ConfigError: The shares of all partitions are too small.
+        """
+        total = self.spec.config.redis_memory
+        return 0 if total is None else share_of(total, max(1, len(self._partitions())))
 
     def renew(self) -> None:
         """Renews the expiries of an ephemeral checkpoint."""

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import logging
-import uuid
+from collections.abc import Iterator, Mapping
 
-from redis_state.errors import ConfigError, UnavailableError
+from redis_state.errors import ConfigError, InternalError, UnavailableError
 from redis_state.format import ordered
+from redis_state.format.entry import Entry
+from redis_state.format.ordered import Written
 from redis_state.ids import EMPTY, Pin
 from redis_state.maintain import compaction
 from redis_state.maintain.history import move_when_due
+from redis_state.maintain.placing import place_snapshot
+from redis_state.places import needs_files
+from redis_state.places.moving import Moved
+from redis_state.places.room import keep_room
 from redis_state.store.checkpoint_link import CheckpointLink, LinkedPartition
 from redis_state.store.local.version import LocalVersion, unexpired_rows
 from redis_state.store.local.version_cache import VersionCache
@@ -60,8 +66,9 @@ class PartitionMaintenance:
         )
 
     def _move(self, link: LinkedPartition) -> None:
-        """Moves history into files; the store goes on if the folder does not answer."""
-        if link.spec.config.history != "files":
+        """Moves segments into files; the store goes on if the folder does not answer."""
+        config = link.spec.config
+        if not needs_files(config):
             return
         # The folder may not have answered when the process declared it.
         self._is_marked = self._is_marked or link.mark_folder()
@@ -69,7 +76,11 @@ class PartitionMaintenance:
             self._counters.add("failed_moves", 1)
             return
         try:
-            moved = move_when_due(link.shared, link.client.id)
+            moved = Moved()
+            if config.history == "files":
+                moved = move_when_due(link.shared, link.client.id)
+            if config.redis_memory is not None:
+                keep_room(link.shared, link.client.id, link.share())
         except (ConfigError, UnavailableError) as error:
             self._counters.add("failed_moves", 1)
             log.warning("%s: history stays in Redis: %s", link.spec.id.store_id, error)
@@ -96,20 +107,10 @@ class PartitionMaintenance:
         """Adds a snapshot from memory; returns its bytes, 0 if it is no longer needed."""
         found = unexpired_rows(local) if local.families.expire else local.rows_between(b"", None)
         rows: dict[bytes, bytes | None] = dict(found)
-        writer = uuid.uuid4().hex
-        written = ordered.write(
-            f"s:{local.pin.version}:{writer}",
-            list(rows),
-            list(rows.values()),
-            ref=writer,
-            live=len(rows),
-            families=local.families.table,
-            highest_id=local.families.highest_id,
-            internal=local.internal,
-            time=local.time_s,
-        )
-        added = link.client.add_snapshot(local.pin, writer, written.entry, written.fields)
-        return self._counted(written.entry.bytes if added else 0)
+        # Blocks are compressed, so this is more than they take.
+        cost = sum(len(key) + len(value or b"") for key, value in rows.items())
+        entry = place_snapshot(link.client, local.pin, cost, lambda: _LocalBlocks(local, rows))
+        return self._counted(entry.bytes if entry else 0)
 
     def _compact(self, link: LinkedPartition, pin: Pin) -> int:
         """Adds a snapshot piece by piece from Redis, for a version that may not fit into memory.
@@ -132,3 +133,33 @@ class PartitionMaintenance:
         self._cache.clear()
         if deltas:
             self._compact(link, pin)
+
+
+class _LocalBlocks:
+    """Rows of a version in memory as the blocks of a snapshot."""
+
+    def __init__(self, local: LocalVersion, rows: Mapping[bytes, bytes | None]) -> None:
+        self._local, self._rows = local, rows
+        self._written: Written | None = None
+
+    def entry(self) -> Entry:
+        """Implements `SnapshotSource.entry`."""
+        if self._written is None:
+            raise InternalError("adding a snapshot", found="its blocks were not taken")
+        return self._written.entry
+
+    def blocks(self, writer: str) -> Iterator[Mapping[str, bytes]]:
+        """Implements `SnapshotSource.blocks`."""
+        local = self._local
+        self._written = ordered.write(
+            f"s:{local.pin.version}:{writer}",
+            list(self._rows),
+            list(self._rows.values()),
+            ref=writer,
+            live=len(self._rows),
+            families=local.families.table,
+            highest_id=local.families.highest_id,
+            internal=local.internal,
+            time=local.time_s,
+        )
+        yield self._written.fields

@@ -136,8 +136,9 @@ class PartitionState:
         )
         # Before the acquire, so that a run that holds the partition can rely on the entry.
         link.confirm(families)
+        share = link.share()
         with self._telling():
-            self._run = link.client.acquire(run, pin)
+            self._run = link.client.acquire(run, pin, share=share)
         self.cache.opened = pin
         log.info("%s: run %s acquired version %d", self.id.store_id, self._run_id, pin.version)
 

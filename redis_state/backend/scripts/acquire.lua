@@ -1,4 +1,6 @@
 --#include lineage
+--#include room
+--#include binding
 -- Acquires the partition for a run that is about to write on top of (version, uid).
 -- KEYS  1 P:m
 -- ARGV  1 run id  2 epoch  3 '1' if the driver registered the run, else '0'  4 version  5 uid
@@ -6,6 +8,7 @@
 --       10 opened version and run of an UNSURE reply, sent once the caller has seen that Spark's commit log has neither
 --          the batch of its version nor a newer one; '' before; '-' if there is no log: then the newest run is right, and
 --          there are no contenders. The version alone is not enough: another run may have gone back and come as far again.
+--       11 share of the partition's memory in bytes, 0 for none; absent: it stays as it is
 -- A version above 0 with uid '-' does not exist: the run starts there empty, and commits a complete delta.
 -- Reply OK dropped · REOPEN opened · UNSURE opened run (read the log, then send again with ARGV 10)
 --       FENCED opened|pinned|unregistered|replaced found | FENCED epoch found run
@@ -46,6 +49,15 @@ local function contenders_at(version, uid)
   return {}
 end
 
+-- Bounds the partition's memory, or ends that, as the run wants it.
+local function set_share()
+  if ARGV[11] == '0' then
+    unbind()
+  elseif ARGV[11] and redis.call('PTTL', META) < 0 then
+    bind(tonumber(ARGV[11]))
+  end
+end
+
 local run, epoch, version, uid = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[4]), ARGV[5]
 local begins = version > 0 and uid == '-'
 local format = meta('f')
@@ -55,6 +67,7 @@ if not format then
     'l', text(version), 'lu', '-', 'n', ARGV[6], 'w', '0', 'c', ARGV[8])
   touch()
   keep(META, ARGV[9])
+  set_share()
   return {'OK', '0'}
 end
 if not FORMATS[format] then return {'FORMAT', format} end
@@ -146,4 +159,5 @@ set_contenders(before)
 redis.call('HSET', META, 'e', ARGV[2], 'r', run, 'o', text(version), 'ou', uid,
   'l', text(version), 'lu', uid, 'n', ARGV[6], 'c', ARGV[8])
 touch()
+set_share()
 return {'OK', text(#at)}

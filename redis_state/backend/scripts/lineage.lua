@@ -175,18 +175,30 @@ end
 -- Removes a segment from the manifest. Its key lives `ttl_ms` longer for readers under way. A pinned segment is set aside, where
 -- no version finds it; its key gets an expiry of ten years, since maintenance of format 1 leaves alone what expires.
 local has_pins
+
+-- Memory bound of the partition (docs/format.md, section 18), and how long dropped segments stay in a bounded one.
+local BOUND, BOUNDED_TTL_MS = 'h', 60000
+
+-- Lets the key of a dropped segment expire. In a bounded partition it counts until it is gone.
+local function expire_dropped(ident, entry, ttl_ms)
+  if has_pins and redis.call('HEXISTS', META, BOUND) == 1 and not meta('a:' .. ident) then
+    redis.call('HSET', META, 'h:' .. ident, 'd ' .. match(entry, '^%S+ %S+ %S+ (%d+ %d+)'))
+    ttl_ms = math.min(tonumber(ttl_ms), BOUNDED_TTL_MS)
+  end
+  redis.call('PEXPIRE', PREFIX .. ':' .. ident, ttl_ms)
+end
+
 local function drop(field, entry, ttl_ms)
   if has_pins == nil then has_pins = meta('f') ~= FORMAT end
   local ident = ident_of(field, entry)
   redis.call('HDEL', META, field)
   if has_pins and is_pinned(ident) then
     redis.call('HSET', META, 'z:' .. ident, field .. ' ' .. entry)
-    if file_of(ident) then return end
-    ttl_ms = ASIDE_MS
-  elseif has_pins then
-    displace(ident)
+    if not file_of(ident) then redis.call('PEXPIRE', PREFIX .. ':' .. ident, ASIDE_MS) end
+    return
   end
-  redis.call('PEXPIRE', PREFIX .. ':' .. ident, ttl_ms)
+  expire_dropped(ident, entry, ttl_ms)
+  if has_pins then displace(ident) end
 end
 
 -- `<uid> <number>` of the preview, or '' for none; the number of an attempt that ended is `-`.
@@ -204,7 +216,7 @@ local function settle_format()
   local found = FORMAT
   local all = redis.call('HGETALL', META)
   for i = 1, #all, 2 do
-    if all[i] == 'g' or string.find(all[i], '^[axyz]:') then found = '2' end
+    if all[i] == 'g' or all[i] == BOUND or string.find(all[i], '^[axyz]:') then found = '2' end
   end
   redis.call('HSET', META, 'f', found)
 end

@@ -1,7 +1,8 @@
 --#include lineage
+--#include room
 -- Enters the places of segments that a file holds; their blocks leave Redis.
 -- KEYS  1 P:m  2 P:f
--- ARGV  1 file  2 its bytes  3 ttl in ms of the keys that leave  4… triples (field, entry, place)
+-- ARGV  1 file  2 its bytes  3 ttl in ms of the keys that leave, 0 in a bounded partition  4… triples (field, entry, place)
 -- Reply OK placed · GONE (the file is condemned or unknown, or no segment is there as planned) · EXPIRES · FORMAT found
 -- Keeps: a segment gets a place only as it was planned, at or below the opened version or set aside, and only in a file that
 --        nobody may delete. The place and the expiry of the key are one step, so a server that goes back has one or the other.
@@ -24,12 +25,14 @@ for i = 4, #ARGV, 3 do
 end
 here(planned, at)
 local placed, new = 0, 0
+local is_bounded = bound() ~= nil
 for _, i in ipairs(at) do
   local ident = ident_of(planned[i], planned[i + 1])
   local before = meta('a:' .. ident)
   if not before then
     redis.call('HSET', META, 'a:' .. ident, planned[i + 2])
-    redis.call('PEXPIRE', PREFIX .. ':' .. ident, ARGV[3])
+    -- Readers under way find the place; a bounded partition needs the room at once.
+    redis.call('PEXPIRE', PREFIX .. ':' .. ident, is_bounded and 0 or ARGV[3])
     new = new + 1
   end
   if not before or before == planned[i + 2] then placed = placed + 1 end

@@ -1,14 +1,16 @@
 --#include lineage
+--#include room
 -- Publishes a staged delta as the version after (version, parent). Runs inside MULTI/EXEC after the last stage.
 -- KEYS  1 P:m  2 key of the delta  3 key under which all of its blocks are staged, if they are not under its own
 -- ARGV  1 run id  2 epoch  3 version (the parent's)  4 parent uid  5 uid  6 blocks  7 manifest entry
 --       8 ttl in ms of a replaced attempt  9 checkpoint format version (1 or 2)  10 keep ms (0 = for ever)
 -- Reply OK · ALREADY · TAKEN (other rows have this uid) · REOPEN opened · INCOMPLETE found
+--       ROOM bytes share (its blocks do not fit into the partition's share; nothing was changed)
 --       FENCED opened|pinned found | FENCED epoch found run · STATE_LOST latest floor · FORMAT found
 -- Keeps: a published version is based on an existing version (a complete delta needs none), which its run has pinned, and
 --        has all its blocks. ALREADY means exactly these rows: two copies of one process must not both succeed.
 --        An attempt that a contender publishes stays its own, until it opens the attempt.
---        Every reply but OK, ALREADY, TAKEN and REOPEN leaves no key of the delta, unless it was published and purged
+--        Every reply but OK, ALREADY, TAKEN, REOPEN and ROOM leaves no key of the delta, unless it was published and purged
 --        since then.
 --        Blocks that are staged under another name never touch a segment that was published. No reply leaves that name.
 local run, epoch, version, parent, uid = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5]
@@ -21,11 +23,21 @@ local function refuse(reply)
   return reply
 end
 
+-- Blocks that came with this transaction go with it, if they do not fit.
+local refused
 local format, published = meta('f'), meta(field)
 if staged and (published or redis.call('HEXISTS', META, 'z:' .. field) == 1) then
   redis.call('UNLINK', staged)
 elseif staged and redis.call('EXISTS', staged) == 1 then
-  redis.call('RENAME', staged, delta)
+  local share, bytes = bound()
+  local cost = share and entry_cost(ARGV[7])
+  refused = share and take_room(share, bytes, math.max(0, cost - staged_bytes(field)), field)
+  if refused then
+    redis.call('UNLINK', staged)
+  else
+    redis.call('RENAME', staged, delta)
+    if share then redis.call('HSET', META, 'h:' .. field, string.format('s %d', cost)) end
+  end
 end
 if format and not FORMATS[format] then
   if published then return {'FORMAT', format} end
@@ -53,8 +65,16 @@ if opened < version then return {'REOPEN', text(opened)} end
 if opened > version then return refuse({'FENCED', 'opened', text(opened)}) end
 if meta('ou') ~= parent then return refuse({'FENCED', 'pinned', meta('ou')}) end
 if version > 0 and not has_flag(ARGV[7], 'c') and not is_there(version, parent) then return refuse(missing(version)) end
+if refused then return refused end
 local blocks = redis.call('HLEN', delta)
-if blocks ~= tonumber(ARGV[6]) then return refuse({'INCOMPLETE', text(blocks)}) end
+if blocks ~= tonumber(ARGV[6]) then
+  local share, bytes = bound()
+  local more = share and math.max(0, entry_cost(ARGV[7]) - staged_bytes(field))
+  -- Blocks that came before stay: the caller makes room, and sends the same transaction again.
+  refused = share and bytes + more > share and take_room(share, bytes, more, field)
+  if refused then return refused end
+  return refuse({'INCOMPLETE', text(blocks)})
+end
 
 local siblings = number('l') == version + 1
 local replaced
@@ -73,7 +93,7 @@ if replaced then
   for _, i in ipairs(at) do drop(fields[i], fields[i + 1], ARGV[8]) end
 end
 redis.call('HSET', META, field, ARGV[7])
-redis.call('HDEL', META, 'z:' .. field)
+redis.call('HDEL', META, 'z:' .. field, 'h:' .. field)
 if rival then
   if replaced then rival.uids = {} end
   rival.uids[#rival.uids + 1] = uid

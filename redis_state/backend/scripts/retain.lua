@@ -39,8 +39,9 @@ for n, i in ipairs(gone) do
     drop(all[i], all[i + 1], ARGV[1])
   else
     redis.call('HDEL', META, 'z:' .. asides[n])
+    has_pins = true
+    expire_dropped(asides[n], all[i + 1], ARGV[1])
     displace(asides[n])
-    redis.call('PEXPIRE', segment_key(all[i], all[i + 1]), ARGV[1])
   end
 end
 if ARGV[6] ~= ARGV[5] then redis.call('HSET', META, 'w', ARGV[6]) end

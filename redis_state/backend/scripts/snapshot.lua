@@ -1,9 +1,11 @@
 --#include lineage
+--#include room
 -- Publishes a staged snapshot of (version, uid) in the manifest.
 -- KEYS  1 P:m  2 key of the snapshot  3 key under which its blocks are staged
 -- ARGV  1 version  2 uid  3 writer  4 blocks  5 manifest entry  6 keep ms (0 = for ever)
+--       7 place, of a snapshot whose blocks are in a file  8 bytes of the file
 -- Reply OK · ALREADY · EXISTS (another writer was first) · STALE · INCOMPLETE found · STATE_LOST
---       FORMAT found
+--       ROOM bytes share (it does not fit into the partition's share) · GONE (its file is condemned or unknown) · FORMAT found
 -- Keeps: only versions that the opened version descends from, and attempts right above it, get a snapshot, so no loadable
 --        version changes; publish drops the snapshot with the attempt that it replaces. One of another checkpoint (a fork has
 --        those of its parent) gives way to the fork's own.
@@ -36,11 +38,28 @@ local on_lineage = walk(number('o'), meta('ou'), version) == uid or is_above()
 if version == 0 or not on_lineage or not is_there(version, uid) then
   return answer({'STALE'})
 end
-local blocks = redis.call('HLEN', KEYS[3])
-if blocks ~= tonumber(ARGV[4]) then return answer({'INCOMPLETE', text(blocks)}) end
+local blocks, place = redis.call('HLEN', KEYS[3]), ARGV[7]
+local ident = 's:' .. text(version) .. ':' .. writer
+local file = place and match(place, '^f (%S+) ')
+local state, _, segments = file_row(file or '')
+if place then
+  if state ~= ANNOUNCED and state ~= USED then return answer({'GONE'}) end
+else
+  if blocks ~= tonumber(ARGV[4]) then return answer({'INCOMPLETE', text(blocks)}) end
+  local share, bytes = bound()
+  -- What was staged without a look at the bound has not been counted yet.
+  local more = share and math.max(0, entry_cost(ARGV[5]) - staged_bytes('n:' .. ident))
+  local refused = share and more > 0 and take_room(share, bytes, more, 'n:' .. ident)
+  if refused then return answer(refused) end
+end
 if entry then drop(field, entry, ASIDE_MS) end
-if blocks > 0 then redis.call('RENAME', KEYS[3], KEYS[2]) end
 redis.call('HSET', META, field, ARGV[5])
-redis.call('HDEL', META, 'z:s:' .. text(version) .. ':' .. writer)
+redis.call('HDEL', META, 'z:' .. ident, 'h:' .. ident, 'h:n:' .. ident)
+if place then
+  redis.call('HSET', META, 'a:' .. ident, place, 'f', '2')
+  set_file(file, USED, segments + 1, ARGV[8])
+  return answer({'OK'})
+end
+if blocks > 0 then redis.call('RENAME', KEYS[3], KEYS[2]) end
 if not is_filed then keep(KEYS[2], ARGV[6]) end
 return {'OK'}

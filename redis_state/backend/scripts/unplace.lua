@@ -14,6 +14,7 @@ if meta('a:' .. ident) ~= ARGV[3] or not (is_named or is_aside) then return {'GO
 local blocks = redis.call('HLEN', KEYS[3])
 if blocks ~= tonumber(match(ARGV[2], '^%S+ %S+ %S+ (%S+)')) then return {'INCOMPLETE', text(blocks)} end
 displace(ident)
+redis.call('HDEL', META, 'h:' .. ident)
 if is_named then keep(KEYS[3], '0') else redis.call('PEXPIRE', KEYS[3], ASIDE_MS) end
 settle_format()
 return {'OK'}

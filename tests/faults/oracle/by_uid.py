@@ -77,7 +77,7 @@ class UidClient(PartitionClient):
             return super()._script(what, name, idents, args)
         seen = ""
         while True:
-            reply = super()._script(what, name, idents, [*args[:-1], seen])
+            reply = super()._script(what, name, idents, [*args[:9], seen, *args[10:]])
             if reply[0] != "UNSURE":
                 return reply
             if newest() > int(args[3]):

@@ -88,6 +88,8 @@ _REQUIRED = {
     "places refused by a condemned file, or by what is gone": "place: GONE",
     "files condemned by a sweep": "files condemned",
     "files deleted": "files deleted",
+    "blocks refused above a share": "stage: ROOM",
+    "deltas refused above a share": "publish: ROOM",
 }
 _server: RedisServer
 

@@ -65,12 +65,24 @@ FILED_MUTANTS: tuple[tuple[str, str, tuple[Edit, ...]], ...] = (
     (
         "moved-and-set-aside",
         "a key that leaves for a file is not kept when its segment is set aside",
-        (("lineage", "    if file_of(ident) then return end\n", ""),),
+        (
+            (
+                "lineage",
+                "    if not file_of(ident) then redis.call(",
+                "    if true then redis.call(",
+            ),
+        ),
     ),
     (
         "moved-and-stays",
         "the key of what was moved expires",
-        (("place", "    redis.call('PEXPIRE', PREFIX .. ':' .. ident, ARGV[3])\n", ""),),
+        (
+            (
+                "place",
+                "    redis.call('PEXPIRE', PREFIX .. ':' .. ident, is_bounded and 0 or ARGV[3])\n",
+                "",
+            ),
+        ),
     ),
     (
         "back-without-its-blocks",
@@ -97,6 +109,46 @@ FILED_MUTANTS: tuple[tuple[str, str, tuple[Edit, ...]], ...] = (
         "counted-twice",
         "a place that is entered again is counted once",
         (("place", "  if not before then\n", "  if true then\n"),),
+    ),
+    (
+        "room-not-asked-for",
+        "no block takes a partition above its share",
+        (("stage", "  if refused then return refused end\n", ""),),
+    ),
+    (
+        "staged-uncounted",
+        "staged blocks count",
+        (("stage", "string.format('s %d', staged_bytes(ident) + more)", "'s 0'"),),
+    ),
+    (
+        "dropped-uncounted",
+        "a dropped segment counts until it is gone",
+        (
+            (
+                "lineage",
+                "    redis.call('HSET', META, 'h:' .. ident, 'd ' .. match(entry, "
+                "'^%S+ %S+ %S+ (%d+ %d+)'))\n",
+                "",
+            ),
+        ),
+    ),
+    (
+        "aside-uncounted",
+        "what was set aside counts",
+        (("room", "    elseif kind == 'z:' then\n", "    elseif kind == 'Z:' then\n"),),
+    ),
+    (
+        "room-by-a-named-segment",
+        "what a manifest names never gives way",
+        (
+            (
+                "room",
+                "    if named[one.ident] or left_ms == -2 then\n",
+                "    if left_ms == -2 then\n",
+            ),
+            ("publish", "'z:' .. field, 'h:' .. field)", "'z:' .. field)"),
+            ("room", "    if one.rank and left_ms >= 0 and", "    if one.rank and"),
+        ),
     ),
 )
 """Texts of scripts: name, rule, edits."""
@@ -190,7 +242,7 @@ FILE_METHODS: tuple[tuple[str, str, Any, str, Any], ...] = (
         "tail-not-read-back",
         "the end of each region is read back before it is placed",
         moving,
-        "_is_whole",
+        "is_whole",
         lambda *_: True,
     ),
     (

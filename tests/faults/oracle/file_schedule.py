@@ -15,8 +15,9 @@ from redis_state.errors import Kind, RedisStateError
 from redis_state.files import Folder
 from redis_state.format.entry import segments_in
 from redis_state.maintain import files, history
-from redis_state.places import Places, moving, reading
+from redis_state.places import Places, moving, reading, room
 from redis_state.protocol import SegmentGoneError
+from redis_state.store.checkpoint_link import LinkedPartition
 from tests.faults.oracle.file_world import KINDS, FileWorld, SimFiles, path_of
 from tests.faults.oracle.pin_ending import PinEnding
 from tests.faults.oracle.pin_keeps import Task
@@ -28,6 +29,9 @@ _SURVIVE = ("fork", "move", "sweep")
 """Work that may sleep for days."""
 
 _REPEATED_MAX = 4
+
+_SHARES = (1_400, 3_000)
+"""Least and largest share of a bounded partition: room for a few of its segments."""
 
 PLACES = Places("sim:", grace_ms=DAY_MS, deletes=True)
 
@@ -41,6 +45,7 @@ class FileSchedule(PinSchedule):
         super().__init__(seed, server, url, counters)
         self._deleted: Node | None = None
         number = seed // FILE_EVERY
+        self.share = self.dice.between(*_SHARES) if number // 2 % 2 else 0
         self.files = SimFiles(
             KINDS[number % len(KINDS)],
             self.dice,
@@ -57,8 +62,10 @@ class FileSchedule(PinSchedule):
         """Until everybody is done, or something went wrong."""
         with ExitStack() as stack:
             # Every checkpoint has the same folder, without an entry in its query.
-            for module in (history, reading):
+            for module in (history, reading, room):
                 stack.enter_context(mock.patch.object(module, "places_of", return_value=PLACES))
+            stack.enter_context(mock.patch.object(room, "check_folder"))
+            stack.enter_context(mock.patch.object(LinkedPartition, "share", self._share))
             stack.enter_context(mock.patch.object(Places, "folder_of", self._folder_of))
             stack.enter_context(mock.patch.object(history, "check_folder"))
             stack.enter_context(mock.patch.object(history, "SEGMENTS_MIN", 1))
@@ -72,6 +79,9 @@ class FileSchedule(PinSchedule):
             stack.enter_context(mock.patch.object(reading.SegmentFiles, "_read", counted))
             super().run()
         self.counters["files that closed slowly"] += self.files.slow_closes
+
+    def _share(self) -> int:
+        return self.share
 
     def _folder_of(self, gen: str) -> Folder:
         return Folder(self.files, f"/{gen}", gen)  # type: ignore[arg-type]  # what is used of it
@@ -136,6 +146,10 @@ class FileSchedule(PinSchedule):
     def _failed(self, task: Task, error: RedisStateError) -> None:
         at = task.at
         is_judged = at.life in ("live", "purged") and at.disturbed == task.disturbed
+        if error.kind is Kind.NO_ROOM and not task.alone:
+            # Staged blocks of others may take the room for a minute.
+            self.counters["no room"] += 1
+            return
         if is_judged and error.kind in (Kind.FILE_LOST, Kind.FORMAT) and not self._is_purged(error):
             self.problems.append(f"{task.of} of {at.name}: {error}")
             return
@@ -241,7 +255,10 @@ class FileEnding(PinEnding):
         for node in self._living():
             self._alone(partial(self._schedule.sweep, node, alone=True))
         self._judge_folder()
+        self._schedule.share = 0
         for node in self._living():
+            # Nothing comes back above a share.
+            self._world.ask(script("bound").by_text([node.meta], "0"))
             self._alone(partial(self._schedule.bring_back, node, alone=True))
         super().run()
 

@@ -28,6 +28,8 @@ and one whose uploads may be cut without an error."""
 
 _CLOSING_TURNS_MAX = 8
 _LATE_TURNS = 6
+_FIELD, _KEY = 120, 300
+"""Bytes that a field and a key count beside the block; the eighth of a block is a reserve."""
 _LISTED_TURNS = 60
 _LASTING_MS = 30 * DAY_MS
 
@@ -137,12 +139,15 @@ class FileWorld(World):
     Attributes:
         files: The file system; ``None`` before the schedule has begun.
         rows: Files that Redis knows, by the checkpoint's id.
+        bounded: How often a partition was compared with its bound.
     """
 
     def __init__(self, server: Transport) -> None:
         super().__init__(server)
         self.files: SimFiles | None = None
         self.rows: dict[str, dict[str, tuple[str, int]]] = {}
+        self.bounded = 0
+        self._used: dict[str, int] = {}
 
     def look(self) -> None:
         """Reads the files that Redis knows, too."""
@@ -164,6 +169,33 @@ class FileWorld(World):
         for node in self.nodes:
             if node.life in ("live", "purged"):
                 self._judge_rows(node)
+            if node.life == "live":
+                self._judge_bound(node)
+
+    def _judge_bound(self, node: Node) -> None:
+        """Redis has at most what is counted, and nothing comes above the share."""
+        words = node.seen.fields.get("h", "").split(" ")
+        before = self._used.pop(node.gen, None)
+        if len(words) != 2:
+            return
+        share, counted = map(int, words)
+        begin = node.meta[:-1]
+        (names,) = self.ask(("KEYS", begin.replace("{", "\\{") + "*"))
+        idents = {name: name.decode()[len(begin) :] for name in names}
+        # Not counted: a commit that lacked its script, and a snapshot begun before the bound.
+        blocks = [
+            name
+            for name, ident in idents.items()
+            if ident[0] in "ds" or (ident[0] == "n" and f"h:{ident}" in node.seen.fields)
+        ]
+        found = self.ask(*(("HVALS", name) for name in blocks))
+        used = sum(_FIELD * len(values) + _KEY + sum(map(len, values)) for values in found)
+        self._used[node.gen] = used
+        self.bounded += 1
+        if used > counted:
+            self._wrong(node, f"{used} bytes are in Redis, and {counted} are counted")
+        if used > share and (before is None or used > before):
+            self._wrong(node, f"{used} bytes are in Redis, and its share is {share}")
 
     def _judge_rows(self, node: Node) -> None:
         used: dict[str, int] = {}

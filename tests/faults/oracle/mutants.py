@@ -189,9 +189,9 @@ def _commit_blindly(
     self._publish("committing", run, parent, uid, entry, {})
 
 
-def _stage_for_ever(self: PartitionClient, ident: str, fields: Any) -> None:
+def _stage_for_ever(self: PartitionClient, ident: str, fields: Any, **_: Any) -> None:
     stored = ("HSET", keys.staged(self.id, ident), *self._flat(ident, fields))
-    self._client.transaction("staging", [stored])
+    self.client.transaction("staging", [stored])
 
 
 _plan = retention.plan

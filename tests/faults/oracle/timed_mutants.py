@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from redis_state.format.visible import unexpired
@@ -41,17 +42,17 @@ def _too_many(stored: Mapping[bytes, bytes], time_s: int, **more: Any) -> dict[b
     return unexpired(stored, time_s + 2, **more)
 
 
-_write = compaction._write
+_entry = compaction._VersionBlocks.entry
 
 
-def _one_less(*args: Any) -> Any:
-    segment, live, highest_id = _write(*args)
-    return segment, max(0, live - 1), highest_id
+def _one_less(rows: Any) -> Any:
+    entry = _entry(rows)
+    return replace(entry, live=max(0, entry.live - 1))
 
 
-def _one_more(*args: Any) -> Any:
-    segment, live, highest_id = _write(*args)
-    return segment, live + 1, highest_id
+def _one_more(rows: Any) -> Any:
+    entry = _entry(rows)
+    return replace(entry, live=entry.live + 1)
 
 
 def _raw(self: TimedVersion, key: bytes) -> bytes | None:
@@ -104,15 +105,15 @@ TIMED_METHODS: tuple[tuple[str, str, Any, str, Callable[..., Any]], ...] = (
     (
         "fewer-live-than-rows",
         "the number of live keys is never below that of the rows",
-        compaction,
-        "_write",
+        compaction._VersionBlocks,
+        "entry",
         _one_less,
     ),
     (
         "snapshot-counts-too-many",
         "the number of live keys of a snapshot is exact",
-        compaction,
-        "_write",
+        compaction._VersionBlocks,
+        "entry",
         _one_more,
     ),
     (

@@ -13,7 +13,7 @@ import redis
 from redis_state.backend.script import Command, script
 
 # Text that scripts include.
-_INCLUDED = ("lineage", "pins", "runs")
+_INCLUDED = ("binding", "lineage", "pins", "room", "runs")
 
 
 @dataclass(slots=True)

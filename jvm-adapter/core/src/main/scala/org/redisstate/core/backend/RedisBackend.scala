@@ -71,6 +71,10 @@ final class RedisBackend(
       waitMs,
       awakeMs)
 
+  /** Time for which a call is repeated, and the clock by which it is. */
+  def repeatsForMs: Long = deadlineMs
+  def nowMs: Long = clock.nowMs
+
   /** Waits, by the clock of the backend. */
   def pause(ms: Long): Unit = clock.sleep(ms)
 

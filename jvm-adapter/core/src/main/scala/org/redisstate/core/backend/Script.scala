@@ -45,6 +45,7 @@ object Script {
   val Stage: Script = load("stage")
   val Publish: Script = load("publish")
   val Abort: Script = load("abort")
+  val Bound: Script = load("bound")
   val Preview: Script = load("preview")
   val Snapshot: Script = load("snapshot")
   val Retain: Script = load("retain")
@@ -69,7 +70,7 @@ object Script {
    * Scripts that touch undeclared keys, because only the manifest names those. On the node that
    * imports a half-moved slot, such a key looks absent until it arrives.
    */
-  val Undeclared: Seq[Script] = Seq(Acquire, Place, Publish, Retain, Renew)
+  val Undeclared: Seq[Script] = Seq(Acquire, Bound, Place, Publish, Retain, Renew)
 
   private def load(name: String): Script = {
     val text = read(name)

@@ -30,6 +30,10 @@ final class UnavailableException(
 final class FullException(detail: String, cause: Throwable = null)
     extends RedisStateException("FULL", true, detail, cause)
 
+/** One batch has more bytes than the share of its partition, which `redisMemory` gives. */
+final class NoRoomException(detail: String, cause: Throwable = null)
+    extends RedisStateException("NO_ROOM", true, detail, cause)
+
 final class PermissionException(detail: String, cause: Throwable = null)
     extends RedisStateException("PERMISSION", false, detail, cause)
 

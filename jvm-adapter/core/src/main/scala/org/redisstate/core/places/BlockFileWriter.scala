@@ -54,33 +54,60 @@ private[core] final class BlockFileWriter(
       segment: Segment,
       headerValue: Option[Array[Byte]],
       values: Iterator[(String, Array[Byte])]): WrittenRegion = {
-    val blocks = new RegionBlocks(id, segment, signer)
-    val start = at
-    val checks = mutable.ArrayBuffer.empty[EncodedField]
-    var plainBytes = 0L
-    def check(name: String, value: Array[Byte]): Unit = {
+    val region = begin(segment)
+    values.foreach { case (name, value) => if (value != null) region.add(name, value) }
+    headerValue.foreach(region.add(Header.Field, _))
+    region.end(segment)
+  }
+
+  /**
+   * Begins a region whose blocks come one by one.
+   *
+   * @param segment whose ident counts; its entry need not be known yet
+   */
+  def begin(segment: Segment): OpenRegion = new OpenRegion(segment)
+
+  /** A region that is being written; the writer does nothing else until it ends. */
+  final class OpenRegion private[BlockFileWriter] (begun: Segment) {
+    private val blocks = new RegionBlocks(id, begun, signer)
+    private val start = at
+    private val checks = mutable.ArrayBuffer.empty[EncodedField]
+    private val directory = new Directory
+    private var header = Option.empty[Array[Byte]]
+    private var plainBytes = 0L
+    put(RegionBlocks.Magic)
+
+    /** Adds the value of a field as Redis would hold it, in the order of a region; the header at any time. */
+    def add(name: String, value: Array[Byte]): Unit = {
       val block = blocks.plain(name, value)
       plainBytes += block.length
       checks += EncodedField(name, java.util.Arrays.copyOf(block, Block.HeaderBytes))
-    }
-    put(RegionBlocks.Magic)
-    val directory = new Directory
-    values.foreach { case (name, value) =>
-      if (value != null) {
-        check(name, value)
+      if (name == Header.Field) header = Some(value)
+      else {
         directory.add(name, at - start, value.length)
         put(value)
       }
     }
-    headerValue.foreach(check(Header.Field, _))
-    new SegmentReader(segment).checkBlocks(checks.toSeq, plainBytes)
-    val head = headOf(blocks, segment, headerValue, directory.chunks, at - start)
-    put(head.bytes)
-    val length = at - start
-    WrittenRegion(
-      segment,
-      Place.InFile(file, start, length, head.bytes.length - head.before),
-      java.util.Arrays.copyOfRange(head.bytes, head.before, head.bytes.length))
+
+    /** Adds a block without a signature. */
+    def addBlock(field: EncodedField): Unit =
+      add(field.name, blocks.signed(field.name, field.block))
+
+    /**
+     * Ends the region.
+     *
+     * @throws org.redisstate.core.errors.FormatException if the blocks are not those of the entry
+     */
+    def end(segment: Segment): WrittenRegion = {
+      new SegmentReader(segment).checkBlocks(checks.toSeq, plainBytes)
+      val head = headOf(blocks, segment, header, directory.chunks, at - start)
+      put(head.bytes)
+      val length = at - start
+      WrittenRegion(
+        segment,
+        Place.InFile(file, start, length, head.bytes.length - head.before),
+        java.util.Arrays.copyOfRange(head.bytes, head.before, head.bytes.length))
+    }
   }
 
   private def headOf(
@@ -139,9 +166,13 @@ private[core] object BlockFileWriter {
     private val parts = mutable.LinkedHashMap.empty[Int, mutable.ArrayBuffer[Int]]
     private var name = ""
     private var offset = 0L
+    private var last = FieldName(Int.MinValue, 0, 0)
 
     def add(field: String, at: Long, length: Int): Unit = {
       val named = FieldName.parse(field)
+      if (!named.follows(last))
+        throw new InternalException(s"write a region: field $field comes out of order.")
+      last = named
       if (named.chunk != name) {
         end()
         name = named.chunk
@@ -175,6 +206,12 @@ private[core] object BlockFileWriter {
 
 /** A field of a segment by its name: part `part` of bucket `number`, or block `number` of an ordered family. */
 private[core] final case class FieldName(family: Int, number: Int, part: Int) {
+
+  /** Returns whether it comes after another one in a region. */
+  def follows(other: FieldName): Boolean = {
+    import scala.math.Ordering.Implicits._
+    (other.family, other.number, other.part) < ((family, number, part))
+  }
 
   /** Name of the directory block that has it. */
   def chunk: String =

@@ -224,10 +224,12 @@ private[core] final class RegionBlocks(
     signer: Option[BlockSigner]) {
   private val key = Keys.segment(id, segment.ident).getBytes(US_ASCII)
 
-  def seal(name: String, payload: Array[Byte], compress: Boolean): Array[Byte] = {
-    val block = Block.encode(segment.ident, name, payload, payload.length, compress)
+  def seal(name: String, payload: Array[Byte], compress: Boolean): Array[Byte] =
+    signed(name, Block.encode(segment.ident, name, payload, payload.length, compress))
+
+  /** Returns the value that a field has. */
+  def signed(name: String, block: Array[Byte]): Array[Byte] =
     signer.fold(block)(_.signed(key, name, block))
-  }
 
   def open(name: String, value: Array[Byte]): Array[Byte] =
     Block.decode(segment.ident, name, plain(name, value))

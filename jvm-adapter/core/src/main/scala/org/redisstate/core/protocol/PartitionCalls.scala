@@ -67,6 +67,10 @@ private[protocol] final class PartitionCalls(backend: RedisBackend, val id: Part
     times.timed(backend.transaction(what, commands, isCommit = false))
   }
 
+  /** Time for which a call is repeated, and the clock for that. */
+  def repeatsForMs: Long = backend.repeatsForMs
+  def clockMs: Long = backend.nowMs
+
   /** Waits between two looks at a file. */
   def pause(ms: Long): Unit = backend.pause(ms)
 

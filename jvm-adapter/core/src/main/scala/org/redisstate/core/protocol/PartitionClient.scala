@@ -10,7 +10,7 @@ import org.slf4j.LoggerFactory
 
 import org.redisstate.core.backend.{Command, RedisBackend, Script}
 import org.redisstate.core.errors._
-import org.redisstate.core.format.{EncodedField, Entry, Segment}
+import org.redisstate.core.format.{EncodedField, Entry, Place, Segment}
 import org.redisstate.core.ids.{Keys, PartitionId, Pin, RegisteredRun}
 import org.redisstate.core.places.FileFolders
 
@@ -36,10 +36,14 @@ final class PartitionClient(
   private val pins = new PinUpkeep(backend, calls)
 
   /** Blocks of the partition's segments. */
-  val segments: SegmentIo = new SegmentIo(calls, settings.signer, folders)
+  val segments: SegmentIo =
+    new SegmentIo(calls, settings.signer, folders, () => new RoomMaker(calls, files))
 
   /** Files of the partition. */
   val files: PartitionFiles = new PartitionFiles(calls, segments, folders, settings.signer)
+
+  /** Most bytes of the partition in Redis, 0 for no bound; None leaves it as it is. */
+  @volatile private var share = Option.empty[Long]
 
   /** Previews of batches that run. */
   val previews: PreviewCalls = new PreviewCalls(calls, segments)
@@ -131,6 +135,9 @@ final class PartitionClient(
   /** Lists a version again that was opened before; changes nothing. */
   def reopen(pin: Pin): Opened = open("", Some(pin.version), Some(pin.uid), Nil)
 
+  /** Sets the share that the partition gets when it is acquired, in bytes; 0 for no bound. */
+  def bindTo(bytes: Long): Unit = share = Some(bytes)
+
   /**
    * Acquires the partition for a run that will write on top of `pin`. A version above 0 without a
    * uid is missing; only a complete delta can follow it.
@@ -141,7 +148,8 @@ final class PartitionClient(
     var unsure = if (log.isEmpty) NoLog else ""
     var tries = 1
     while (true) {
-      words(calls.script(what, Script.Acquire, acquireArgs(holder, pin) :+ unsure)) match {
+      val args = (acquireArgs(holder, pin) :+ unsure) ++ share.map(_.toString)
+      words(calls.script(what, Script.Acquire, args)) match {
         case Seq("OK", dropped) =>
           if (dropped != "0")
             logger.info("{}: {} segments of other timelines were dropped", what, dropped)
@@ -182,9 +190,18 @@ final class PartitionClient(
     val what = s"commit version ${parent.version + 1} of $id"
     var last = segments.stageButLast(what, ident, rest)
     var tries = 1
+    val room = new RoomMaker(calls, files)
     while (true) {
-      words(publish(what, run, parent, uid, entry, ident, last)) match {
+      val (staged, published) = publish(what, run, parent, uid, entry, ident, last)
+      val refused = Seq(staged, published).find(_.headOption.contains(RoomMaker.Refused))
+      published match {
         case Seq("OK") | Seq("ALREADY") => return
+        // Blocks that came before are still there, unless it answered INCOMPLETE.
+        case Seq(RoomMaker.Refused | "INCOMPLETE", _*) if refused.nonEmpty =>
+          refused.foreach(room.make(what, _))
+          if (!published.headOption.contains(RoomMaker.Refused))
+            last = segments.stageButLast(what, ident, all)
+          tries -= 1
         case reply if tries >= PublishTriesMax => throw refusal(what, reply, parent.version)
         case Seq("REOPEN", _) =>
           logger.warn(
@@ -229,8 +246,11 @@ final class PartitionClient(
     }
 
   /** Stores blocks of a snapshot ahead of its entry. */
-  def stageSnapshot(ident: String, fields: Seq[EncodedField]): Unit =
-    segments.stageSnapshot(ident, fields)
+  def stageSnapshot(
+      ident: String,
+      fields: Seq[EncodedField],
+      isBounded: Boolean = false): Unit =
+    segments.stageSnapshot(ident, fields, isBounded)
 
   /** Drops staged blocks of a snapshot. Never throws: what it cannot drop expires. */
   def abortSnapshot(ident: String): Unit = {
@@ -250,8 +270,17 @@ final class PartitionClient(
     addSnapshot(pin, writer, entry)
   }
 
-  /** Enters a snapshot of `pin` whose blocks are staged; false when it was not wanted any more. */
-  def addSnapshot(pin: Pin, writer: String, entry: Entry): Boolean = {
+  /**
+   * Enters a snapshot of `pin` whose blocks are staged, or in a file; false when it was not wanted
+   * any more.
+   *
+   * @throws ShareFull if its staged blocks do not fit into the share
+   */
+  def addSnapshot(
+      pin: Pin,
+      writer: String,
+      entry: Entry,
+      place: Option[Place.InFile] = None): Boolean = {
     val ident = Segment.snapshotIdent(pin.version, writer)
     val what = s"add the snapshot of version ${pin.version} of $id"
     val args = Seq(
@@ -260,10 +289,12 @@ final class PartitionClient(
       writer,
       entry.blocks.toString,
       entry.text,
-      settings.keepMs.toString)
+      settings.keepMs.toString
+    ) ++ place.toSeq.flatMap(at => Seq(at.text, (at.offset + at.bytes).toString))
     val keys = Seq(Keys.segment(id, ident), Keys.staged(id, ident))
     words(calls.keyed(what, Script.Snapshot, keys, args.map(bytes))) match {
       case Seq("OK") | Seq("ALREADY") => true
+      case Seq(RoomMaker.Refused, _*) => throw new ShareFull
       case reply =>
         logger.info("{}: {}", what, reply.mkString(" "))
         false
@@ -341,7 +372,7 @@ final class PartitionClient(
       uid: String,
       entry: Entry,
       ident: String,
-      last: Seq[EncodedField]): AnyRef = {
+      last: Seq[EncodedField]): (Seq[String], Seq[String]) = {
     // Unless these are all blocks, the key of the delta has others already.
     val isApart = last.nonEmpty && last.size == entry.blocks
     val keys = Seq(meta, Keys.segment(id, ident)) ++ Option.when(isApart)(Keys.staged(id, ident))
@@ -374,13 +405,13 @@ final class PartitionClient(
         Some(isPublished),
         commands((script, words) => script.byText(keys, words))),
       waits = backend.durability.asked)
-    if (!isApart) replies.init.foreach { staged =>
-      words(staged) match {
-        case Seq("OK") | Seq("PUBLISHED") => ()
-        case other => throw refusal(what, other, parent.version)
-      }
+    val staged =
+      if (isApart) Seq("OK") else replies.init.headOption.fold(Seq("OK"))(words)
+    staged match {
+      case Seq("OK") | Seq("PUBLISHED") | Seq(RoomMaker.Refused, _*) => ()
+      case other => throw refusal(what, other, parent.version)
     }
-    replies.last
+    (staged, words(replies.last))
   }
 
   private def reopen(run: RegisteredRun, parent: Pin): Unit = if (parent.isAbsent)

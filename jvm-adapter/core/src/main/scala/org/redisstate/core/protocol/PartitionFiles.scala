@@ -4,10 +4,10 @@ import scala.annotation.tailrec
 
 import org.slf4j.LoggerFactory
 
-import org.redisstate.core.backend.Script
+import org.redisstate.core.backend.{Command, Script}
 import org.redisstate.core.concurrent.GuardedBy
 import org.redisstate.core.errors.{FormatException, RedisStateException, UnavailableException}
-import org.redisstate.core.format.{BlockSigner, Header, Segment, SegmentReader}
+import org.redisstate.core.format.{BlockSigner, EncodedField, Header, Place, Segment, SegmentReader}
 import org.redisstate.core.places._
 
 /** Result of a move: segments that have a place in a file now, and their bytes. */
@@ -47,6 +47,75 @@ final class PartitionFiles private[protocol] (
     }
   }
 
+  /** Returns the bound of the partition; None without one. */
+  def bound(): Option[MemoryBound] = {
+    val what = s"read the bound of $id"
+    val found = calls.commands(what, Seq(Command("HGET", calls.meta, MemoryBound.Field))).head
+    MemoryBound.parse(Option(found).map(value => words(Seq(value)).head))
+  }
+
+  /**
+   * Moves the oldest segments into one file.
+   *
+   * @param lacking bytes that have to leave; some more do, so that the next time is far
+   * @return number of segments that moved; None if none is left that could
+   * @throws UnavailableException if Redis or the file system does not answer
+   */
+  def makeRoom(lacking: Long): Option[Int] = synchronized {
+    val what = s"make room for $id in Redis"
+    val manifest = calls.manifest(what)
+    val spare = MemoryBound.parse(manifest.get(MemoryBound.Field)).fold(0L)(_.spare)
+    val planned =
+      if (manifest.get("f").exists(Formats))
+        MemoryBound.leaving(manifest, lacking + spare).filterNot(one => damaged(one.ident))
+      else Nil
+    Option.when(planned.nonEmpty)(counted(move(what, planned)).segments)
+  }
+
+  /**
+   * Sets the share of the partition, and moves segments until a sixth of it is free. For
+   * maintenance.
+   *
+   * @return number of segments that moved
+   */
+  def keepRoom(share: Long): Int = {
+    val what = s"bound $id"
+    words(calls.script(what, Script.Bound, Seq(share.toString))) match {
+      case Seq("OK", bytes) if share > 0 =>
+        val lacking = MemoryBound(share, Stored.number(what, bytes)).lacking
+        if (lacking > 0) makeRoom(lacking).getOrElse(0) else 0
+      case _ => 0
+    }
+  }
+
+  /**
+   * Writes a segment into a new file as its blocks are made, and reads its end back.
+   *
+   * @param begun the segment; its entry need not be known yet
+   * @param blocks gives each block away, in the order of a region, and returns the segment
+   * @return None if the partition cannot have files
+   * @throws UnavailableException if Redis or the file system does not answer
+   */
+  def write(begun: Segment)(
+      blocks: (EncodedField => Unit) => Segment): Option[(Segment, Place.InFile)] = {
+    val what = s"write ${begun.ident} of $id into a file"
+    announce(what, Seq(begun)).map { file =>
+      val store = FileBlocks.storeOf(what, folders, id.gen)
+      val sink = store.create(file)
+      var isClosed = false
+      val region =
+        try {
+          val open = new BlockFileWriter(sink, id, file, signer).begin(begun)
+          val written = open.end(blocks(open.addBlock))
+          sink.close()
+          isClosed = true
+          written
+        } finally if (!isClosed) sink.abandon()
+      readBack(what, store, region)
+      region.segment -> region.place
+    }
+  }
+
   /**
    * Condemns files that got no segment, and deletes, or counts, what nothing has needed for long.
    *
@@ -79,8 +148,9 @@ final class PartitionFiles private[protocol] (
 
   /** Announces a new name; None if the partition cannot have files. */
   private def announce(what: String, planned: Seq[Segment]): Option[String] = {
+    val versions = planned.map(_.version)
     @tailrec def attempt(left: Int): Option[String] = {
-      val file = BlockFileName.newName(id, planned.head.version, planned.last.version)
+      val file = BlockFileName.newName(id, versions.min, versions.max)
       words(calls.fileScript(what, Script.Announce, Seq(file))) match {
         case Seq("OK") => Some(file)
         // The reply to the first call was lost; that name is condemned in a day.

@@ -15,7 +15,9 @@ import org.redisstate.core.places.{FileFolders, FileMissing}
 final class SegmentIo private[protocol] (
     calls: PartitionCalls,
     signer: Option[BlockSigner],
-    folders: Option[FileFolders]) {
+    folders: Option[FileFolders],
+    room: () => RoomMaker) {
+  import PartitionCalls.words
   import SegmentIo._
 
   private val places = new SegmentPlaces(calls)
@@ -30,26 +32,47 @@ final class SegmentIo private[protocol] (
       fields: Seq[EncodedField],
       ttlMs: Long = ProtocolSettings.StagedTtlMs): Unit = {
     val chunks = if (fields.isEmpty) Seq(fields) else chunked(fields, StagedBytesMax)
-    chunks.foreach(stageAtOnce(s"stage blocks of $ident of $id", ident, field, _, ttlMs))
+    val maker = room()
+    chunks.foreach(stageAtOnce(s"stage blocks of $ident of $id", ident, field, _, ttlMs, maker))
   }
 
+  /** Stages some blocks in one round trip; makes room where the share of the partition has none. */
   private def stageAtOnce(
       what: String,
       ident: String,
       field: String,
       fields: Seq[EncodedField],
-      ttlMs: Long): Unit = {
+      ttlMs: Long,
+      maker: RoomMaker): Unit = {
     val parts = if (fields.isEmpty) Seq(fields) else chunked(fields, StagedByScriptMax)
-    calls.scripts(what, Script.Stage, ident, parts.map(stageArgs(ident, field, _, ttlMs)))
+    val args = parts.map(stageArgs(ident, field, _, ttlMs))
+    def refused(): Option[Seq[String]] = calls.scripts(what, Script.Stage, ident, args)
+      .map(words).find(_.headOption.contains(RoomMaker.Refused))
+    var reply = refused()
+    while (reply.nonEmpty) {
+      reply.foreach(maker.make(what, _))
+      reply = refused()
+    }
   }
 
   /**
    * Stores blocks of a snapshot ahead of its entry, under a key of their own. No script looks at
    * them: to pass blocks through one costs the server more than to store them.
+   *
+   * @param isBounded whether the partition has a bound, so that a script has to count them
+   * @throws ShareFull if they do not fit into it
    */
-  private[protocol] def stageSnapshot(ident: String, fields: Seq[EncodedField]): Unit = {
+  private[protocol] def stageSnapshot(
+      ident: String,
+      fields: Seq[EncodedField],
+      isBounded: Boolean): Unit = {
+    val what = s"stage blocks of $ident of $id"
     chunked(fields, StagedBytesMax).foreach { chunk =>
-      calls.transaction(s"stage blocks of $ident of $id", apart(ident, chunk))
+      if (isBounded) {
+        val args = Seq(Command.bytes(s"n:$ident"), StagedTtl) ++ stored(ident, chunk)
+        val reply = words(calls.keyed(what, Script.Stage, Seq(Keys.staged(id, ident)), args))
+        if (reply.headOption.contains(RoomMaker.Refused)) throw new ShareFull
+      } else calls.transaction(what, apart(ident, chunk))
     }
   }
 
@@ -67,8 +90,9 @@ final class SegmentIo private[protocol] (
       ident: String,
       fields: Seq[EncodedField]): Seq[EncodedField] = {
     val chunks = chunked(fields, ChunkBytesMax)
+    val maker = room()
     chunks.dropRight(1).flatMap(chunked(_, StagedBytesMax))
-      .foreach(stageAtOnce(what, ident, ident, _, ProtocolSettings.StagedTtlMs))
+      .foreach(stageAtOnce(what, ident, ident, _, ProtocolSettings.StagedTtlMs, maker))
     chunks.lastOption.getOrElse(Nil)
   }
 

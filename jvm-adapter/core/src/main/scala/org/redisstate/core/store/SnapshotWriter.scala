@@ -2,10 +2,10 @@ package org.redisstate.core.store
 
 import scala.collection.mutable
 
-import org.redisstate.core.format.{Entry, Family, RowBlock, Segment, SegmentWriter}
+import org.redisstate.core.format.{EncodedField, Entry, Family, RowBlock, Segment, SegmentWriter}
 import org.redisstate.core.ids.Pin
 import org.redisstate.core.local.{Content, OrderedRows, Room}
-import org.redisstate.core.protocol.PartitionClient
+import org.redisstate.core.protocol.{PartitionClient, ShareFull}
 
 /**
  * A snapshot in the manifest.
@@ -46,15 +46,47 @@ private[store] final class SnapshotWriter(client: PartitionClient, room: Room) {
       content: Content,
       table: Seq[Family],
       keeps: Boolean): Option[WrittenSnapshot] = {
-    val pin = version.pin
+    val work = new Work(version, content, table, keeps)
+    Room.taking(room, 2 * content.layerBytes + StageBytes) {
+      val bound = client.files.bound()
+      // Compressed blocks take less than the rows; the segments in Redis say how much.
+      val history = version.history
+      if (bound.exists(!_.takesBase(history.snapshotBytes + history.deltaBytes))) inFile(work)
+      else
+        try inRedis(work, isBounded = bound.nonEmpty)
+        catch { case _: ShareFull => inFile(work) }
+    }
+  }
+
+  /** Stages the blocks in Redis, then enters the snapshot. */
+  private def inRedis(work: Work, isBounded: Boolean): Option[WrittenSnapshot] = {
+    val pin = work.version.pin
     val uid = Pin.newUid()
     val ident = Segment.snapshotIdent(pin.version, uid)
-    Room.taking(room, 2 * content.layerBytes + StageBytes) {
-      val (entry, kept) = orRemoved(ident)(staged(version, content, table, keeps, uid, ident))
-      if (client.addSnapshot(pin, uid, entry)) {
-        val segment = Segment(isSnapshot = true, pin.version, pin.uid, entry)
-        Some(new WrittenSnapshot(segment, kept))
-      } else None
+    orRemoved(ident) {
+      val (entry, kept) =
+        written(work, uid, ident)(client.stageSnapshot(ident, _, isBounded))
+      Option.when(client.addSnapshot(pin, uid, entry))(new WrittenSnapshot(
+        work.segment(entry),
+        kept))
+    }
+  }
+
+  /** Writes the blocks into a file, without a detour by Redis, then enters the snapshot. */
+  private def inFile(work: Work): Option[WrittenSnapshot] = {
+    val pin = work.version.pin
+    val uid = Pin.newUid()
+    val ident = Segment.snapshotIdent(pin.version, uid)
+    var kept = Map.empty[Int, Seq[RowBlock]]
+    val begun = work.segment(Entry(uid, 0, 0, 0, 0, 1, 0, complete = false, header = false))
+    client.files.write(begun) { give =>
+      val (entry, blocks) = written(work, uid, ident)(_.foreach(give))
+      kept = blocks
+      work.segment(entry)
+    }.collect {
+      case (segment, place)
+          if client.addSnapshot(pin, uid, segment.entry, Some(place)) =>
+        new WrittenSnapshot(segment.copy(place = place), kept)
     }
   }
 
@@ -71,18 +103,14 @@ private[store] final class SnapshotWriter(client: PartitionClient, room: Room) {
     }
 
   /** Sends all blocks; @return the entry, and the blocks of ordered families if they are kept */
-  private def staged(
-      version: LocalVersion,
-      content: Content,
-      table: Seq[Family],
-      keeps: Boolean,
-      uid: String,
-      ident: String): (Entry, Map[Int, Seq[RowBlock]]) = {
+  private def written(work: Work, uid: String, ident: String)(
+      send: Seq[EncodedField] => Unit): (Entry, Map[Int, Seq[RowBlock]]) = {
+    import work._
     val (buckets, pass) =
       Content.folding(content, version.hashOf, version.live.all, version.expiry)
     val writer = new SegmentWriter(ident, buckets)
     def stage(least: Long): Unit = if (writer.freshBytes > least)
-      client.stageSnapshot(ident, writer.handOver())
+      send(writer.handOver())
     pass { (bucket, rows) =>
       writer.add(bucket, rows)
       stage(StageBytes)
@@ -111,5 +139,16 @@ private[store] final class SnapshotWriter(client: PartitionClient, room: Room) {
 }
 
 private object SnapshotWriter {
+
+  /** A version to be written, which can be done more than once. */
+  private final case class Work(
+      version: LocalVersion,
+      content: Content,
+      table: Seq[Family],
+      keeps: Boolean) {
+    def segment(entry: Entry): Segment =
+      Segment(isSnapshot = true, version.pin.version, version.pin.uid, entry)
+  }
+
   private val StageBytes = 1L << 20
 }

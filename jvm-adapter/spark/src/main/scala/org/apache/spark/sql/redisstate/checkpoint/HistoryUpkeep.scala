@@ -19,12 +19,14 @@ import org.redisstate.core.protocol.{DeletionChecks, FilePolicy, PartitionClient
  * records counts, since `redis-state places --bring-back` changes it while the query runs.
  *
  * @param recorded reads what the checkpoint records of its files
+ * @param share of the partition by `redisMemory`
  */
 private[redisstate] final class HistoryUpkeep(
     client: PartitionClient,
     conf: RedisStateConf,
     checks: DeletionChecks,
     recorded: () => Option[FilesField],
+    share: () => Long = () => 0,
     nowNs: () => Long = () => System.nanoTime())
     extends Logging {
   import HistoryUpkeep._
@@ -37,10 +39,11 @@ private[redisstate] final class HistoryUpkeep(
 
   /** A pass of bounded work; called again by the next maintenance. */
   def run(): Unit = synchronized {
-    val moves = conf.movesHistory && isDue(moveAtNs)
+    val moves = conf.needsFiles && isDue(moveAtNs)
     if (moves || isDue(filesAtNs)) {
       recorded().foreach { field =>
-        if (moves && field.moves) move()
+        if (moves && conf.movesHistory && field.moves) move()
+        if (moves && conf.redisMemory.nonEmpty) keepRoom()
         if (isDue(filesAtNs)) lookAfterFiles(field)
       }
     }
@@ -66,9 +69,21 @@ private[redisstate] final class HistoryUpkeep(
           s"History of ${client.id} stays in Redis for now; a later maintenance tries again: ${e.getMessage}")
     }
 
+  /** Keeps a sixth of the share free, so that commits seldom wait for a file. */
+  private def keepRoom(): Unit =
+    try {
+      val moved = client.files.keepRoom(share())
+      if (moved > 0) logInfo(s"Moved $moved segments of ${client.id} into a file to keep room")
+    } catch {
+      case e: RedisStateException =>
+        moveAtNs = nowNs() + PauseNs
+        logWarning(
+          s"Segments of ${client.id} stay in Redis for now; a later maintenance tries again: ${e.getMessage}")
+    }
+
   private def lookAfterFiles(field: FilesField): Unit = {
     filesAtNs = nowNs() + FilesEveryNs
-    val sweeps = conf.movesHistory && isDue(sweepAtNs)
+    val sweeps = conf.needsFiles && isDue(sweepAtNs)
     if (sweeps) sweepAtNs = nowNs() + SweepEveryNs
     val policy = FilePolicy(math.max(GraceMinMs, field.graceMs), field.deletes, checks)
     val report = client.files.lookAfter(policy, sweeps)

@@ -130,6 +130,8 @@ private[redisstate] final class QueryEntry private (
       registry.confirm(compact(render(listing)), instance.keepMs)
     }
     OperatorListing(registry, id, plan.layout.family, plan.hadoopConf).put(origin.partitions)
+    // The stores of an operator are listed before their rows come, so their number is known by then.
+    instance.client.bindTo(QueryEntry.shareOf(plan, gen, registry))
     // An earlier run may have kept its state otherwise; its instance counts no more.
     instance.client.renew()
     logInfo(s"Run ${run.id} (epoch ${run.epoch}) writes $id")
@@ -144,13 +146,14 @@ private[redisstate] final class QueryEntry private (
   private def recordFiles(registry: RunRegistry, known: Option[FilesField]): Unit = {
     val conf = plan.conf
     val wanted =
-      if (conf.movesHistory && instance.keepMs == 0)
-        Some(FilesField(folders.address, conf.placesGraceMs, moves = true, conf.placesDelete))
+      if (conf.needsFiles && instance.keepMs == 0)
+        Some(
+          FilesField(folders.address, conf.placesGraceMs, conf.movesHistory, conf.placesDelete))
       else
         known.map { field =>
           field.copy(folder = folders.addressOf(field, usedFiles(registry)), moves = false)
         }
-    if (conf.movesHistory) known.foreach(folders.checkMove(_, usedFiles(registry)))
+    if (conf.needsFiles) known.foreach(folders.checkMove(_, usedFiles(registry)))
     if (wanted != known) wanted.foreach(field => registry.putFiles(field.text))
   }
 
@@ -229,10 +232,10 @@ private[redisstate] object QueryEntry {
       ttlMs = conf.stateTtlMs(plan.id.operatorId),
       previewEveryMs = conf.publishEveryMs
     )
-    val history = Option.when((conf.movesHistory || conf.placesDelete) && instance.keepMs == 0) {
+    val history = Option.when((conf.needsFiles || conf.placesDelete) && instance.keepMs == 0) {
       val checks = new FolderChecks(plan.id.checkpointRootLocation, plan.hadoopConf, gen, folders)
       def recorded = registry.files.map(FilesField.parsed(gen, _))
-      new HistoryUpkeep(client, conf, checks, () => recorded)
+      new HistoryUpkeep(client, conf, checks, () => recorded, () => shareOf(plan, gen, registry))
     }
     StoreLink(instance, store, new Metrics(store), entry, history)
   }
@@ -256,6 +259,13 @@ private[redisstate] object QueryEntry {
       Some(folders)
     )
   }
+
+  /** Returns the share of a partition of the query; 0 without a bound. */
+  private def shareOf(plan: StorePlan, gen: String, registry: RunRegistry): Long =
+    plan.conf.redisMemory.filter(_ => keepMs(plan) == 0).fold(0L) { total =>
+      val stores = RegisteredStores.of(gen, registry.fields())
+      MemoryBound.shareOf(total, math.max(1, stores.map(_.partitions).sum))
+    }
 
   private def keepMs(plan: StorePlan): Long =
     if (plan.conf.ephemeral || MarkerFile.isTemporary(plan.id.checkpointRootLocation))

@@ -64,6 +64,12 @@ final class RedisStateConf private (
   val placesGraceMs: Long = number("placesGrace").get
   val placesDelete: Boolean = flag("placesDelete")
 
+  /** Most memory of the query's state in Redis; None for no bound. */
+  val redisMemory: Option[Long] = number("redisMemory")
+
+  /** True if the query writes files of segments. */
+  def needsFiles: Boolean = movesHistory || redisMemory.nonEmpty
+
   /** Time to live of the rows of an operator; None where they do not expire. */
   def stateTtlMs(operator: Long): Option[Long] =
     number(s"stateTtl.$operator").orElse(number("stateTtl"))
@@ -123,6 +129,10 @@ object RedisStateConf {
     if (conf.movesHistory && conf.ephemeral) {
       throw new ConfigException(
         "option 'history'; an ephemeral checkpoint has no history in files. Leave out 'history' or 'ephemeral'.")
+    }
+    if (conf.redisMemory.nonEmpty && conf.ephemeral) {
+      throw new ConfigException(
+        "option 'redisMemory'; an ephemeral checkpoint has no files. Leave out 'redisMemory' or 'ephemeral'.")
     }
     if (conf.placesFolder.exists(hasPassword)) {
       throw new ConfigException(

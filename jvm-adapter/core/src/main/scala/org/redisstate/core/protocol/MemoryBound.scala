@@ -1,0 +1,86 @@
+package org.redisstate.core.protocol
+
+import org.redisstate.core.errors.ConfigException
+import org.redisstate.core.format.{Entry, Segment}
+import org.redisstate.core.ids.Pin
+
+/**
+ * Bound of a partition's memory in Redis (docs/format.md, section 18).
+ *
+ * @param share most bytes
+ * @param bytes that are counted, at least what Redis has
+ */
+final case class MemoryBound(share: Long, bytes: Long) {
+  import MemoryBound._
+
+  /** Bytes that have to leave so that a sixth of the share is free; 0 or less if it is. */
+  private[protocol] def lacking: Long = bytes - share + spare
+
+  /** Bytes that leave in addition, so that the next time is far. */
+  private[protocol] def spare: Long = share / FreePart
+
+  /** Returns whether a base of so many bytes stays in Redis: a larger one leaves too little for deltas. */
+  def takesBase(bytes: Long): Boolean = bytes <= share / 2
+}
+
+object MemoryBound {
+  private[protocol] val Field = "h"
+  private val ShareMin = 1L << 20
+  private val MetaBytes = 64L << 10
+  private val BlockBytes = 120L
+  private val SegmentBytes = 300L
+  private val FreePart = 6
+  private val SegmentsMax = 100
+  private val Text = "([0-9]{1,18}) ([0-9]{1,18})".r
+
+  /**
+   * Returns the share of a partition.
+   *
+   * @param total option `redisMemory`
+   * @param partitions of all stores of the query
+   */
+  def shareOf(total: Long, partitions: Int): Long = {
+    val share = (total - MetaBytes * partitions) / math.max(1, partitions)
+    if (share < ShareMin)
+      throw new ConfigException(
+        s"option 'redisMemory'; $total bytes are too few for the $partitions partitions of this query. Give at least " +
+          s"${(ShareMin + MetaBytes) * partitions} bytes, or use fewer partitions.")
+    share
+  }
+
+  private[protocol] def parse(field: Option[String]): Option[MemoryBound] = field.collect {
+    case Text(share, bytes) => MemoryBound(share.toLong, bytes.toLong)
+  }
+
+  /** Returns the room that a segment takes, as the scripts count it. */
+  private[protocol] def costOf(entry: Entry): Long =
+    if (entry.blocks == 0) 0
+    else entry.bytes + entry.bytes / 8 + BlockBytes * entry.blocks + SegmentBytes
+
+  /** Returns the segments that leave next: history first, then the base, then deltas by age. */
+  private[protocol] def leaving(manifest: Map[String, String], lacking: Long): Seq[Segment] = {
+    import SegmentPlaces.{AsidePrefix, PlacePrefix}
+    val named = manifest.collect {
+      case (field, entry) if field.startsWith("d:") || field.startsWith("s:") =>
+        field -> Segment.parse(field, entry)
+    }
+    val aside = manifest.iterator.collect {
+      case (name, value) if name.startsWith(AsidePrefix) && value.contains(' ') =>
+        val (of, entry) = value.splitAt(value.indexOf(' '))
+        Segment.parse(of, entry.drop(1))
+    }
+    val opened = manifest.get("o").map(Stored.number("choose what leaves", _)).getOrElse(0L)
+    val (lineage, bases) = Retention.lineageOf(named, Pin(opened, manifest.getOrElse("ou", "")))
+    val base = bases.headOption
+    def rank(one: Segment): Int =
+      if (base.exists(_._2 == one.field)) 1
+      else if (lineage(one.field) && one.version > base.fold(0L)(_._1)) 2
+      else 0
+    val here = (named.valuesIterator.filter(_.version <= opened) ++ aside).toSeq
+      .distinctBy(_.ident)
+      .filter(one => one.entry.blocks > 0 && !manifest.contains(PlacePrefix + one.ident))
+      .sortBy(one => (rank(one), one.version, one.ident))
+    val before = here.scanLeft(0L)((bytes, one) => bytes + costOf(one.entry))
+    here.zip(before).takeWhile(_._2 < lacking).map(_._1).take(SegmentsMax)
+  }
+}

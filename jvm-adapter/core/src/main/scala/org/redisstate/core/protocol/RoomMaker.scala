@@ -1,0 +1,72 @@
+package org.redisstate.core.protocol
+
+import org.slf4j.LoggerFactory
+
+import org.redisstate.core.errors._
+
+/** A share has no room for blocks that may go to a file instead. */
+final class ShareFull extends RuntimeException("the share is full", null, false, false)
+
+/**
+ * Makes room after the answer `ROOM` of one call, until the deadline of its first refusal: segments
+ * leave for files until the refused blocks fit.
+ */
+private[protocol] final class RoomMaker(calls: PartitionCalls, files: => PartitionFiles) {
+  import RoomMaker._
+
+  private var lateMs = Option.empty[Long]
+  private var isEmpty = false
+  private var wasted = 0
+
+  /**
+   * Makes room; the caller sends the same call again.
+   *
+   * @param reply `ROOM`, the bytes that have to leave, and the share
+   * @throws NoRoomException if nothing is left that could leave
+   * @throws UnavailableException if the folder took nothing until the deadline
+   */
+  def make(what: String, reply: Seq[String]): Unit = {
+    def number(at: Int): Long = Stored.number(what, reply.lift(at).getOrElse(""))
+    val (lacking, share) = (number(1), number(2))
+    val end = lateMs.getOrElse(calls.clockMs + calls.repeatsForMs)
+    lateMs = Some(end)
+    log.info("{}: {} bytes more than the share", what: Any, lacking)
+    moved(what, lacking, share, end) match {
+      // Another thread may have moved the last segment meanwhile: then the next try fits.
+      case None if !isEmpty => isEmpty = true
+      case Some(segments) if segments > 0 || wasted < WastedMax =>
+        isEmpty = false
+        wasted = if (segments > 0) 0 else wasted + 1
+      case _ =>
+        throw new NoRoomException(
+          s"$what: it needs $lacking bytes more than the partition's share of $share bytes in Redis, although all that could " +
+            "leave is in files. Nothing was changed. Start the query with a larger redisMemory, with more partitions, or with " +
+            "smaller batches.")
+    }
+  }
+
+  private def moved(what: String, lacking: Long, share: Long, end: Long): Option[Int] = {
+    while (true) {
+      try return files.makeRoom(lacking)
+      catch {
+        case e @ (_: UnavailableException | _: ConfigException | _: PermissionException) =>
+          if (e.isInstanceOf[PermissionException] || calls.clockMs >= end)
+            throw new UnavailableException(
+              s"$what: the partition has its share of $share bytes in Redis, and nothing could leave for its folder. " +
+                "Nothing was changed. See that the folder answers, then start the query again; or start it with a larger " +
+                s"redisMemory. ${e.getMessage}",
+              e
+            )
+          calls.pause(PauseMs)
+      }
+    }
+    None
+  }
+}
+
+private[protocol] object RoomMaker {
+  private val log = LoggerFactory.getLogger(classOf[RoomMaker])
+  private val PauseMs = 500L
+  private val WastedMax = 5
+  val Refused = "ROOM"
+}

@@ -1,0 +1,206 @@
+package org.redisstate.core.store
+
+import java.nio.charset.StandardCharsets.ISO_8859_1
+
+import scala.collection.mutable
+import scala.jdk.CollectionConverters._
+import scala.util.Random
+
+import org.scalatest.funsuite.AnyFunSuite
+
+import org.redisstate.core.errors.{ConfigException, NoRoomException, UnavailableException}
+import org.redisstate.core.format.BlockSigner
+import org.redisstate.core.ids.Keys
+import org.redisstate.core.local.Slice
+import org.redisstate.core.protocol.MemoryBound
+
+/** Memory of a partition that has a bound (docs/format.md, section 18). */
+class MemoryBoundSuite extends AnyFunSuite with FilesFixture {
+  import MemoryBoundSuite._
+
+  for (signed <- Seq(None, Some(new BlockSigner(Array.fill(32)(9.toByte)))))
+    test(
+      s"a state of several shares is read back, and Redis stays below one: signed ${signed.nonEmpty}") {
+      onServer(retained = 5) { (p, files) =>
+        val ledger = new Ledger(p, signed)
+        (1 to 10).foreach { _ =>
+          ledger.commit(3)
+          ledger.maintain()
+        }
+        assert(ledger.bytes > 3 * Share)
+        ledger.check()
+        val bases = p.raw.hkeys(Keys.meta(p.id)).asScala.filter(_.startsWith("s:")).map(
+          _.split(':')(1).toLong)
+        assert(bases.max > 20)
+        assert(placed(p).keys.exists(_.startsWith(s"s:${bases.max}:")))
+        assert(files.all.nonEmpty)
+      }
+    }
+
+  test("a state that fits stays in Redis") {
+    onServer() { (p, files) =>
+      val ledger = new Ledger(p)
+      (1 to 3).foreach { _ =>
+        ledger.commit(5, rows = 5)
+        ledger.maintain()
+      }
+      ledger.check()
+      assert(files.all.isEmpty)
+    }
+  }
+
+  test("a batch above the share is NO_ROOM, and changes nothing") {
+    onServer() { (p, _) =>
+      val ledger = new Ledger(p)
+      ledger.commit(3)
+      val refused = intercept[NoRoomException](ledger.commit(1, rows = 2000))
+      assert(refused.getMessage.contains("redisMemory") && refused.kind == "NO_ROOM")
+      assert(p.meta("l") == "3")
+      ledger.check()
+      ledger.commit(3)
+      ledger.check()
+    }
+  }
+
+  test("a folder that does not answer is UNAVAILABLE by the deadline, and a later try goes on") {
+    onServer(new Slept) { (p, files) =>
+      val ledger = new Ledger(p)
+      ledger.commit(3)
+      files.answers = false
+      val refused = intercept[UnavailableException](ledger.commit(12))
+      assert(refused.getMessage.contains(s"share of $Share bytes"))
+      files.answers = true
+      ledger.commit(6)
+      ledger.check()
+    }
+  }
+
+  for (step <- Seq("create", "write", "close", "read"))
+    test(s"a writer that is killed before the step $step of a base loses nothing") {
+      onServer(retained = 5) { (p, files) =>
+        val ledger = new Ledger(p)
+        ledger.commit(8)
+        files.before = name => if (name == step) throw new KilledException
+        intercept[KilledException](ledger.maintain())
+        files.before = _ => ()
+        ledger.check()
+        ledger.commit(3)
+        ledger.maintain()
+        ledger.check()
+      }
+    }
+
+  test("opening a version with its base in a file reads no more than the end of the file") {
+    onServer(retained = 5) { (p, files) =>
+      val ledger = new Ledger(p)
+      ledger.commit(9)
+      ledger.maintain()
+      val before = files.reads.size
+      val opened = p.store("reader").open(ledger.at)
+      val some = new Slice
+      ledger.some(3).foreach(key => opened.get(key, key.length, some))
+      assert(files.reads.size - before <= 12)
+      ledger.check()
+    }
+  }
+
+  test("the next run without a bound has none") {
+    onServer() { (p, _) =>
+      val ledger = new Ledger(p)
+      ledger.commit(9)
+      ledger.share = 0
+      ledger.restart()
+      ledger.commit(1, rows = 2000, isBounded = false)
+      assert(p.meta("h") == null)
+      ledger.check()
+    }
+  }
+
+  test("shares are equal parts, of 1 MiB at least") {
+    assert(MemoryBound.shareOf(8L * (1088 << 10), 8) == 1L << 20)
+    assert(intercept[ConfigException](MemoryBound.shareOf(8L * (1088 << 10), 9))
+      .getMessage.contains((9L * (1088 << 10)).toString))
+  }
+}
+
+private object MemoryBoundSuite {
+  private val Share = 200000L
+
+  private final class KilledException extends RuntimeException
+
+  /** A query whose rows do not compress. */
+  private final class Ledger(p: TestPartition, signer: Option[BlockSigner] = None) {
+    import TestPartition._
+
+    private val dice = new Random(7)
+    private val rows = mutable.LinkedHashMap.empty[String, String]
+    private var runs = 0
+    private var store: PartitionVersions = _
+    var at = 0L
+    var share: Long = Share
+    restart()
+
+    def restart(): Unit = {
+      runs += 1
+      store = p.store(s"run$runs", signer = signer)
+      store.client.bindTo(share)
+    }
+
+    def bytes: Long = rows.valuesIterator.map(_.length.toLong).sum
+
+    def commit(times: Int, rows: Int = 150, isBounded: Boolean = true): Unit =
+      (1 to times).foreach { _ =>
+        val session = store.open(at).write()
+        val changed = (1 to rows).map { _ =>
+          s"k${dice.nextInt(6000)}" -> new String(dice.nextBytes(200), ISO_8859_1)
+        }
+        try {
+          changed.foreach { case (name, value) =>
+            val stored = key(0, name)
+            val raw = value.getBytes(ISO_8859_1)
+            session.put(stored, stored.length, raw, raw.length)
+          }
+          at = session.commit().version
+        } catch {
+          case e: Throwable =>
+            session.abort()
+            throw e
+        }
+        this.rows ++= changed
+        if (isBounded) checkMemory()
+      }
+
+    def maintain(): Unit = {
+      store.open(at)
+      store.requestSnapshot()
+      assert(store.snapshotIfDue())
+      checkMemory()
+      store.retain()
+      store.client.files.keepRoom(share)
+      checkMemory()
+    }
+
+    /** The server's own count of the blocks. */
+    private def checkMemory(): Unit = {
+      val used = p.keys.filter(name => "dsn".contains(name.head)).toSeq.map { name =>
+        Option(p.raw.memoryUsage(Keys.meta(p.id).dropRight(1) + name, 0)).fold(0L)(_.longValue)
+      }.sum
+      assert(used <= Share)
+    }
+
+    def some(count: Int): Seq[Array[Byte]] = rows.keysIterator.take(count).map(key(0, _)).toSeq
+
+    /** Compares all rows, on an executor that has nothing cached. */
+    def check(): Unit = {
+      val opened = p.store("reader", signer = signer).open(at)
+      val key, value = new Slice
+      val iterator = opened.iterator(0)
+      val found = mutable.HashMap.empty[String, String]
+      while (iterator.next(key, value))
+        found(new String(key.array, key.offset + 2, key.length - 2, ISO_8859_1)) =
+          new String(value.array, value.offset, value.length, ISO_8859_1)
+      assert(found.size == rows.size)
+      rows.foreach { case (name, wanted) => assert(found(name) == wanted) }
+    }
+  }
+}

@@ -1,0 +1,210 @@
+"""Room in a bounded partition: what has left Redis makes place for what comes (format.md, 18)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from redis_state import keys
+from redis_state.backend.client import Client
+from redis_state.backend.script import script
+from redis_state.errors import ConfigError
+from redis_state.files import Folder
+from redis_state.format.entry import FORMATS, Entry, Segment, segments_in
+from redis_state.ids import PartitionId, text_number
+from redis_state.places.moving import SEGMENTS_MAX, move_out
+from redis_state.places.settings import places_of
+from redis_state.places.writer import check_folder
+
+SHARE_BYTES_MIN = 1 << 20
+"""Least share of a partition."""
+META_BYTES = 64 << 10
+"""Part of a partition's bytes that is kept for its metadata."""
+_FIELD = "h"
+_BLOCK_BYTES = 120
+_SEGMENT_BYTES = 300
+_FREE_PART = 6
+_WHAT = "making room in Redis"
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Bound of a partition's memory.
+
+    Attributes:
+        share: Most bytes.
+        bytes: Bytes that are counted, at least what Redis has.
+    """
+
+    share: int
+    bytes: int
+
+    @property
+    def lacking(self) -> int:
+        """Bytes that have to leave for a sixth of the share to be free; 0 or less if it is."""
+        return self.bytes - self.share + self.share // _FREE_PART
+
+
+def share_of(total: int, partitions: int) -> int:
+    """Returns the share of a partition.
+
+    Args:
+        total: The option ``redisMemory``.
+        partitions: Number of partitions of all stores.
+
+    Raises:
+        ConfigError: The share is less than a partition needs.
+    """
+    share = (total - META_BYTES * partitions) // max(1, partitions)
+    if share < SHARE_BYTES_MIN:
+        least = (SHARE_BYTES_MIN + META_BYTES) * partitions
+        raise ConfigError(
+            "option 'redisMemory'",
+            found=f"{total} bytes are too few for {partitions} partitions",
+            advice=f"Give at least {least} bytes, or use fewer partitions.",
+        )
+    return share
+
+
+def cost_of(entry: Entry) -> int:
+    """Returns the room that a segment takes, as the scripts count it."""
+    if not entry.blocks:
+        return 0
+    return entry.bytes + entry.bytes // 8 + _BLOCK_BYTES * entry.blocks + _SEGMENT_BYTES
+
+
+def bound_of(client: Client, id_: PartitionId) -> Bound | None:
+    """Returns the bound of a partition; ``None`` if it has none."""
+    (raw,) = client.call(_WHAT, [("HGET", keys.meta(id_), _FIELD)])
+    words = [] if raw is None else raw.decode("ascii", "replace").split(" ")
+    numbers = [text_number(word) for word in words]
+    if len(numbers) != 2 or numbers[0] is None or numbers[1] is None:
+        return None
+    return Bound(numbers[0], numbers[1])
+
+
+def set_bound(client: Client, id_: PartitionId, share: int) -> Bound | None:
+    """Sets the share of a partition, 0 for none, and counts what it has.
+
+    Returns:
+        ``None`` if it has no bound.
+    """
+    match client.script(_WHAT, script("bound"), [keys.meta(id_)], [str(share)]):
+        case ["OK", size] if share:
+            return Bound(share, int(size))
+    return None
+
+
+def folder_for(client: Client, id_: PartitionId) -> Folder:
+    """Returns the folder into which segments of a Python store may move.
+
+    Raises:
+        ConfigError: The store has no folder, or it is another one on this machine.
+        UnavailableError: The file system does not answer.
+    """
+    of = id_.store
+    places = places_of(client, of.gen, tenant=of.tenant)
+    if places is None:
+        raise ConfigError(
+            _WHAT,
+            found="the query names no folder for files",
+            advice="Start it with 'placesFolder', or without 'redisMemory'.",
+            where=str(id_),
+        )
+    check_folder(places, of.gen)
+    return places.folder_of(of.gen)
+
+
+def make_room(client: Client, id_: PartitionId, lacking: int) -> int | None:
+    """Moves the oldest segments of a bounded partition into one file.
+
+    Args:
+        lacking: Bytes that have to leave; some more do, so that the next call is far.
+
+    Returns:
+        Number of segments that moved; ``None`` if none is left that could.
+
+    Raises:
+        ConfigError: There is no folder, or it cannot be written.
+        FormatError: A segment is damaged.
+        UnavailableError: Redis or the file system does not answer.
+    """
+    (manifest,) = client.call(_WHAT, [("HGETALL", keys.meta(id_))])
+    if manifest.get(b"f") not in FORMATS:
+        return None
+    bound = bound_of(client, id_)
+    spare = bound.share // _FREE_PART if bound else 0
+    chosen = leaving(manifest, lacking + spare)
+    if not chosen:
+        return None
+    moved = move_out(client, id_, chosen, folder_for(client, id_))
+    log.info("%s: %d segments (%d bytes) made room", id_, moved.segments, moved.bytes)
+    return moved.segments
+
+
+def keep_room(client: Client, id_: PartitionId, share: int) -> int:
+    """Moves segments until a sixth of the share is free; for maintenance.
+
+    Args:
+        share: Share by the option, which the partition gets if it has another one.
+
+    Returns:
+        Number of segments that moved.
+
+    Raises:
+        RedisStateError: See `make_room`.
+    """
+    bound = set_bound(client, id_, share)
+    if bound is None or bound.lacking <= 0:
+        return 0
+    return make_room(client, id_, bound.lacking) or 0
+
+
+def leaving(manifest: Mapping[bytes, bytes], lacking: int) -> list[Segment]:
+    """Returns the segments that leave next: history first, then the base, then deltas by age."""
+    opened = text_number(manifest.get(b"o", b"0").decode("ascii", "replace")) or 0
+    here = [
+        one
+        for one in segments_in(manifest)
+        if one.entry.blocks
+        and not one.gen
+        and one.place is None
+        and (one.version <= opened or b"z:" + one.ident.encode() in manifest)
+    ]
+    above = _since_base(manifest, opened)
+    ranked = sorted(here, key=lambda one: (_rank(one, above), one.version, one.ident))
+    chosen: list[Segment] = []
+    for one in ranked[:SEGMENTS_MAX]:
+        if lacking <= 0:
+            break
+        chosen.append(one)
+        lacking -= cost_of(one.entry)
+    return chosen
+
+
+def _rank(one: Segment, above: Sequence[str]) -> int:
+    """Returns 0 for history, 1 for the newest base, 2 for the deltas above it."""
+    if one.field not in above:
+        return 0
+    return 1 if one.field == above[-1] else 2
+
+
+def _since_base(manifest: Mapping[bytes, bytes], opened: int) -> list[str]:
+    """Returns the fields from the opened version down to its base, which comes last."""
+    named = {one.field: one for one in segments_in(manifest) if one.field.encode() in manifest}
+    uid = manifest.get(b"ou", b"").decode("ascii", "replace")
+    found: list[str] = []
+    at = opened
+    while at > 0:
+        snapshot, delta = named.get(f"s:{at}:{uid}"), named.get(f"d:{at}:{uid}")
+        one = snapshot or delta
+        if one is None:
+            break
+        found.append(one.field)
+        if one.alone or delta is None:
+            return found
+        at, uid = at - 1, delta.entry.ref
+    return [*found, ""]

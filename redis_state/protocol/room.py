@@ -1,0 +1,101 @@
+"""Answers `ROOM` of the scripts: segments leave for files until the refused blocks fit."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+
+from redis_state.backend.client import Client
+from redis_state.errors import ConfigError, FullError, Kind, UnavailableError
+from redis_state.ids import PartitionId
+from redis_state.places.room import make_room
+
+ROOM = "ROOM"
+"""First word of a refusal."""
+_PAUSE_S = 0.5
+_WASTED_MAX = 5
+
+log = logging.getLogger(__name__)
+
+
+class RoomError(Exception):
+    """A partition's share has no room for blocks that may go to a file instead."""
+
+
+class RoomMaker:
+    """Makes room for one call, until the deadline of its first refusal.
+
+    Args:
+        where: Name of the partition in errors.
+        give_up: Called before `NO_ROOM` is raised: what can never fit leaves no blocks.
+    """
+
+    def __init__(
+        self, client: Client, id_: PartitionId, *, where: str, give_up: Callable[[], None]
+    ) -> None:
+        self._client, self._id, self._where = client, id_, where
+        self._give_up = give_up
+        self._late_s: float | None = None
+        self._is_empty = False
+        self._wasted = 0
+
+    @staticmethod
+    def refused(replies: Iterable[Sequence[str]]) -> Sequence[str] | None:
+        """Returns the first refusal among replies; ``None`` without one."""
+        return next((one for one in replies if one[0] == ROOM), None)
+
+    def make(self, attempted: str, reply: Sequence[str]) -> None:
+        """Makes room after a refusal; the caller sends the same call again.
+
+        Args:
+            reply: ``ROOM``, the bytes that have to leave, and the share.
+
+        Raises:
+            FullError: Nothing is left that could leave, of kind `NO_ROOM`.
+            UnavailableError: The folder took nothing until the deadline.
+        """
+        lacking, share = int(reply[1]), int(reply[2])
+        clock = self._client.clock
+        if self._late_s is None:
+            self._late_s = clock.monotonic_s() + self._client.deadline_s
+        log.info("%s: %s: %d bytes more than the share", self._id, attempted, lacking)
+        while True:
+            try:
+                moved = make_room(self._client, self._id, lacking)
+                break
+            except (ConfigError, UnavailableError) as error:
+                if error.kind is Kind.PERMISSION or clock.monotonic_s() >= self._late_s:
+                    raise self._no_folder(attempted, share, error) from error
+                clock.sleep_s(_PAUSE_S)
+        if moved is None:
+            # Another process may have moved the last segment meanwhile: then the next try fits.
+            if self._is_empty:
+                raise self._no_room(attempted, lacking, share)
+            self._is_empty = True
+            return
+        self._is_empty = False
+        self._wasted = 0 if moved else self._wasted + 1
+        if self._wasted >= _WASTED_MAX:
+            raise self._no_room(attempted, lacking, share)
+
+    def _no_folder(self, attempted: str, share: int, error: Exception) -> UnavailableError:
+        return UnavailableError(
+            attempted,
+            found=f"the partition has its share of {share} bytes in Redis, and nothing could "
+            f"leave for its folder: {error}",
+            advice="Nothing was changed. See that the folder answers, then try again; or start "
+            "with a larger 'redisMemory'.",
+            where=self._where,
+        )
+
+    def _no_room(self, attempted: str, lacking: int, share: int) -> FullError:
+        self._give_up()
+        return FullError(
+            attempted,
+            found=f"it needs {lacking} bytes more than the partition's share of {share} bytes in "
+            "Redis, although all that could leave is in files",
+            advice="Nothing was changed. Start with a larger 'redisMemory', or with more "
+            "partitions, or with smaller batches.",
+            kind=Kind.NO_ROOM,
+            where=self._where,
+        )

@@ -1,0 +1,72 @@
+"""Queries with `redisMemory` far below their state: the same rows, and Redis below the bound."""
+
+from __future__ import annotations
+
+import base64
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import redis
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from tests.spark.streams import Streams
+from tests.support.memory_sampler import MemorySampler
+from tests.support.redis_server import RedisServer
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+PARTITIONS = 2
+SHARE = 1 << 20
+BOUND = PARTITIONS * (SHARE + (64 << 10))
+BATCHES, ROWS, PAD = 10, 700, 750
+SCHEMA = "k string, pad string"
+
+
+def batches() -> list[list[list[dict[str, str]]]]:
+    dice = random.Random(3)
+
+    def row() -> dict[str, str]:
+        pad = base64.b64encode(dice.randbytes(PAD)).decode()
+        return {"k": f"k{dice.randrange(8000)}", "pad": pad}
+
+    return [[[row() for _ in range(ROWS)]] for _ in range(BATCHES)]
+
+
+def newest(frames: Sequence[DataFrame]) -> DataFrame:
+    return frames[0].groupBy("k").agg(f.max("pad").alias("pad"), f.count("*").alias("n"))
+
+
+def distinct(frames: Sequence[DataFrame]) -> DataFrame:
+    return frames[0].dropDuplicates(["pad"])
+
+
+@pytest.mark.parametrize(("name", "build"), [("counts", newest), ("distinct", distinct)])
+def test_query_with_a_bound_gives_the_same_rows_and_stays_below_it(
+    name: str,
+    build: Callable[[Sequence[DataFrame]], DataFrame],
+    spark: SparkSession,
+    streams: Streams,
+    redis_conf: Callable[[dict[str, str]], None],
+    shared_redis_server: RedisServer,
+) -> None:
+    prefix = f"bound-{name}"
+    redis_conf({"redisMemory": f"{BOUND >> 10}k", "keyPrefix": prefix, "versionsToRetain": "5"})
+    partitions = "spark.sql.shuffle.partitions"
+    before = spark.conf.get(partitions)
+    spark.conf.set(partitions, str(PARTITIONS))
+    try:
+        with MemorySampler(shared_redis_server.url, prefix) as sampler:
+            streams.same_on_both(build, [SCHEMA], batches())
+    finally:
+        spark.conf.set(partitions, str(before))
+    assert sampler.samples > 10
+    assert BOUND / 3 < sampler.peak <= BOUND
+    folder: Path = streams.checkpoint("RedisStateStoreProvider")
+    files = list((folder / "state" / "_redis_state_segments").glob("*/*/*.seg"))
+    assert sum(one.stat().st_size for one in files) > BOUND
+    with redis.Redis.from_url(shared_redis_server.url, decode_responses=True) as client:
+        bounds = [client.hget(key, "h") for key in client.scan_iter(f"{{{prefix}:rs:*:m")]
+    assert {str(one).split(" ")[0] for one in bounds} == {str(SHARE)}
