@@ -105,8 +105,8 @@ PINNED_MUTANTS: tuple[tuple[str, str, tuple[Edit, ...]], ...] = (
         (
             (
                 "lineage",
-                "    ttl_ms = ASIDE_MS\n",
-                "    redis.call('PERSIST', PREFIX .. ':' .. ident)\n    return\n",
+                "redis.call('PEXPIRE', PREFIX .. ':' .. ident, ASIDE_MS)",
+                "redis.call('PERSIST', PREFIX .. ':' .. ident)",
             ),
         ),
     ),
@@ -135,7 +135,7 @@ PINNED_MUTANTS: tuple[tuple[str, str, tuple[Edit, ...]], ...] = (
     (
         "published-again-and-aside",
         "a delta that is published again is not set aside any more",
-        (("publish", "redis.call('HDEL', META, 'z:' .. field)\n", ""),),
+        (("publish", "'z:' .. field, 'h:' .. field)", "'h:' .. field)"),),
     ),
     (
         "settle-format-too-early",

@@ -114,8 +114,8 @@ SCRIPT_MUTANTS: tuple[tuple[str, str, str, str, str], ...] = (
         "old-timeline-stays-newest",
         "acquiring makes the version that is written on the newest one",
         "acquire",
-        "\n  'l', text(version), 'lu', uid, 'n', ARGV[6], 'c', ARGV[8])\ntouch()\nreturn",
-        "\n  'n', ARGV[6], 'c', ARGV[8])\ntouch()\nreturn",
+        "\n  'l', text(version), 'lu', uid, 'n', ARGV[6], 'c', ARGV[8])\ntouch()\nset_share()",
+        "\n  'n', ARGV[6], 'c', ARGV[8])\ntouch()\nset_share()",
     ),
     (
         "acquire-does-not-pin",
@@ -157,8 +157,8 @@ SCRIPT_MUTANTS: tuple[tuple[str, str, str, str, str], ...] = (
         "snapshot-expires",
         "a snapshot that was entered loses its expiry",
         "snapshot",
-        "':' .. writer)\nif not is_filed then keep(KEYS[2], ARGV[6]) end\nreturn",
-        "':' .. writer)\nreturn",
+        "KEYS[2]) end\nif not is_filed then keep(KEYS[2], ARGV[6]) end\nreturn",
+        "KEYS[2]) end\nreturn",
     ),
     (
         "dropped-segment-stays",
