@@ -15,7 +15,7 @@ from redis_state.backend.replies import OTHER_TYPE, time_ms
 from redis_state.backend.script import Command
 from redis_state.errors import ConflictError, FormatError, NotFoundError
 from redis_state.files import Folder
-from redis_state.format.place import foreign_segments, is_file_name
+from redis_state.format.place import foreign_segments, is_copy_name, is_file_name
 from redis_state.ids import PartitionId
 from redis_state.places import places_of
 from redis_state.places.moving import rows_of
@@ -176,12 +176,16 @@ def delete_files(
             _DELETING, found=f"{folder} is not there", advice="Nothing is left to delete."
         )
     names, size, strangers = [WRITER] if any(one.name == WRITER for one in items) else [], 0, []
+    has_copies = False
     for item in items:
         if item.name == WRITER:
             continue
         for one in ((folder / item.name).items() or ()) if item.is_folder else ():
             name = f"{item.name}/{one.name}"
-            if is_file_name(name) and not one.is_folder:
+            if is_copy_name(name):
+                # A copy is a backup: it outlives the purge, and goes with the checkpoint's folder.
+                has_copies = True
+            elif is_file_name(name) and not one.is_folder:
                 names.append(name)
                 size += one.size
             else:
@@ -194,7 +198,7 @@ def delete_files(
     # The store's own mark goes last: it shows whose an interrupted deletion was.
     for name in reversed(names):
         folder.remove_file(name)
-    if not strangers:
+    if not strangers and not has_copies:
         folder.remove()
     forget_files(client, found.gen, tenant=tenant)
     return deleted

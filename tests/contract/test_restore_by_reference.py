@@ -15,6 +15,7 @@ from redis_state.backend.client import Client
 from redis_state.config import parse
 from redis_state.files import folder_at
 from redis_state.format.signature import BlockSigner
+from redis_state.maintain.purged_files import PurgedFiles, delete_files
 from redis_state.places.moving import rows_of
 from redis_state.recovery.copies import plan_restore
 from tests.contract.copying import SEGMENTS, plant_copy, plant_shared_copy, write_manifest
@@ -89,6 +90,22 @@ def test_sweep_leaves_files_of_copies(case: Case, planted: Planted, raw: Any) ->
     before = files_in(case.checkpoint)
     assert case.run("places", "flights", "--sweep") == 0
     assert files_in(case.checkpoint) == before
+
+
+def test_files_of_copies_outlive_a_purge(case: Case, planted: Planted, raw: Any) -> None:
+    plant_shared_copy(planted, case.checkpoint, COPIED)
+    raw.flushdb()
+    copies = files_in(case.checkpoint)
+    other = copies[0].with_suffix(".seg")
+    other.write_bytes(b"x")
+    folder = folder_at(str(case.checkpoint / SEGMENTS / GEN))
+    with closing(Client(parse({"url": case.server.url}))) as client:
+        purged = PurgedFiles(GEN, str(folder), due=0)
+        found = delete_files(client, purged, folder, tenant="", guard=lambda _: "")
+    assert (found.files, found.strangers) == (1, ())
+    assert not other.exists()
+    assert files_in(case.checkpoint) == copies
+    assert case.run("restore", "--yes") == 0
 
 
 @pytest.mark.parametrize("how", ["asked for", "outside", "another folder in Redis"])
