@@ -174,6 +174,59 @@ def test_state_expires(
     assert found == list(expected(LIFE))
 
 
+def test_window_that_expires_before_its_watermark_is_never_emitted(
+    streams: Streams, server: Redis, redis_conf: Callable[..., None]
+) -> None:
+    def closed(frame: DataFrame) -> DataFrame:
+        windows = frame.withWatermark("ts", "2 minutes").groupBy("k", sf.window("ts", "1 minute"))
+        return windows.count().select("k")
+
+    assert passed_on(streams, server, redis_conf, closed, mode="append") == {"b"}
+
+
+def test_timeout_of_an_expired_group_does_not_fire(
+    streams: Streams, server: Redis, redis_conf: Callable[..., None]
+) -> None:
+    def wait(
+        key: tuple[str], parts: Iterator[pd.DataFrame], state: GroupState
+    ) -> Iterator[pd.DataFrame]:
+        if state.hasTimedOut:
+            state.remove()
+            yield pd.DataFrame({"k": [key[0]]})
+        else:
+            newest = max(part["ts"].max() for part in parts)
+            state.update((1,))
+            state.setTimeoutTimestamp(int(newest.timestamp() * 1000) + 150_000)
+
+    def waiting(frame: DataFrame) -> DataFrame:
+        groups = frame.withWatermark("ts", "1 second").groupBy("k")
+        return groups.applyInPandasWithState(
+            wait, "k string", "n long", "update", GroupStateTimeout.EventTimeTimeout
+        )
+
+    assert passed_on(streams, server, redis_conf, waiting, mode="update") == {"b"}
+
+
+def passed_on(
+    streams: Streams,
+    server: Redis,
+    redis_conf: Callable[..., None],
+    build: Callable[[DataFrame], DataFrame],
+    *,
+    mode: str,
+) -> set[str]:
+    """Returns the keys that a query returns whose first key expires before its second one comes."""
+    redis_conf({"stateTtl": f"{TTL_S}s"})
+    lives = Lives(streams, server, build)
+    with kept(streams.spark, EMPTY_BATCHES):
+        streams.spark.conf.set(EMPTY_BATCHES, "false")
+        found = lives.batch(0, "a", mode=mode)
+        found += lives.batch(TTL_S + 10, "b", mode=mode)
+        for key in "cdef":
+            found += lives.batch(0, key, mode=mode)
+    return {row.split("'")[1] for row in found}
+
+
 def test_batch_that_runs_again_returns_the_same_rows(
     streams: Streams, server: Redis, redis_conf: Callable[..., None]
 ) -> None:
