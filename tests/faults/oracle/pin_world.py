@@ -249,6 +249,9 @@ class World:
         at = node if not one.gen else self.of(one.gen)
         if at is None or at.life in ("gone", "lost") or not one.entry.blocks:
             return
+        if at.seen.fields.get(f"a:{one.ident}", "").startswith("f "):
+            # A file has the blocks; loads read them.
+            return
         blocks, left_ms = self._keys[self._key(node, one)]
         where = f"{one.ident} of {at.name}"
         if blocks != one.entry.blocks:

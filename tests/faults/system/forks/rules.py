@@ -98,16 +98,33 @@ class Rules:
 
 
 def pin_fields(server: Transport, ids: Sequence[PartitionId]) -> list[str]:
-    """Fields of pins and forks in some manifests."""
-    found = server.exchange([("HGETALL", keys.meta(id_)) for id_ in ids]) if ids else []
-    names = [(id_, name.decode()) for id_, raw in zip(ids, found, strict=True) for name in raw]
-    return [f"{id_}: {name}" for id_, name in names if name in ("g", "gt") or name[:2] in _FIELDS]
+    """Fields of pins and forks in some manifests. A restored partition has places in files."""
+    return [
+        f"{id_}: {name.decode()}"
+        for id_, raw in _manifests(server, ids)
+        for name, value in raw.items()
+        if (name in (b"g", b"gt") or name[:2].decode() in _FIELDS) and not _is_in_file(name, value)
+    ]
 
 
 def formats(server: Transport, ids: Sequence[PartitionId]) -> set[str]:
-    """Format numbers of those partitions that are there."""
-    found = server.exchange([("HGET", keys.meta(id_), "f") for id_ in ids]) if ids else []
-    return {raw.decode() for raw in found if raw is not None}
+    """Format numbers of those partitions that are there, and have nothing in files."""
+    return {
+        raw[b"f"].decode()
+        for _, raw in _manifests(server, ids)
+        if b"f" in raw and not any(_is_in_file(name, value) for name, value in raw.items())
+    }
+
+
+def _manifests(
+    server: Transport, ids: Sequence[PartitionId]
+) -> list[tuple[PartitionId, dict[bytes, bytes]]]:
+    found = server.exchange([("HGETALL", keys.meta(id_)) for id_ in ids]) if ids else []
+    return list(zip(ids, found, strict=True))
+
+
+def _is_in_file(name: bytes, value: bytes) -> bool:
+    return name[:2] == b"a:" and value[:2] == b"f "
 
 
 def owners_of(server: Transport, ids: Sequence[PartitionId]) -> set[str]:

@@ -425,13 +425,4 @@ object RowBlock {
   }
 
   private final val MixedWidths = -1
-
-  /**
-   * Rows of both; those of `newer` override.
-   *
-   * @param resolve `older` is all there is below: removals of `newer` leave nothing, appended
-   *   elements become the value
-   */
-  def merge(older: RowBlock, newer: RowBlock, resolve: Boolean): RowBlock =
-    RowMerge.merge(older, newer, resolve)
 }

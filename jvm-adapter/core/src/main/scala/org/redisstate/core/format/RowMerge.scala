@@ -1,8 +1,14 @@
 package org.redisstate.core.format
 
-/** Merges sorted rows; see `RowBlock.merge`. */
-private[format] object RowMerge {
+/** Merges sorted rows. */
+object RowMerge {
 
+  /**
+   * Rows of both; those of `newer` override.
+   *
+   * @param resolve `older` is all there is below: removals of `newer` leave nothing, appended
+   *   elements become the value
+   */
   def merge(older: RowBlock, newer: RowBlock, resolve: Boolean): RowBlock = {
     val found = older.findAll(newer)
     if (older.canReplace(newer, found)) older.replaced(newer, found)

@@ -1,6 +1,6 @@
 package org.redisstate.core.local
 
-import org.redisstate.core.format.{Bucketing, RowBlock, Tombstone}
+import org.redisstate.core.format.{Bucketing, RowBlock, RowMerge, Tombstone}
 
 /**
  * Rows of a version: layers, newest first, over a base. Immutable, so that versions share their
@@ -206,7 +206,7 @@ object Content {
       val ordered = foldOrdered(content.base, layer, hashOf.ordered)
       val buckets = bucketsOf(content.base, layer, hashOf, live)
       val folded = new Array[RowBlock](buckets)
-      foldBuckets(content.base, layer, hashOf, buckets, expiry)(folded(_) = _)
+      foldBuckets(content.base, layer, hashOf, buckets, expiry, inOrder = false)(folded(_) = _)
       new Content(Base.of(folded, ordered.filterNot(_._2.isEmpty), room), Nil)
     }
 
@@ -220,10 +220,11 @@ object Content {
       content: Content,
       hashOf: KeyHash,
       live: Long,
-      expiry: Expiry): (Int, ((Int, RowBlock) => Unit) => Unit) = {
+      expiry: Expiry,
+      inOrder: Boolean): (Int, ((Int, RowBlock) => Unit) => Unit) = {
     val layer = content.oneLayer
     val buckets = bucketsOf(content.base, layer, hashOf, live)
-    (buckets, foldBuckets(content.base, layer, hashOf, buckets, expiry))
+    (buckets, foldBuckets(content.base, layer, hashOf, buckets, expiry, inOrder))
   }
 
   private def bucketsOf(old: Base, layer: Layer, hashOf: KeyHash, live: Long): Int =
@@ -240,24 +241,29 @@ object Content {
       layer: Layer,
       hashOf: KeyHash,
       buckets: Int,
-      expiry: Expiry)(use: (Int, RowBlock) => Unit): Unit = {
+      expiry: Expiry,
+      inOrder: Boolean)(use: (Int, RowBlock) => Unit): Unit = {
     val changed = layer.byBucket(buckets, hashOf.ordered)
-    val rowsOf = old.pass()
     val parts = new Array[RowBlock](buckets / old.buckets)
-    var i = 0
-    while (i < old.buckets) {
-      split(layer.uncleared(rowsOf(i)), parts, old.buckets, hashOf)
-      var p = 0
-      while (p < parts.length) {
-        val bucket = p * old.buckets + i
-        val newer = changed.rows(bucket)
-        val rows =
-          if (newer.count == 0) parts(p) else RowBlock.merge(parts(p), newer, resolve = true)
-        use(bucket, expiry.kept(rows))
-        p += 1
+    def pass(from: Int, until: Int): Unit = {
+      val rowsOf = old.pass()
+      var i = 0
+      while (i < old.buckets) {
+        split(layer.uncleared(rowsOf(i)), parts, old.buckets, hashOf)
+        var p = from
+        while (p < until) {
+          val bucket = p * old.buckets + i
+          val newer = changed.rows(bucket)
+          val rows =
+            if (newer.count == 0) parts(p) else RowMerge.merge(parts(p), newer, resolve = true)
+          use(bucket, expiry.kept(rows))
+          p += 1
+        }
+        i += 1
       }
-      i += 1
     }
+    // The parts of an old bucket lie far apart.
+    if (inOrder) parts.indices.foreach(p => pass(p, p + 1)) else pass(0, parts.length)
   }
 
   private def foldOrdered(old: Base, layer: Layer, families: Set[Int]): Map[Int, OrderedRows] =

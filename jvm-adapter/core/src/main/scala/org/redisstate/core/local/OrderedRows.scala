@@ -2,7 +2,7 @@ package org.redisstate.core.local
 
 import scala.collection.mutable
 
-import org.redisstate.core.format.RowBlock
+import org.redisstate.core.format.{RowBlock, RowMerge}
 
 /**
  * Rows of an ordered family in a base: consecutive blocks in key order, each read from Redis at its
@@ -97,12 +97,12 @@ private[core] final class OrderedRows private (slots: Array[OrderedSlot], room: 
         slots.map(slot => layer.uncleared(slot.rows(room))).filter(_.count > 0).map(
           OrderedSlot.of)
     val all = new Collector(room)
-    if (kept.isEmpty) all.add(RowBlock.merge(RowBlock.Empty, changes, resolve = true))
+    if (kept.isEmpty) all.add(RowMerge.merge(RowBlock.Empty, changes, resolve = true))
     var from = 0
     kept.indices.foreach { b =>
       val until = if (b + 1 < kept.length) placeOf(changes, kept(b + 1)) else changes.count
       if (from == until) all.keep(kept(b))
-      else all.add(RowBlock.merge(kept(b).rows(room), part(changes, from, until), resolve = true))
+      else all.add(RowMerge.merge(kept(b).rows(room), part(changes, from, until), resolve = true))
       from = until
     }
     all.result

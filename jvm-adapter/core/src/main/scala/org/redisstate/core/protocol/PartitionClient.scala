@@ -37,7 +37,7 @@ final class PartitionClient(
 
   /** Blocks of the partition's segments. */
   val segments: SegmentIo =
-    new SegmentIo(calls, settings.signer, folders, () => new RoomMaker(calls, files))
+    new SegmentIo(calls, settings.signer, folders, () => new RoomMaker(calls, files.makeRoom(_)))
 
   /** Files of the partition. */
   val files: PartitionFiles = new PartitionFiles(calls, segments, folders, settings.signer)
@@ -190,7 +190,7 @@ final class PartitionClient(
     val what = s"commit version ${parent.version + 1} of $id"
     var last = segments.stageButLast(what, ident, rest)
     var tries = 1
-    val room = new RoomMaker(calls, files)
+    val room = new RoomMaker(calls, files.makeRoom(_))
     while (true) {
       val (staged, published) = publish(what, run, parent, uid, entry, ident, last)
       val refused = Seq(staged, published).find(_.headOption.contains(RoomMaker.Refused))

@@ -10,8 +10,11 @@ final class ShareFull extends RuntimeException("the share is full", null, false,
 /**
  * Makes room after the answer `ROOM` of one call, until the deadline of its first refusal: segments
  * leave for files until the refused blocks fit.
+ *
+ * @param leave moves segments of at least so many bytes to files; returns their number, or None if
+ *   nothing is left to move
  */
-private[protocol] final class RoomMaker(calls: PartitionCalls, files: => PartitionFiles) {
+private[protocol] final class RoomMaker(calls: PartitionCalls, leave: Long => Option[Int]) {
   import RoomMaker._
 
   private var lateMs = Option.empty[Long]
@@ -47,7 +50,7 @@ private[protocol] final class RoomMaker(calls: PartitionCalls, files: => Partiti
 
   private def moved(what: String, lacking: Long, share: Long, end: Long): Option[Int] = {
     while (true) {
-      try return files.makeRoom(lacking)
+      try return leave(lacking)
       catch {
         case e @ (_: UnavailableException | _: ConfigException | _: PermissionException) =>
           if (e.isInstanceOf[PermissionException] || calls.clockMs >= end)

@@ -65,7 +65,7 @@ private[store] final class SnapshotWriter(client: PartitionClient, room: Room) {
     val ident = Segment.snapshotIdent(pin.version, uid)
     orRemoved(ident) {
       val (entry, kept) =
-        written(work, uid, ident)(client.stageSnapshot(ident, _, isBounded))
+        written(work, uid, ident, inOrder = false)(client.stageSnapshot(ident, _, isBounded))
       Option.when(client.addSnapshot(pin, uid, entry))(new WrittenSnapshot(
         work.segment(entry),
         kept))
@@ -80,7 +80,7 @@ private[store] final class SnapshotWriter(client: PartitionClient, room: Room) {
     var kept = Map.empty[Int, Seq[RowBlock]]
     val begun = work.segment(Entry(uid, 0, 0, 0, 0, 1, 0, complete = false, header = false))
     client.files.write(begun) { give =>
-      val (entry, blocks) = written(work, uid, ident)(_.foreach(give))
+      val (entry, blocks) = written(work, uid, ident, inOrder = true)(_.foreach(give))
       kept = blocks
       work.segment(entry)
     }.collect {
@@ -102,12 +102,17 @@ private[store] final class SnapshotWriter(client: PartitionClient, room: Room) {
         throw e
     }
 
-  /** Sends all blocks; @return the entry, and the blocks of ordered families if they are kept */
-  private def written(work: Work, uid: String, ident: String)(
+  /**
+   * Sends all blocks.
+   *
+   * @param inOrder sends buckets in ascending order, also where their number grows
+   * @return the entry, and the blocks of ordered families if they are kept
+   */
+  private def written(work: Work, uid: String, ident: String, inOrder: Boolean)(
       send: Seq[EncodedField] => Unit): (Entry, Map[Int, Seq[RowBlock]]) = {
     import work._
     val (buckets, pass) =
-      Content.folding(content, version.hashOf, version.live.all, version.expiry)
+      Content.folding(content, version.hashOf, version.live.all, version.expiry, inOrder)
     val writer = new SegmentWriter(ident, buckets)
     def stage(least: Long): Unit = if (writer.freshBytes > least)
       send(writer.handOver())

@@ -76,7 +76,7 @@ class FixedRowsSuite extends AnyFunSuite {
       val older = rows(2 + random.nextInt(if (valueBytes > 300) 3 else 60), keyBytes, valueBytes)
       val newer = rows(0, keyBytes, valueBytes, older) + (older.head._1 -> hex(valueBytes))
       val below = block(older)
-      val merged = RowBlock.merge(below, block(newer), resolve = random.nextBoolean())
+      val merged = RowMerge.merge(below, block(newer), resolve = random.nextBoolean())
       assert(merged.isFixed && shown(merged) == older ++ newer)
       assert(shown(below) == older)
       assert(shown(RowBlock.parse(merged.bytes)) == older ++ newer)
@@ -92,12 +92,12 @@ class FixedRowsSuite extends AnyFunSuite {
         case _ => rows(1 + random.nextInt(4), 5, 40)
       }
       val newer = rows(random.nextInt(30), 18, 40, older) ++ mixed
-      val merged = RowBlock.merge(block(older), block(newer), resolve = true)
+      val merged = RowMerge.merge(block(older), block(newer), resolve = true)
       val both = older ++ newer
       assert(shown(merged) == both)
       val widthsOfRows = both.toSeq.map { case (key, value) => (key.length, value.length) }.toSet
       assert(merged.isFixed == (widthsOfRows.size == 1))
-      val back = RowBlock.merge(block(newer), block(older), resolve = true)
+      val back = RowMerge.merge(block(newer), block(older), resolve = true)
       assert(shown(back) == newer ++ older)
       assert(Vectors.shown(RowBlock.parse(back.bytes)) == Vectors.shown(back))
     }
@@ -109,7 +109,7 @@ class FixedRowsSuite extends AnyFunSuite {
       val gone = older.keys.filter(_ => random.nextInt(4) == 0).toSeq
       val newer = Vectors.block(gone.sorted.map(key => (key, "remove", "")))
       assert(newer.count == 0 || !newer.isFixed)
-      val merged = RowBlock.merge(block(older), newer, resolve = true)
+      val merged = RowMerge.merge(block(older), newer, resolve = true)
       assert(shown(merged) == older -- gone)
       assert(merged.isFixed == (merged.count > 0))
     }

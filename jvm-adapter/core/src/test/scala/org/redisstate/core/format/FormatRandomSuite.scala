@@ -99,7 +99,7 @@ class FormatRandomSuite extends AnyFunSuite {
         case (map, (key, "append", more)) => map.updated(key, map.getOrElse(key, "") + more)
         case (map, (key, _, value)) => map.updated(key, value)
       }
-      val merged = RowBlock.merge(Vectors.block(older), Vectors.block(changed), resolve = true)
+      val merged = RowMerge.merge(Vectors.block(older), Vectors.block(changed), resolve = true)
       assert(Vectors.shown(merged) == model.toSeq.sorted.map { case (k, v) => (k, "put", v) })
       assert(Vectors.shown(RowBlock.parse(merged.bytes)) == Vectors.shown(merged))
     }

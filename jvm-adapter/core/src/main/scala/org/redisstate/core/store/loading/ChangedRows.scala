@@ -1,6 +1,6 @@
 package org.redisstate.core.store.loading
 
-import org.redisstate.core.format.{Bucketing, RowBlock}
+import org.redisstate.core.format.{Bucketing, RowBlock, RowMerge}
 
 /**
  * Rows of deltas, grouped by bucket. Nothing is copied before a bucket is asked for.
@@ -79,7 +79,7 @@ private[store] final class ChangedRows(blocks: Array[WholeBlock], buckets: Int) 
       rows.addFrom(blockOf(newest), rowOf(newest))
     else {
       val all = (from until until).map(i => single(sorted(i)))
-      rows.addFrom(all.reduceLeft(RowBlock.merge(_, _, resolve = false)), 0)
+      rows.addFrom(all.reduceLeft(RowMerge.merge(_, _, resolve = false)), 0)
     }
   }
 

@@ -3,7 +3,7 @@ package org.redisstate.core.store.loading
 import java.util.BitSet
 
 import org.redisstate.core.concurrent.GuardedBy
-import org.redisstate.core.format.RowBlock
+import org.redisstate.core.format.{RowBlock, RowMerge}
 import org.redisstate.core.local.{BucketSource, Room}
 
 /**
@@ -41,7 +41,7 @@ private[store] final class ChangedSource(
     val changes = changesOf(from, until)
     rows.indices.foreach { i =>
       val newer = changes.bucket(from + i)
-      if (newer.count > 0) rows(i) = RowBlock.merge(rows(i), newer, resolve = true)
+      if (newer.count > 0) rows(i) = RowMerge.merge(rows(i), newer, resolve = true)
     }
     rows
   }

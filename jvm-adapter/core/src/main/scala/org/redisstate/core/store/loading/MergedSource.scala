@@ -1,6 +1,6 @@
 package org.redisstate.core.store.loading
 
-import org.redisstate.core.format.{Bucketing, Entry, Family, RowBlock}
+import org.redisstate.core.format.{Bucketing, Entry, Family, RowBlock, RowMerge}
 import org.redisstate.core.local._
 
 /**
@@ -53,7 +53,7 @@ private[store] final class MergedSource(
     val left = if (older.count == 0) older else gone.uncleared(older)
     if (newer.count == 0) left
     else if (left.count == 0 && newer.isWhole) newer
-    else RowBlock.merge(left, newer, resolve = true)
+    else RowMerge.merge(left, newer, resolve = true)
   }
 
   /** Returns the rows of a segment for each of these buckets; counts are powers of two. */

@@ -1,6 +1,6 @@
 package org.redisstate.core.store.loading
 
-import org.redisstate.core.format.{Family, RowBlock, SegmentReader}
+import org.redisstate.core.format.{Family, RowBlock, RowMerge, SegmentReader}
 import org.redisstate.core.local.{BucketSource, OrderedRows, Room}
 import org.redisstate.core.protocol.SegmentIo
 import org.redisstate.core.store.resources.StoreCounters
@@ -40,7 +40,7 @@ private[store] final class SegmentBlocks(
     if (parts.length == 1) parts.head
     else {
       val (older, newer) = parts.splitAt(parts.length / 2)
-      RowBlock.merge(together(older), together(newer), resolve = false)
+      RowMerge.merge(together(older), together(newer), resolve = false)
     }
 
   def firstKeys(family: Int): Seq[Array[Byte]] =

@@ -69,9 +69,9 @@ class ChangedRowsSuite extends AnyFunSuite {
       for (bucket <- 0 until buckets) {
         val base = block(random, ofBucket(bucket, buckets), whole = true).rows
         val wanted = deltas.foldLeft(base) { (older, newer) =>
-          RowBlock.merge(older, restricted(newer, bucket, buckets), resolve = true)
+          RowMerge.merge(older, restricted(newer, bucket, buckets), resolve = true)
         }
-        assert(shown(RowBlock.merge(base, changed.bucket(bucket), resolve = true)) == shown(wanted))
+        assert(shown(RowMerge.merge(base, changed.bucket(bucket), resolve = true)) == shown(wanted))
       }
     }
   }
