@@ -1,6 +1,7 @@
 package org.redisstate.core.local
 
 import scala.collection.immutable.TreeMap
+import scala.collection.mutable
 import scala.util.Random
 
 import org.scalatest.funsuite.AnyFunSuite
@@ -190,6 +191,30 @@ class ContentSuite extends AnyFunSuite {
     assert(content.base.memoryBytes < 40L * count)
     val slice = new Slice
     assert(content.get(hashOf(key, 0, key.length), key, 0, key.length, slice) && slice.length == 24)
+  }
+
+  test("a growing number of buckets is passed in order where the caller wants it") {
+    def rows(keys: Range): Layer = {
+      val layer = new Layer(keys.size)
+      val key = new Array[Byte](34)
+      keys.foreach { i =>
+        java.nio.ByteBuffer.wrap(key).putInt(10, i)
+        layer.put(hashOf(key, 0, key.length), key, 0, key.length, key, 0, key.length)
+      }
+      layer
+    }
+    val small = Content.fold(Content.empty().over(List(rows(0 until 1000))), hashOf)
+    val content = small.over(List(rows(500 until 20000)))
+    val passed = Seq(true, false).map { inOrder =>
+      val (buckets, pass) = Content.folding(content, hashOf, 20000, Expiry.None, inOrder)
+      assert(buckets > small.base.buckets && small.base.buckets > 1)
+      val found = mutable.ArrayBuffer.empty[(Int, Int)]
+      pass((bucket, rows) => found += bucket -> rows.count)
+      found
+    }
+    assert(passed.head.map(_._1) == passed.head.indices)
+    assert(passed.head == passed.last.sortBy(_._1))
+    assert(passed.head.map(_._2).sum == 20000)
   }
 
   test("entries come in key order, whatever their keys have in common") {
