@@ -235,6 +235,9 @@ class Administrators:
         play.lab.jump(2 * _DAY_MS)
         # The list of folders whose files `purge --files` deletes stays until then.
         folders = keys.purged_files().encode()
+        status, said = play.lab.command("purge", "--files")
+        if status or not all(gen.decode() in said for gen in play.lab.redis("HKEYS", folders)):
+            play.world.problem(f"purge --files: {said}")
         left = [name for name in play.lab.key_names() if name != folders]
         if left:
             play.lab.counters["keys left"] += 1

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import redis_state
 from redis_state.backend.client import Client
+from redis_state.places.settings import FOLDER_IN_CHECKPOINT
 from tests.faults.system.jvm import SaidError
 from tests.faults.system.world import PARTITIONS, Job, parsed
 
@@ -33,6 +35,7 @@ class People:
         self._play = schedule
         self._readers: list[tuple[str, str]] = []
         self._count = 0
+        self._left: Path | None = None
 
     def act(self, which: int) -> None:
         """Acts as one of those who look after a server."""
@@ -222,8 +225,18 @@ class People:
             play.work.writing.clear()
             target = play.folder.parent / "moved"
             play.folder.rename(target)
+            self._left = play.folder
             play.folder, play.adopt = target, True
             play.lab.counters["folders moved"] += 1
+
+    def reach_moved_files(self) -> bool:
+        """Makes files of the moved folder reachable where Redis says; returns false if they are."""
+        if self._left is None or (self._left / FOLDER_IN_CHECKPOINT).exists():
+            return False
+        (self._left / FOLDER_IN_CHECKPOINT).parent.mkdir(parents=True)
+        (self._left / FOLDER_IN_CHECKPOINT).symlink_to(self._play.folder / FOLDER_IN_CHECKPOINT)
+        self._play.lab.counters["files of moved folders reached"] += 1
+        return True
 
     def look_at_everything(self) -> None:
         """A process that has nothing cached reads every version that has to be there."""
