@@ -217,11 +217,12 @@ def part_of(
 
 def _address(client: Client, checkpoint: Folder, copy: Copy, *, tenant: str) -> str:
     """Returns the address of the copy's files; empty if the query has files in another folder."""
-    known = places_of(client, copy.gen, tenant=tenant)
-    if not copy.address or copy.outside or (known and known.folder != copy.address):
+    if not copy.address or copy.outside:
         return ""
+    here = (checkpoint / FOLDER_IN_CHECKPOINT).spelling()
+    known = places_of(client, copy.gen, tenant=tenant)
     if known is not None:
-        return copy.address
+        return known.folder if known.folder in (copy.address, here) else ""
     files = (
         one.place.file
         for part in copy.parts
@@ -236,7 +237,7 @@ def _address(client: Client, checkpoint: Folder, copy: Copy, *, tenant: str) -> 
     except (ConfigError, UnavailableError):
         pass
     # The checkpoint was moved, or is reached here by another address.
-    return (checkpoint / FOLDER_IN_CHECKPOINT).spelling()
+    return here
 
 
 def _chosen(checkpoint: Folder, gen: str, to_batch: int | None) -> Copy:
