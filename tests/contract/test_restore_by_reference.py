@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -150,6 +151,19 @@ def test_moved_checkpoint_is_restored_by_reference_after_a_kill(
             plan.carry_out(client, kill)
     assert case.run("restore", "--gen", GEN, "--yes") == 0
     assert dump(raw) == {}
+
+
+def test_copied_checkpoint_does_not_need_a_damaged_original(
+    case: Case, planted: Planted, raw: Any
+) -> None:
+    plant_shared_copy(planted, case.checkpoint, COPIED)
+    raw.flushdb()
+    original = case.checkpoint
+    case.checkpoint = original.with_name("backup")
+    shutil.copytree(original, case.checkpoint)
+    files_in(original)[-1].unlink()
+    assert case.run("restore", "--gen", GEN, "--yes") == 0
+    assert case.run("doctor", "--gen", GEN) == 0
 
 
 def test_lost_query_is_restored_beside_partitions_that_read_files(
