@@ -6,7 +6,7 @@ Once its keys are gone, nothing else names the folder of a purged checkpoint.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 from redis_state import keys
@@ -14,7 +14,7 @@ from redis_state.backend.client import Client
 from redis_state.backend.replies import OTHER_TYPE, time_ms
 from redis_state.backend.script import Command
 from redis_state.errors import ConflictError, FormatError, NotFoundError
-from redis_state.files import Folder
+from redis_state.files import Folder, Item
 from redis_state.format.place import foreign_segments, is_copy_name, is_file_name
 from redis_state.ids import PartitionId
 from redis_state.places import places_of
@@ -175,33 +175,37 @@ def delete_files(
         raise NotFoundError(
             _DELETING, found=f"{folder} is not there", advice="Nothing is left to delete."
         )
-    names, size, strangers = [WRITER] if any(one.name == WRITER for one in items) else [], 0, []
-    has_copies = False
-    for item in items:
-        if item.name == WRITER:
-            continue
-        for one in ((folder / item.name).items() or ()) if item.is_folder else ():
-            name = f"{item.name}/{one.name}"
-            if is_copy_name(name):
-                # A copy is a backup: it outlives the purge, and goes with the checkpoint's folder.
-                has_copies = True
-            elif is_file_name(name) and not one.is_folder:
+    names: list[str] = []
+    size, strangers = 0, []
+    for name, item in _entries_in(folder, items):
+        if is_file_name(name) and not item.is_folder:
+            # A copy is a backup: it outlives the purge, and goes with the checkpoint's folder.
+            if not is_copy_name(name):
                 names.append(name)
-                size += one.size
-            else:
-                strangers.append(name)
-        if not item.is_folder:
-            strangers.append(item.name)
-    deleted = DeletedFiles(sum(name != WRITER for name in names), size, tuple(strangers))
+                size += item.size
+        elif name != WRITER:
+            strangers.append(name)
+    deleted = DeletedFiles(len(names), size, tuple(strangers))
     if dry_run:
         return deleted
     # The store's own mark goes last: it shows whose an interrupted deletion was.
-    for name in reversed(names):
+    for name in (*names, WRITER):
         folder.remove_file(name)
-    if not strangers and not has_copies:
+    # A restored checkpoint may have got new files meanwhile.
+    if next(_entries_in(folder, folder.items() or ()), None) is None:
         folder.remove()
     forget_files(client, found.gen, tenant=tenant)
     return deleted
+
+
+def _entries_in(folder: Folder, items: Sequence[Item]) -> Iterator[tuple[str, Item]]:
+    """Yields the entries of a folder's listing and of its subfolders, by their names below it."""
+    for item in items:
+        if not item.is_folder:
+            yield item.name, item
+            continue
+        for one in (folder / item.name).items() or ():
+            yield f"{item.name}/{one.name}", one
 
 
 def _in_the_way(client: Client, found: PurgedFiles, tenant: str) -> str:

@@ -25,6 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from redis_state.format.entry import segments_in
+from redis_state.protocol.partition import DROPPED_TTL_MS
 from tests.bench.__main__ import session
 from tests.bench.page import add_write_option, show
 from tests.bench.workloads import PARTITIONS, PROVIDER, PROVIDERS
@@ -40,11 +41,8 @@ SAMPLES = 15
 STILL_MAX = 1.1
 """Largest ratio between the last third of the samples and the third before it."""
 
-DROPPED_S = 600.0
-"""How long Redis keeps a dropped segment."""
-
-SETTLED_S = BATCHES_TO_LIVE * SECONDS + 90 + DROPPED_S
-"""When all of Redis holds still: rows expire, maintenance runs, and the first drops are over."""
+SETTLED_S = BATCHES_TO_LIVE * SECONDS + 90 + DROPPED_TTL_MS / 1000
+"""Time until all of Redis holds still: rows expire, maintenance runs, dropped segments leave."""
 
 _MIB = 1 << 20
 _SLOW = 3

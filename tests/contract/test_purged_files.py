@@ -12,6 +12,7 @@ import pytest
 from redis_state import config, keys
 from redis_state.backend.client import Client
 from redis_state.cli.main import main
+from redis_state.files import Folder
 from redis_state.forks import fork
 from redis_state.ids import PartitionId
 from redis_state.maintain.history import move_history
@@ -135,6 +136,56 @@ def test_full_server_notes_what_it_has_room_for(orders: Orders) -> None:
     assert purge(orders.url, gen, "--now") == 0
     assert noted(orders.raw) == []
     orders.raw.config_set("maxmemory", "0")
+
+
+def test_file_written_during_the_deletion_stays(
+    orders: Orders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gen = orders.gen
+    (file,) = orders.files()
+    assert purge(orders.url, gen, "--now") == 0
+    expire_now(orders.raw, gen, hours=24)
+    late = file.with_name(file.name.replace("1-", "7-", 1))
+
+    def remove_file(folder: Folder, name: str) -> None:
+        removed(folder, name)
+        late.write_bytes(b"of a checkpoint that was restored meanwhile")
+
+    removed = Folder.remove_file
+    monkeypatch.setattr(Folder, "remove_file", remove_file)
+    assert purge(orders.url, gen, "--files", "--exclusive") == 0
+    assert list((orders.folder / gen).rglob("*.seg")) == [late]
+
+
+def test_two_deletions_at_once_both_end(orders: Orders, monkeypatch: pytest.MonkeyPatch) -> None:
+    gen = orders.gen
+    assert purge(orders.url, gen, "--now") == 0
+    expire_now(orders.raw, gen, hours=24)
+    ends = []
+
+    def remove_file(folder: Folder, name: str) -> None:
+        if not ends:
+            ends.append(-1)
+            ends.append(purge(orders.url, gen, "--files", "--exclusive"))
+        removed(folder, name)
+
+    removed = Folder.remove_file
+    monkeypatch.setattr(Folder, "remove_file", remove_file)
+    assert purge(orders.url, gen, "--files", "--exclusive") == 0
+    assert ends == [-1, 0]
+    assert not (orders.folder / gen).exists()
+    assert noted(orders.raw) == []
+
+
+def test_key_of_another_type_stops_a_purge_before_it_begins(
+    orders: Orders, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gen = orders.gen
+    orders.raw.set(keys.purged_files(), "not ours")
+    for words in ((), ("--now",)):
+        assert purge(orders.url, gen, *words) == 1
+        assert "another type" in capsys.readouterr().err
+    assert orders.rows_at(2) == rows(2)
 
 
 @pytest.mark.parametrize("log", ["same", "grown", "gone"])

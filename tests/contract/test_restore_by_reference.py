@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -131,6 +132,38 @@ def test_moved_checkpoint_is_read_where_it_is(case: Case, planted: Planted, raw:
     assert case.run("restore", "--gen", GEN, "--yes") == 0
     with connect(case.server.url) as reader:
         assert reader.query("flights").operator(0).get(UA) == {"count": 4, "total": 0.5}
+
+
+def test_moved_checkpoint_is_restored_by_reference_after_a_kill(
+    case: Case, planted: Planted, raw: Any
+) -> None:
+    plant_shared_copy(planted, case.checkpoint, COPIED)
+    raw.flushdb()
+    case.checkpoint = case.checkpoint.rename(case.checkpoint.with_name("moved"))
+
+    def kill(what: str, *_: int) -> None:
+        if what == "restoring partitions":
+            raise Interrupted
+
+    with closing(Client(parse({"url": case.server.url}))) as client:
+        plan = plan_restore(client, folder_at(str(case.checkpoint)), GEN)
+        with pytest.raises(Interrupted):
+            plan.carry_out(client, kill)
+    assert case.run("restore", "--gen", GEN, "--yes") == 0
+    assert dump(raw) == {}
+
+
+def test_copied_checkpoint_does_not_need_a_damaged_original(
+    case: Case, planted: Planted, raw: Any
+) -> None:
+    plant_shared_copy(planted, case.checkpoint, COPIED)
+    raw.flushdb()
+    original = case.checkpoint
+    case.checkpoint = original.with_name("backup")
+    shutil.copytree(original, case.checkpoint)
+    files_in(original)[-1].unlink()
+    assert case.run("restore", "--gen", GEN, "--yes") == 0
+    assert case.run("doctor", "--gen", GEN) == 0
 
 
 def test_lost_query_is_restored_beside_partitions_that_read_files(

@@ -14,7 +14,7 @@ _MORE_MAX = {
     "Python: threads": 0.3,
     "Python: open files": 0.3,
 }
-"""What a start may take more, in units or MiB. A leak is one at least."""
+"""Bounds of the growth of a start above that of Spark, in units or MiB; a leak is one at least."""
 
 
 def test_growth_of_a_start_is_the_median_of_all_slopes() -> None:

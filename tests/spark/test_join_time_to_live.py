@@ -17,7 +17,7 @@ import redis_state
 from redis_state.format.entry import parse_entry
 from redis_state.keys import store_hash
 from tests.spark.lives import EVENTS, manifest_of, shift
-from tests.spark.streams import FORMAT, Input, Output, Streams, run_to_end
+from tests.spark.streams import FORMAT, PREFIX, Input, Output, Streams, run_to_end
 from tests.support.redis_server import RedisServer
 from tools import compatibility
 
@@ -358,7 +358,7 @@ def test_join_gets_and_loses_a_time_to_live(
         "Row(k='a', lv=0, rv=500)",
         "Row(k='a', lv=400, rv=500)",
     ]
-    streams.spark.conf.unset("spark.sql.streaming.stateStore.redis.stateTtl")
+    streams.spark.conf.unset(PREFIX + "stateTtl")
     assert lives.batch(6, (0, "", "ac")) == [
         "Row(k='a', lv=0, rv=600)",
         "Row(k='a', lv=400, rv=600)",

@@ -19,7 +19,7 @@ from redis import Redis
 import redis_state
 from redis_state.format.entry import parse_entry
 from tests.spark.lives import Lives, manifest_of, shift
-from tests.spark.streams import FORMAT, Output, Streams, run_to_end
+from tests.spark.streams import FORMAT, PREFIX, Output, Streams, run_to_end
 from tests.support.pages import fenced
 from tests.support.redis_server import RedisServer
 from tests.support.spark_sessions import kept
@@ -271,7 +271,7 @@ def test_rows_that_are_left_stay_once_the_option_is_gone(
     lives = Lives(streams, server, counted)
     lives.batch(0, "ab")
     lives.batch(TTL_S + 10, "c")
-    streams.spark.conf.unset("spark.sql.streaming.stateStore.redis.stateTtl")
+    streams.spark.conf.unset(PREFIX + "stateTtl")
     assert lives.batch(0, "ac") == ["Row(k='a', count=1)", "Row(k='c', count=2)"]
     assert lives.batch(0, "b") == ["Row(k='b', count=1)"]
 
@@ -379,7 +379,7 @@ def test_state_reader_shows_versions_at_their_own_time_and_writes_nothing(
     of_batch = {0: [("a", 1), ("b", 1)], 1: [("b", 1), ("c", 1)]}
     for is_on in (True, False):
         if not is_on:
-            streams.spark.conf.unset("spark.sql.streaming.stateStore.redis.stateTtl")
+            streams.spark.conf.unset(PREFIX + "stateTtl")
         for batch, rows in of_batch.items():
             assert read_by_spark(streams, batchId=batch) == rows
             from_snapshot = [

@@ -217,26 +217,25 @@ def part_of(
 
 def _address(client: Client, checkpoint: Folder, copy: Copy, *, tenant: str) -> str:
     """Returns the address of the copy's files; empty if the query has files in another folder."""
-    known = places_of(client, copy.gen, tenant=tenant)
-    if not copy.address or copy.outside or (known and known.folder != copy.address):
+    if not copy.address or copy.outside:
         return ""
+    here = (checkpoint / FOLDER_IN_CHECKPOINT).spelling()
+    known = places_of(client, copy.gen, tenant=tenant)
     if known is not None:
-        return copy.address
-    files = (
-        one.place.file
-        for part in copy.parts
-        if part.head
-        for one in part.head.segments
-        if one.place
-    )
-    first = next(files, None)
+        return known.folder if known.folder in (copy.address, here) else ""
+    # The checkpoint may have been moved or copied, or is reached here by another address.
+    return copy.address if copy.address == here or _has_all_files(copy) else here
+
+
+def _has_all_files(copy: Copy) -> bool:
+    """Returns whether the address in the manifest leads to every file of the copy."""
+    segments = (one for part in copy.parts if part.head for one in part.head.segments)
+    names = {one.place.file for one in segments if one.place}
     try:
-        if first is None or (folder_at(copy.address) / copy.gen).has(first):
-            return copy.address
+        folder = folder_at(copy.address) / copy.gen
+        return all(folder.has(name) for name in names)
     except (ConfigError, UnavailableError):
-        pass
-    # The checkpoint was moved, or is reached here by another address.
-    return (checkpoint / FOLDER_IN_CHECKPOINT).spelling()
+        return False
 
 
 def _chosen(checkpoint: Folder, gen: str, to_batch: int | None) -> Copy:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.bench.fleet.workers import ROWS, UPDATES, Fleet, Work
+from tests.support.waiting import await_end
 from tools.jvm import ROOT, java_command
 
 _CLASS = "org.apache.spark.sql.redisstate.bench.FleetBench"
@@ -51,8 +52,4 @@ def providing(url: str, fleet: Fleet, folder: Path) -> Iterator[Providers]:
     finally:
         assert process.stdin is not None
         process.stdin.close()
-        try:
-            process.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        await_end(process, _END_S)
