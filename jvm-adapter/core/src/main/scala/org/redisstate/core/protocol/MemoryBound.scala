@@ -57,8 +57,15 @@ object MemoryBound {
     if (entry.blocks == 0) 0
     else entry.bytes + entry.bytes / 8 + BlockBytes * entry.blocks + SegmentBytes
 
-  /** Returns the segments that leave next: history first, then the base, then deltas by age. */
-  private[protocol] def leaving(manifest: Map[String, String], lacking: Long): Seq[Segment] = {
+  /**
+   * Returns the segments that leave next: history first, then the base, then deltas by age.
+   *
+   * @param isStuck whether a segment, by its ident, cannot leave
+   */
+  private[protocol] def leaving(
+      manifest: Map[String, String],
+      lacking: Long,
+      isStuck: String => Boolean): Seq[Segment] = {
     import SegmentPlaces.{AsidePrefix, PlacePrefix}
     val named = manifest.collect {
       case (field, entry) if field.startsWith("d:") || field.startsWith("s:") =>
@@ -79,6 +86,7 @@ object MemoryBound {
     val here = (named.valuesIterator.filter(_.version <= opened) ++ aside).toSeq
       .distinctBy(_.ident)
       .filter(one => one.entry.blocks > 0 && !manifest.contains(PlacePrefix + one.ident))
+      .filterNot(one => isStuck(one.ident))
       .sortBy(one => (rank(one), one.version, one.ident))
     val before = here.scanLeft(0L)((bytes, one) => bytes + costOf(one.entry))
     here.zip(before).takeWhile(_._2 < lacking).map(_._1).take(SegmentsMax)

@@ -67,7 +67,7 @@ final class PartitionFiles private[protocol] (
     val spare = MemoryBound.parse(manifest.get(MemoryBound.Field)).fold(0L)(_.spare)
     val planned =
       if (manifest.get("f").exists(Formats))
-        MemoryBound.leaving(manifest, lacking + spare).filterNot(one => damaged(one.ident))
+        MemoryBound.leaving(manifest, lacking + spare, damaged)
       else Nil
     Option.when(planned.nonEmpty)(counted(move(what, planned)).segments)
   }

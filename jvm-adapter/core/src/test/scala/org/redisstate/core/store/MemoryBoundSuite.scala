@@ -90,6 +90,20 @@ class MemoryBoundSuite extends AnyFunSuite with FilesFixture {
       }
     }
 
+  test("damaged history stays in Redis, and what comes after it leaves") {
+    onServer() { (p, _) =>
+      val ledger = new Ledger(p)
+      ledger.commit(4)
+      ledger.addBase()
+      val oldest = p.raw.hkeys(Keys.meta(p.id)).asScala.filter(field =>
+        field.startsWith("d:1:") || field.startsWith("d:2:"))
+      oldest.foreach(field => p.raw.hset(Keys.segment(p.id, field), "0", "damaged"))
+      ledger.commit(4)
+      ledger.check()
+      assert(oldest.size == 2 && !oldest.exists(placed(p).contains))
+    }
+  }
+
   test("opening a version with its base in a file reads no more than the end of the file") {
     onServer(retained = 5) { (p, files) =>
       val ledger = new Ledger(p)
@@ -170,11 +184,15 @@ private object MemoryBoundSuite {
         if (isBounded) checkMemory()
       }
 
-    def maintain(): Unit = {
+    def addBase(): Unit = {
       store.open(at)
       store.requestSnapshot()
       assert(store.snapshotIfDue())
       checkMemory()
+    }
+
+    def maintain(): Unit = {
+      addBase()
       store.retain()
       store.client.files.keepRoom(share)
       checkMemory()
