@@ -78,8 +78,15 @@ private[core] final class BlockFileWriter(
     put(RegionBlocks.Magic)
 
     /** Adds the value of a field as Redis would hold it, in the order of a region; the header at any time. */
-    def add(name: String, value: Array[Byte]): Unit = {
-      val block = blocks.plain(name, value)
+    def add(name: String, value: Array[Byte]): Unit =
+      add(name, value, blocks.plain(name, value))
+
+    /** Adds a block without a signature. */
+    def addBlock(field: EncodedField): Unit =
+      add(field.name, blocks.signed(field.name, field.block), field.block)
+
+    /** @param block without the signature that `value` has */
+    private def add(name: String, value: Array[Byte], block: Array[Byte]): Unit = {
       plainBytes += block.length
       checks += EncodedField(name, java.util.Arrays.copyOf(block, Block.HeaderBytes))
       if (name == Header.Field) header = Some(value)
@@ -88,10 +95,6 @@ private[core] final class BlockFileWriter(
         put(value)
       }
     }
-
-    /** Adds a block without a signature. */
-    def addBlock(field: EncodedField): Unit =
-      add(field.name, blocks.signed(field.name, field.block))
 
     /**
      * Ends the region.
