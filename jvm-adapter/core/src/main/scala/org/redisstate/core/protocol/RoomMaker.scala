@@ -8,8 +8,8 @@ import org.redisstate.core.errors._
 final class ShareFull extends RuntimeException("the share is full", null, false, false)
 
 /**
- * Makes room after the answer `ROOM` of one call, until the deadline of its first refusal: segments
- * leave for files until the refused blocks fit.
+ * Makes room after the answers `ROOM` of a commit or of a stage: segments leave for files until the
+ * refused blocks fit.
  *
  * @param leave moves segments of at least so many bytes to files; returns their number, or None if
  *   nothing is left to move
@@ -17,7 +17,6 @@ final class ShareFull extends RuntimeException("the share is full", null, false,
 private[protocol] final class RoomMaker(calls: PartitionCalls, leave: Long => Option[Int]) {
   import RoomMaker._
 
-  private var lateMs = Option.empty[Long]
   private var isEmpty = false
   private var wasted = 0
 
@@ -31,10 +30,8 @@ private[protocol] final class RoomMaker(calls: PartitionCalls, leave: Long => Op
   def make(what: String, reply: Seq[String]): Unit = {
     def number(at: Int): Long = Stored.number(what, reply.lift(at).getOrElse(""))
     val (lacking, share) = (number(1), number(2))
-    val end = lateMs.getOrElse(calls.clockMs + calls.repeatsForMs)
-    lateMs = Some(end)
     log.info("{}: {} bytes more than the share", what: Any, lacking)
-    moved(what, lacking, share, end) match {
+    moved(what, lacking, share) match {
       // Another thread may have moved the last segment meanwhile: then the next try fits.
       case None if !isEmpty => isEmpty = true
       case Some(segments) if segments > 0 || wasted < WastedMax =>
@@ -48,7 +45,10 @@ private[protocol] final class RoomMaker(calls: PartitionCalls, leave: Long => Op
     }
   }
 
-  private def moved(what: String, lacking: Long, share: Long, end: Long): Option[Int] = {
+  /** Each try announces a file, which has a row in Redis for a day: later ones are rarer. */
+  private def moved(what: String, lacking: Long, share: Long): Option[Int] = {
+    val end = calls.clockMs + calls.repeatsForMs
+    var pauseMs = PauseMinMs
     while (true) {
       try return leave(lacking)
       catch {
@@ -60,7 +60,8 @@ private[protocol] final class RoomMaker(calls: PartitionCalls, leave: Long => Op
                 s"redisMemory. ${e.getMessage}",
               e
             )
-          calls.pause(PauseMs)
+          calls.pause(pauseMs)
+          pauseMs = math.min(2 * pauseMs, PauseMaxMs)
       }
     }
     None
@@ -69,7 +70,8 @@ private[protocol] final class RoomMaker(calls: PartitionCalls, leave: Long => Op
 
 private[protocol] object RoomMaker {
   private val log = LoggerFactory.getLogger(classOf[RoomMaker])
-  private val PauseMs = 500L
+  private val PauseMinMs = 500L
+  private val PauseMaxMs = 8000L
   private val WastedMax = 5
   val Refused = "ROOM"
 }

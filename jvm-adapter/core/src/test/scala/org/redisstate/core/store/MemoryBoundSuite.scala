@@ -69,6 +69,8 @@ class MemoryBoundSuite extends AnyFunSuite with FilesFixture {
       files.answers = false
       val refused = intercept[UnavailableException](ledger.commit(12))
       assert(refused.getMessage.contains(s"share of $Share bytes"))
+      // Each try announced a file; the deadline is five seconds.
+      assert(rows(p).values.count(_.startsWith("n ")) <= 5)
       files.answers = true
       ledger.commit(6)
       ledger.check()
