@@ -5,7 +5,7 @@ import java.util
 import org.redisstate.core.concurrent.GuardedBy
 import org.redisstate.core.errors.{FileLostException, InternalException, UnavailableException}
 import org.redisstate.core.format.{BlockSigner, Segment}
-import org.redisstate.core.places.{BlockFileReader, FileFolders, FileMissing, FileStore, ReadBack}
+import org.redisstate.core.places.{BlockFileReader, FileFolders, FileMissing, FileStore}
 
 /**
  * Blocks of segments that are in files. The directories of the regions that were read last stay in
@@ -97,10 +97,6 @@ private[protocol] final class FileBlocks(
 }
 
 private[protocol] object FileBlocks {
-
-  /** Number of looks for a file, and the pause between two. */
-  val LooksMax: Int = ReadBack.LooksMax
-  val LookPauseMs: Long = ReadBack.LookPauseMs
 
   /** Each takes about four bytes. */
   private val BlocksMax = 1L << 18

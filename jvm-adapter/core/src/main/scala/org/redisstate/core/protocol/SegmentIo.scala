@@ -5,7 +5,7 @@ import scala.collection.mutable
 import org.redisstate.core.backend.{Command, Script}
 import org.redisstate.core.format.{BlockSigner, EncodedField, Segment}
 import org.redisstate.core.ids.{Keys, PartitionId}
-import org.redisstate.core.places.{FileFolders, FileMissing}
+import org.redisstate.core.places.{FileFolders, FileMissing, ReadBack}
 
 /**
  * Stages and reads the blocks of one partition's segments, signed where there is a signer. Thread-safe.
@@ -164,8 +164,8 @@ final class SegmentIo private[protocol] (
       val now = places.lookAgain(piece.segment)
       if (now == at) {
         (now, missing) match {
-          case (_: Source.File, _) if tries < FileBlocks.LooksMax =>
-            calls.pause(FileBlocks.LookPauseMs)
+          case (_: Source.File, _) if tries < ReadBack.LooksMax =>
+            calls.pause(ReadBack.LookPauseMs)
           case (file: Source.File, Some(m)) =>
             throw files.lost(s"read ${piece.segment.ident} of $id", piece.segment, file, m)
           case _ => throw new SegmentGone(piece.segment)
