@@ -46,14 +46,20 @@ final class SegmentIo private[protocol] (
       maker: RoomMaker): Unit = {
     val parts = if (fields.isEmpty) Seq(fields) else chunked(fields, StagedByScriptMax)
     val args = parts.map(stageArgs(ident, field, _, ttlMs))
-    def refused(): Option[Seq[String]] = calls.scripts(what, Script.Stage, ident, args)
-      .map(words).find(_.headOption.contains(RoomMaker.Refused))
-    var reply = refused()
+    var reply = refusal(what, ident, args)
     while (reply.nonEmpty) {
       reply.foreach(maker.make(what, _))
-      reply = refused()
+      reply = refusal(what, ident, args)
     }
   }
+
+  /** Runs the script `stage` with each of these arguments; returns the first refusal. */
+  private def refusal(
+      what: String,
+      key: String,
+      args: Seq[Seq[Array[Byte]]]): Option[Seq[String]] =
+    calls.scripts(what, Script.Stage, key, args).map(words)
+      .find(_.headOption.contains(RoomMaker.Refused))
 
   /**
    * Stores blocks of a snapshot ahead of its entry, under a key of their own. No script looks at
@@ -69,9 +75,10 @@ final class SegmentIo private[protocol] (
     val what = s"stage blocks of $ident of $id"
     chunked(fields, StagedBytesMax).foreach { chunk =>
       if (isBounded) {
-        val args = Seq(Command.bytes(s"n:$ident"), StagedTtl) ++ stored(ident, chunk)
-        val reply = words(calls.keyed(what, Script.Stage, Seq(Keys.staged(id, ident)), args))
-        if (reply.headOption.contains(RoomMaker.Refused)) throw new ShareFull
+        val key = s"n:$ident"
+        val args = chunked(chunk, StagedByScriptMax).map(part =>
+          Seq(Command.bytes(key), StagedTtl) ++ stored(ident, part))
+        if (refusal(what, key, args).nonEmpty) throw new ShareFull
       } else calls.transaction(what, apart(ident, chunk))
     }
   }
