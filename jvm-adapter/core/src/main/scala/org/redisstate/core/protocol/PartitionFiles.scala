@@ -101,16 +101,10 @@ final class PartitionFiles private[protocol] (
     val what = s"write ${begun.ident} of $id into a file"
     announce(what, Seq(begun)).map { file =>
       val store = FileBlocks.storeOf(what, folders, id.gen)
-      val sink = store.create(file)
-      var isClosed = false
-      val region =
-        try {
-          val open = new BlockFileWriter(sink, id, file, signer).begin(begun)
-          val written = open.end(blocks(open.addBlock))
-          sink.close()
-          isClosed = true
-          written
-        } finally if (!isClosed) sink.abandon()
+      val region = written(store, file) { writer =>
+        val open = writer.begin(begun)
+        open.end(blocks(open.addBlock))
+      }
       readBack(what, store, region)
       region.segment -> region.place
     }
@@ -127,7 +121,9 @@ final class PartitionFiles private[protocol] (
   private def move(what: String, planned: Seq[Segment]): MoveReport =
     announce(what, planned).fold(MoveReport(0, 0)) { file =>
       val store = FileBlocks.storeOf(what, folders, id.gen)
-      val regions = write(what, store, file, planned)
+      // A segment that changed meanwhile, or is damaged, ends the file.
+      val regions = written(store, file)(writer =>
+        planned.iterator.map(region(what, writer, _)).takeWhile(_.nonEmpty).flatten.toSeq)
       if (regions.isEmpty) MoveReport(0, 0)
       else {
         regions.foreach(readBack(what, store, _))
@@ -162,21 +158,15 @@ final class PartitionFiles private[protocol] (
     attempt(NamesMax)
   }
 
-  /** Writes the segments that are whole; one that changed meanwhile, or is damaged, ends the file. */
-  private def write(
-      what: String,
-      store: FileStore,
-      file: String,
-      planned: Seq[Segment]): Seq[WrittenRegion] = {
+  /** Creates a file and closes it after the work; abandons it if that throws. */
+  private def written[A](store: FileStore, file: String)(work: BlockFileWriter => A): A = {
     val sink = store.create(file)
     var isClosed = false
     try {
-      val writer = new BlockFileWriter(sink, id, file, signer)
-      val written =
-        planned.iterator.map(region(what, writer, _)).takeWhile(_.nonEmpty).flatten.toSeq
+      val done = work(new BlockFileWriter(sink, id, file, signer))
       sink.close()
       isClosed = true
-      written
+      done
     } finally if (!isClosed) sink.abandon()
   }
 
