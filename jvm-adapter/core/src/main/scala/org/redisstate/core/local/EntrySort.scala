@@ -2,6 +2,8 @@ package org.redisstate.core.local
 
 import java.nio.ByteBuffer
 
+import org.redisstate.core.format.KeyLead
+
 /**
  * Sorts entries of a layer by key. Compares eight bytes of each key as a number, from the first
  * byte in which the keys differ; whole keys only where those are equal. For one thread; the arrays
@@ -22,7 +24,9 @@ private[local] final class EntrySort(layer: Arena) {
     val common = commonBytes(from, until)
     var i = from
     while (i < until) {
-      leads(i) = lead(all(i), common)
+      val entry = all(i)
+      leads(i) =
+        KeyLead.of(numbers, layer.keyOffset(entry) + common, layer.keyLength(entry) - common)
       i += 1
     }
     quicksort(from, until - 1)
@@ -42,22 +46,6 @@ private[local] final class EntrySort(layer: Arena) {
       i += 1
     }
     common
-  }
-
-  /** Eight bytes of a key as an unsigned number, made signed; a key that ends earlier is filled up with zeros. */
-  private def lead(entry: Int, skipped: Int): Long = {
-    val at = layer.keyOffset(entry) + skipped
-    val left = layer.keyLength(entry) - skipped
-    var number = 0L
-    if (left >= LeadBytes) number = numbers.getLong(at)
-    else {
-      var i = 0
-      while (i < left) {
-        number |= (bytes(at + i) & 0xffL) << (56 - 8 * i)
-        i += 1
-      }
-    }
-    number ^ Long.MinValue
   }
 
   private def compare(leadA: Long, a: Int, leadB: Long, b: Int): Int =
@@ -126,6 +114,5 @@ private[local] final class EntrySort(layer: Arena) {
 }
 
 private object EntrySort {
-  private final val LeadBytes = 8
   private final val InsertionMax = 12
 }

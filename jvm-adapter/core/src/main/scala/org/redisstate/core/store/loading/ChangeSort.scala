@@ -2,7 +2,7 @@ package org.redisstate.core.store.loading
 
 import java.nio.ByteBuffer
 
-import org.redisstate.core.format.RowBlock
+import org.redisstate.core.format.{KeyLead, RowBlock}
 
 /**
  * Sorts rows of several blocks by key; rows of one key stay in their order. Compares eight bytes of
@@ -18,7 +18,7 @@ private[loading] final class ChangeSort(blocks: Array[RowBlock]) {
   /** True if two keys with equal leads are equal. */
   private val areLeadsWhole = filled.headOption.forall { first =>
     val length = first.keyLength(0)
-    length <= common + LeadBytes && filled.forall(b => b.isFixed && b.keyLength(0) == length)
+    length <= common + KeyLead.Bytes && filled.forall(b => b.isFixed && b.keyLength(0) == length)
   }
 
   /** Rows in key order. */
@@ -37,7 +37,8 @@ private[loading] final class ChangeSort(blocks: Array[RowBlock]) {
     val leads = new Array[Long](block.count)
     var i = 0
     while (i < leads.length) {
-      leads(i) = lead(block, numbers, i)
+      leads(i) =
+        KeyLead.of(numbers, block.keyOffset(i) + common, block.keyLength(i) - common)
       i += 1
     }
     leads
@@ -74,25 +75,6 @@ private[loading] final class ChangeSort(blocks: Array[RowBlock]) {
       at,
       at + length)
     if (differs < 0) length else differs
-  }
-
-  /**
-   * Eight bytes of a key as an unsigned number, made signed; a key that ends earlier is filled up
-   * with zeros.
-   */
-  private def lead(block: RowBlock, numbers: ByteBuffer, row: Int): Long = {
-    val at = block.keyOffset(row) + common
-    val left = block.keyLength(row) - common
-    var number = 0L
-    if (left >= LeadBytes) number = numbers.getLong(at)
-    else {
-      var i = 0
-      while (i < left) {
-        number |= (block.bytes(at + i) & 0xffL) << (56 - 8 * i)
-        i += 1
-      }
-    }
-    number ^ Long.MinValue
   }
 
   /** Compares the keys of two rows with equal leads. */
@@ -172,7 +154,6 @@ private[loading] final class ChangeSort(blocks: Array[RowBlock]) {
 }
 
 private[loading] object ChangeSort {
-  private final val LeadBytes = 8
   private final val BlockShift = 32
 
   /** The row of a block, as a number. */
