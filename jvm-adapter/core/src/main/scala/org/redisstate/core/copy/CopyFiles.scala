@@ -69,15 +69,8 @@ final class CopyFiles(
   private def writeFile(id: PartitionId, segments: Seq[Segment]): Unit = {
     val what = s"copy segments of $id"
     val file = BlockFileName.newCopyName(id, segments.head.version, segments.last.version)
-    val sink = store.create(file)
-    var isClosed = false
     val regions =
-      try {
-        val found = writeRegions(id, new BlockFileWriter(sink, id, file, signer), segments)
-        sink.close()
-        isClosed = true
-        found
-      } finally if (!isClosed) sink.abandon()
+      BlockFileWriter.written(store, file, id, signer)(writeRegions(id, _, segments))
     regions.foreach { region =>
       if (!ReadBack.isWhole(store, region, pause))
         throw new UnavailableException(

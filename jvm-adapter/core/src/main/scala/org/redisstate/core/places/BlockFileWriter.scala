@@ -150,6 +150,19 @@ private[core] final class BlockFileWriter(
 
 private[core] object BlockFileWriter {
 
+  /** Creates a file, and closes it after the work; abandons it if that throws. */
+  def written[A](store: FileStore, file: String, id: PartitionId, signer: Option[BlockSigner])(
+      work: BlockFileWriter => A): A = {
+    val sink = store.create(file)
+    var isClosed = false
+    try {
+      val done = work(new BlockFileWriter(sink, id, file, signer))
+      sink.close()
+      isClosed = true
+      done
+    } finally if (!isClosed) sink.abandon()
+  }
+
   /** @param before bytes of the directory that are not part of the head */
   private final case class End(bytes: Array[Byte], before: Int)
 

@@ -101,7 +101,7 @@ final class PartitionFiles private[protocol] (
     val what = s"write ${begun.ident} of $id into a file"
     announce(what, Seq(begun)).map { file =>
       val store = FileBlocks.storeOf(what, folders, id.gen)
-      val region = written(store, file) { writer =>
+      val region = BlockFileWriter.written(store, file, id, signer) { writer =>
         val open = writer.begin(begun)
         open.end(blocks(open.addBlock))
       }
@@ -122,7 +122,7 @@ final class PartitionFiles private[protocol] (
     announce(what, planned).fold(MoveReport(0, 0)) { file =>
       val store = FileBlocks.storeOf(what, folders, id.gen)
       // A segment that changed meanwhile, or is damaged, ends the file.
-      val regions = written(store, file)(writer =>
+      val regions = BlockFileWriter.written(store, file, id, signer)(writer =>
         planned.iterator.map(region(what, writer, _)).takeWhile(_.nonEmpty).flatten.toSeq)
       if (regions.isEmpty) MoveReport(0, 0)
       else {
@@ -156,18 +156,6 @@ final class PartitionFiles private[protocol] (
       }
     }
     attempt(NamesMax)
-  }
-
-  /** Creates a file and closes it after the work; abandons it if that throws. */
-  private def written[A](store: FileStore, file: String)(work: BlockFileWriter => A): A = {
-    val sink = store.create(file)
-    var isClosed = false
-    try {
-      val done = work(new BlockFileWriter(sink, id, file, signer))
-      sink.close()
-      isClosed = true
-      done
-    } finally if (!isClosed) sink.abandon()
   }
 
   private def region(
