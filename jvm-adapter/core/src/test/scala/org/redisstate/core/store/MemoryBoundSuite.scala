@@ -1,6 +1,7 @@
 package org.redisstate.core.store
 
 import java.nio.charset.StandardCharsets.ISO_8859_1
+import java.util.concurrent.atomic.AtomicInteger
 
 import scala.collection.mutable
 import scala.jdk.CollectionConverters._
@@ -8,6 +9,7 @@ import scala.util.Random
 
 import org.scalatest.funsuite.AnyFunSuite
 
+import org.redisstate.core.backend.{Command, Transport, TransportException}
 import org.redisstate.core.errors.{ConfigException, NoRoomException, UnavailableException}
 import org.redisstate.core.format.BlockSigner
 import org.redisstate.core.ids.Keys
@@ -106,6 +108,57 @@ class MemoryBoundSuite extends AnyFunSuite with FilesFixture {
     }
   }
 
+  test("another executor that makes room meanwhile changes nothing for the commit") {
+    onServer(retained = 5) { (p, files) =>
+      val ledger = new Ledger(p)
+      val other = p.store("maintenance").client.files
+      var rivals = 0
+      var isNested = false
+      files.before = step =>
+        if (step == "close" && !isNested) {
+          isNested = true
+          rivals += other.makeRoom(Share / 4).getOrElse(0)
+          isNested = false
+        }
+      (1 to 3).foreach { _ =>
+        ledger.commit(4)
+        ledger.maintain()
+      }
+      assert(rivals > 0)
+      ledger.check()
+    }
+  }
+
+  test("replies that are lost leave the bound and the rows as they are") {
+    onServer(new Slept, retained = 5, between = new Lossy(_)) { (p, files) =>
+      val ledger = new Ledger(p)
+      (1 to 4).foreach { _ =>
+        ledger.commit(4)
+        ledger.maintain()
+      }
+      assert(files.all.nonEmpty)
+      ledger.check()
+    }
+  }
+
+  test(
+    "a task that is interrupted while it waits for a folder ends, and its next attempt goes on") {
+    onServer() { (p, files) =>
+      val ledger = new Ledger(p)
+      ledger.commit(4)
+      files.before = step =>
+        if (step == "create") {
+          Thread.currentThread.interrupt()
+          throw new UnavailableException("the file system was interrupted")
+        }
+      intercept[InterruptedException](ledger.commit(4))
+      Thread.interrupted()
+      files.before = _ => ()
+      ledger.commit(4)
+      ledger.check()
+    }
+  }
+
   test("opening a version with its base in a file reads no more than the end of the file") {
     onServer(retained = 5) { (p, files) =>
       val ledger = new Ledger(p)
@@ -143,6 +196,19 @@ private object MemoryBoundSuite {
   private val Share = 200000L
 
   private final class KilledException extends RuntimeException
+
+  /** Loses every third reply after the server has done the work. */
+  private final class Lossy(next: Transport) extends Transport {
+    private val calls = new AtomicInteger
+
+    override def exchange(commands: Seq[Command]): Seq[AnyRef] = {
+      val replies = next.exchange(commands)
+      if (calls.incrementAndGet() % 3 == 0) throw new TransportException("lost", null)
+      replies
+    }
+
+    override def close(): Unit = next.close()
+  }
 
   /** A query whose rows do not compress. */
   private final class Ledger(p: TestPartition, signer: Option[BlockSigner] = None) {
