@@ -95,12 +95,14 @@ def files_before(
     if places is None or not rows:
         return None
     opened = client.call(_WHAT, [("HGET", keys.meta(id_), "o") for id_ in ids])
+    # An interrupted purge, which is done again, has removed some manifests already.
+    there = [number_or_zero(one) for one in opened if one is not None]
     (time,) = client.call(_WHAT, [("TIME",)])
     return PurgedFiles(
         gen,
         places.folder,
         time_ms(time) + kept_ms + places.grace_ms,
-        min(map(number_or_zero, opened)),
+        min(there, default=0),
         len(rows),
         sum(row.bytes for row in rows),
     )
