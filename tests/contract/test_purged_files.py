@@ -162,7 +162,7 @@ def test_two_deletions_at_once_both_end(orders: Orders, monkeypatch: pytest.Monk
     gen = orders.gen
     assert purge(orders.url, gen, "--now") == 0
     expire_now(orders.raw, gen, hours=24)
-    ends = []
+    ends: list[int] = []
 
     def remove_file(folder: Folder, name: str) -> None:
         if not ends:
