@@ -95,12 +95,14 @@ def files_before(
     if places is None or not rows:
         return None
     opened = client.call(_WHAT, [("HGET", keys.meta(id_), "o") for id_ in ids])
+    # An interrupted purge, which is done again, has removed some manifests already.
+    there = [number_or_zero(one) for one in opened if one is not None]
     (time,) = client.call(_WHAT, [("TIME",)])
     return PurgedFiles(
         gen,
         places.folder,
         time_ms(time) + kept_ms + places.grace_ms,
-        min(map(number_or_zero, opened)),
+        min(there, default=0),
         len(rows),
         sum(row.bytes for row in rows),
     )
@@ -224,10 +226,10 @@ def _in_the_way(client: Client, found: PurgedFiles, tenant: str) -> str:
             continue
         (raw,) = client.call(_DELETING, [("HGETALL", keys.query(info.gen, tenant=tenant))])
         ids = counted_partitions(client, info.gen, parse_operators(raw).values(), tenant=tenant)
-        for start in range(0, len(ids), _PARTITIONS_AT_ONCE):
-            chunk = ids[start : start + _PARTITIONS_AT_ONCE]
-            metas: list[Command] = [("HGETALL", keys.meta(id_)) for id_ in chunk]
-            for manifest in client.call(_DELETING, metas, of_other_type=OTHER_TYPE):
-                if manifest is OTHER_TYPE or gen in foreign_segments(manifest).values():
-                    return f"the fork {info.gen} reads its files"
+        metas: list[Command] = [("HGETALL", keys.meta(id_)) for id_ in ids]
+        manifests = client.call_in_pieces(
+            _DELETING, metas, at_once=_PARTITIONS_AT_ONCE, of_other_type=OTHER_TYPE
+        )
+        if any(one is OTHER_TYPE or gen in foreign_segments(one).values() for one in manifests):
+            return f"the fork {info.gen} reads its files"
     return ""

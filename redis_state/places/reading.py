@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.errors import FormatError, Kind, StateError, UnavailableError
-from redis_state.files import Folder
+from redis_state.files import Folder, is_local
 from redis_state.format.entry import Segment
 from redis_state.format.header import FIELD as HEADER
 from redis_state.format.place import FIELD as PLACE
@@ -58,11 +58,12 @@ class SegmentFiles:
     remembered.
 
     Attributes:
-        storage_options: Options of fsspec for the folders; ``None`` leaves them to the environment.
+        storage_options: Returns options of fsspec for the folders, when the first one is opened;
+            ``None`` leaves them to the environment.
     """
 
     def __init__(self) -> None:
-        self.storage_options: Mapping[str, Any] | None = None
+        self.storage_options: Callable[[], Mapping[str, Any] | None] = lambda: None
         # Methods are given the client, which must not stay alive through the registry of readers.
         self._forget_all()
         tell_after_fork(self)
@@ -174,7 +175,8 @@ class SegmentFiles:
                 "'placesFolder' that it had.",
                 where=str(id_),
             )
-        folder = replace(places, storage_options=self.storage_options).folder_of(of.gen)
+        options = None if is_local(places.folder) else self.storage_options()
+        folder = replace(places, storage_options=options).folder_of(of.gen)
         with self._lock:
             self._folders[of.tenant, of.gen] = folder
             while len(self._folders) > _FOLDERS_MAX:

@@ -1,4 +1,4 @@
-"""Causes of growing and of slow state that lie in files (docs/history-in-files.md)."""
+"""Cause of growing state: history that waits for a file (docs/history-in-files.md)."""
 
 from __future__ import annotations
 

@@ -38,7 +38,14 @@ from redis_state.protocol.registry import (
 from redis_state.protocol.runs import run_of_epoch
 from redis_state.protocol.texts import number_or_zero
 from redis_state.status.files import tally
-from redis_state.status.pins import aside_in_files, fork_of, pins_in, titled, total_pins
+from redis_state.status.pins import (
+    IN_FILE,
+    aside_in_files,
+    fork_of,
+    pins_in,
+    titled,
+    total_pins,
+)
 from redis_state.status.query_status import (
     FileTally,
     Hold,
@@ -58,7 +65,6 @@ _NUMBERS = (
 _OTHER_TYPE = "its {} is a key of another type"
 _GONE = "its manifest is missing, while other partitions have theirs"
 _WHAT = "reading the status of queries"
-_IN_FILE = b"f "
 _DELTA, _SNAPSHOT = _SEGMENTS = b"d:", b"s:"
 _COMPLETE = (b"c", b"ch", b"ct", b"cht")
 """Ends of the entry of a delta that needs no older segment."""
@@ -387,7 +393,7 @@ def _take_placed(
         place = raw.get(b"a:" + ident_of(name, raw[name].split(b" ", 1)[0]))
         if place is None:
             continue
-        if place[:2] == _IN_FILE:
+        if place.startswith(IN_FILE):
             filed += sizes[number]
         else:
             foreign += sizes[number]

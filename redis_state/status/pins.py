@@ -11,6 +11,9 @@ from redis_state.protocol.registry import QueryInfo
 from redis_state.protocol.texts import number_or_zero
 from redis_state.status.query_status import PartitionStatus, PinStatus, QueryStatus
 
+IN_FILE = b"f "
+"""Begin of the place of a segment in a file."""
+
 _ASIDE = b"z:"
 _BYTES_WORD = 5
 
@@ -57,7 +60,7 @@ def aside_in_files(manifest: Mapping[bytes, bytes]) -> int:
     return sum(
         int(value.split(b" ")[_BYTES_WORD])
         for name, value in manifest.items()
-        if name[:2] == _ASIDE and manifest.get(b"a:" + name[2:], b"")[:2] == b"f "
+        if name[:2] == _ASIDE and manifest.get(b"a:" + name[2:], b"").startswith(IN_FILE)
     )
 
 

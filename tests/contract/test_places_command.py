@@ -294,6 +294,21 @@ def test_fork_and_kept_version_read_files_of_their_parent(
     assert "3" in capsys.readouterr().out
 
 
+def test_options_of_the_file_system_are_used_for_the_parent_of_a_fork(
+    orders: Orders, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fork(orders.url, "orders", to="copy")
+    orders.commit_history()
+    assert move_history(orders.client, orders.id).segments > 0
+    orders.drop_keys()
+    set_places(orders.client, orders.gen, Places("s3a://bucket/segments"))
+    options = tmp_path / "options.json"
+    options.write_text('{"s3a://": "no object"}')
+    words = ["doctor", "copy", "--url", orders.url, "--storage-options", str(options)]
+    assert main(words) == 1
+    assert "those of s3a:// are not a JSON object" in capsys.readouterr().err
+
+
 def test_fork_asks_for_the_place_at_each_read(orders: Orders) -> None:
     fork(orders.url, "orders", to="copy")
 

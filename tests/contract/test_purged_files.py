@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -161,7 +162,7 @@ def test_two_deletions_at_once_both_end(orders: Orders, monkeypatch: pytest.Monk
     gen = orders.gen
     assert purge(orders.url, gen, "--now") == 0
     expire_now(orders.raw, gen, hours=24)
-    ends = []
+    ends: list[int] = []
 
     def remove_file(folder: Folder, name: str) -> None:
         if not ends:
@@ -188,22 +189,29 @@ def test_key_of_another_type_stops_a_purge_before_it_begins(
     assert orders.rows_at(2) == rows(2)
 
 
+def plant_files(server: RedisServer, parent: Path, *, partitions: int) -> Path:
+    """Plants a query of five batches, of which three are in files, and returns its checkpoint."""
+    planted = Planted(server.client(), partitions=partitions)
+    planted.register()
+    for version in range(1, 6):
+        value = {"count": version, "total": 0.5}
+        planted.commit(version, [({"carrier": carrier}, value) for carrier in "abcdefgh"])
+    folder = plant_checkpoint(parent, batches=5)
+    places = Places(f"file:{folder}/state/_redis_state_segments")
+    with closing(Client(config.parse({"url": server.url}))) as client:
+        set_places(client, GEN, places)
+        for number in range(partitions):
+            id_: PartitionId = planted.id(number)
+            partition = PartitionClient(client, id_, versions_to_retain=100)
+            segments = [one for one in partition.open("", None).segments if one.version < 4]
+            assert move_out(client, id_, segments, places.folder_of(GEN)).segments == 3
+    return folder
+
+
 @pytest.mark.parametrize("log", ["same", "grown", "gone"])
 def test_files_of_a_query_need_its_log(redis_server: RedisServer, tmp_path: Path, log: str) -> None:
     raw = redis_server.client()
-    planted = Planted(raw, partitions=1)
-    planted.register()
-    for version in range(1, 6):
-        planted.commit(version, [({"carrier": "a"}, {"count": version, "total": 0.5})])
-    folder = plant_checkpoint(tmp_path, batches=5)
-    client = Client(config.parse({"url": redis_server.url}))
-    places = Places(f"file:{folder}/state/_redis_state_segments")
-    set_places(client, GEN, places)
-    id_: PartitionId = planted.id(0)
-    partition = PartitionClient(client, id_, versions_to_retain=100)
-    segments = [one for one in partition.open("", None).segments if one.version < 4]
-    assert move_out(client, id_, segments, places.folder_of(GEN)).segments == 3
-    client.close()
+    folder = plant_files(redis_server, tmp_path, partitions=1)
     assert purge(redis_server.url, GEN, "--now") == 0
     expire_now(raw, GEN, hours=24)
     if log == "grown":
@@ -215,3 +223,29 @@ def test_files_of_a_query_need_its_log(redis_server: RedisServer, tmp_path: Path
     status = purge(redis_server.url, GEN, "--files")
     gone = not list(folder.rglob("*.seg"))
     assert (status, gone) == ((0, True) if log == "same" else (1, False))
+
+
+def test_interrupted_purge_that_is_done_again_notes_what_was_opened(
+    redis_server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw = redis_server.client()
+    folder = plant_files(redis_server, tmp_path, partitions=2)
+    with monkeypatch.context() as interrupted:
+        interrupted.setattr("redis_state.maintain.purge.PARTITIONS_AT_ONCE", 1)
+        interrupted.setattr("redis_state.cli.operate.purge.ProgressLine", Interrupted)
+        assert purge(redis_server.url, GEN, "--now") == 130
+    assert len(list(raw.scan_iter(f"{{rs:{GEN}*:m"))) == 1
+    assert purge(redis_server.url, GEN, "--now") == 0
+    expire_now(raw, GEN, hours=24)
+    assert purge(redis_server.url, GEN, "--files") == 0
+    assert not list(folder.rglob("*.seg"))
+
+
+class Interrupted:
+    """Line of progress whose first step is interrupted."""
+
+    def __call__(self, _what: str, _done: int, _of: int | None = None) -> None:
+        raise KeyboardInterrupt
+
+    def end(self) -> None:
+        pass

@@ -66,16 +66,21 @@ class Verdict:
         return "flat" if self.is_flat else "grows"
 
 
+def slope(values: Sequence[float]) -> float:
+    """Growth from a sample to the next by Theil and Sen: the median of the slopes of all pairs."""
+    pairs = combinations(range(len(values)), 2)
+    return statistics.median((values[b] - values[a]) / (b - a) for a, b in pairs)
+
+
 def judge(values: Sequence[float]) -> Verdict:
     """Theil and Sen's slope and Mann and Kendall's test: single outliers do not move them."""
     count = len(values)
-    pairs = list(combinations(range(count), 2))
-    slope = statistics.median((values[b] - values[a]) / (b - a) for a, b in pairs)
-    rises = sum((values[b] > values[a]) - (values[b] < values[a]) for a, b in pairs)
+    pairs = combinations(values, 2)
+    rises = sum((later > earlier) - (later < earlier) for earlier, later in pairs)
     ties = (values.count(value) for value in set(values))
     variance = count * (count - 1) * (2 * count + 5) - sum(t * (t - 1) * (2 * t + 5) for t in ties)
     z = (rises - (rises > 0) + (rises < 0)) / math.sqrt(variance / 18) if variance else 0.0
-    return Verdict(slope * (count - 1) / (statistics.median(values) or 1), z)
+    return Verdict(slope(values) * (count - 1) / (statistics.median(values) or 1), z)
 
 
 def trends(samples: Sequence[Mapping[str, float]]) -> tuple[list[str], bool]:

@@ -11,14 +11,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
-from itertools import combinations
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -27,6 +25,7 @@ from pyspark.sql import functions as sf
 import redis_state
 from tests.bench.page import add_write_option, show
 from tests.faults.processes import DRIVER_JVM, descendants, named
+from tests.faults.soak import WARM_UP, slope
 from tests.faults.usage import heap_mib, process_figures
 from tests.support.redis_server import RedisServer
 from tests.support.spark_sessions import application
@@ -34,7 +33,6 @@ from tests.support.spark_sessions import application
 COMMAND = "python -m tests.faults.starts"
 STARTS = 90
 STEP = 10
-WARM_UP = 1 / 3
 PROVIDERS = ("HDFSBacked", "Redis")
 _LIMIT_S = 1800
 _BATCH_S = 120
@@ -110,8 +108,7 @@ def measure(folder: Path, url: str, starts: int) -> list[dict[str, float]]:
 def growth(samples: Samples, name: str) -> float:
     """Growth for each start: the median of all slopes, the warm-up left out."""
     values = [one[name] for one in samples[round(len(samples) * WARM_UP) :]]
-    pairs = combinations(range(len(values)), 2)
-    return statistics.median((values[b] - values[a]) / (b - a) for a, b in pairs) / STEP
+    return slope(values) / STEP
 
 
 def table(found: Mapping[str, Samples], starts: int) -> str:

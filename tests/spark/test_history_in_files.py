@@ -15,6 +15,7 @@ import redis_state
 from redis_state.cli.main import main
 from tests.spark.streams import Input, Output, Streams
 from tests.support.redis_server import RedisServer
+from tests.support.spark_sessions import kept
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -79,10 +80,9 @@ class Counted:
 
 @pytest.fixture
 def retained(spark: SparkSession) -> Iterator[None]:
-    before = spark.conf.get(RETAINED, "100")
-    spark.conf.set(RETAINED, RETAINED_BATCHES)
-    yield
-    spark.conf.set(RETAINED, str(before))
+    with kept(spark, RETAINED):
+        spark.conf.set(RETAINED, RETAINED_BATCHES)
+        yield
 
 
 @pytest.mark.usefixtures("retained")

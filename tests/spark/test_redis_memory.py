@@ -15,6 +15,7 @@ from pyspark.sql import functions as f
 from tests.spark.streams import Streams
 from tests.support.memory_sampler import MemorySampler
 from tests.support.redis_server import RedisServer
+from tests.support.spark_sessions import kept
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -55,13 +56,9 @@ def test_query_with_a_bound_gives_the_same_rows_and_stays_below_it(
     prefix = f"bound-{name}"
     redis_conf({"redisMemory": f"{BOUND >> 10}k", "keyPrefix": prefix, "versionsToRetain": "5"})
     partitions = "spark.sql.shuffle.partitions"
-    before = spark.conf.get(partitions)
-    spark.conf.set(partitions, str(PARTITIONS))
-    try:
-        with MemorySampler(shared_redis_server.url, prefix) as sampler:
-            streams.same_on_both(build, [SCHEMA], batches())
-    finally:
-        spark.conf.set(partitions, str(before))
+    with kept(spark, partitions), MemorySampler(shared_redis_server.url, prefix) as sampler:
+        spark.conf.set(partitions, str(PARTITIONS))
+        streams.same_on_both(build, [SCHEMA], batches())
     assert sampler.samples > 10
     assert BOUND / 3 < sampler.peak <= BOUND
     folder: Path = streams.checkpoint("RedisStateStoreProvider")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from typing import Any
 
 from redis_state.backend.client import Client
 from redis_state.cli.arguments.place import Adds
 from redis_state.cli.arguments.profile import storage_options_file
-from redis_state.errors import FormatError
 from redis_state.files import Folder, folder_at, is_local, read_storage_options
-from redis_state.places import places_of
 from redis_state.places.reading import files_of
 
 
@@ -70,21 +69,12 @@ def open_folder(arguments: argparse.Namespace, address: str) -> Folder:
     return folder_at(address, storage_options=options)
 
 
-def use_storage_options(
-    client: Client, arguments: argparse.Namespace, gen: str, tenant: str
-) -> None:
-    """Reads the files of a checkpoint with the file system's options of the arguments.
+def use_storage_options(client: Client, arguments: argparse.Namespace) -> None:
+    """Sets the file systems' options for files of segments, a fork's parents included.
 
-    Raises:
-        ConfigError: The options cannot be read.
+    The options are read with the first folder that needs them.
     """
-    try:
-        places = places_of(client, gen, tenant=tenant)
-    except FormatError:
-        # Whoever reads a file reports it.
-        return
-    if places is not None and not is_local(places.folder):
-        files_of(client).storage_options = storage_options_of(arguments)
+    files_of(client).storage_options = partial(storage_options_of, arguments)
 
 
 def storage_options_of(arguments: argparse.Namespace) -> dict[str, Any] | None:

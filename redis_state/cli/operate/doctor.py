@@ -158,7 +158,7 @@ def run(arguments: argparse.Namespace) -> int:
     tenant, line = keys.tenant_of(config.key_prefix), ProgressLine()
     with closing(Client(config)) as client:
         place = place_of(arguments, client, tenant)
-        use_storage_options(client, arguments, place.gen, tenant)
+        use_storage_options(client, arguments)
         logs = None if place.folder is None else Logs.of(place.folder, place.state)
         try:
             found = diagnose(client, *place.state.gens, tenant=tenant, progress=line)

@@ -107,7 +107,7 @@ def run(arguments: argparse.Namespace) -> int:
     notes: list[str] = []
     with Reader(config) as reader:
         info, client = reader.query(arguments.query).info, reader.client
-        use_storage_options(client, arguments, info.gen, tenant)
+        use_storage_options(client, arguments)
         ids = partitions_with(client, info.gen, tenant=tenant)
         if arguments.verify:
             for id_ in ids:
