@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,26 @@ import redis
 
 from redis_state import config, keys
 from redis_state.backend.client import Client
+from redis_state.backend.script import script
 from redis_state.errors import ConfigError, FullError, Kind, UnavailableError
+from redis_state.format import ordered
 from redis_state.format.entry import segments_in
-from redis_state.ids import PartitionId, StateStoreId, StateStoreProviderId
+from redis_state.ids import PartitionId, Pin, StateStoreId, StateStoreProviderId
 from redis_state.maintain.checkpoint import maintain_checkpoint
 from redis_state.maintain.compaction import add_snapshot
 from redis_state.maintain.report import Policy
 from redis_state.places.moving import bring_back, rows_of
-from redis_state.places.room import META_BYTES, bound_of, cost_of, leaving, set_bound, share_of
+from redis_state.places.room import (
+    META_BYTES,
+    bound_of,
+    cost_of,
+    leaving,
+    set_bound,
+    share_of,
+)
 from redis_state.protocol.partition import PartitionClient
+from redis_state.protocol.runs import register_run
+from redis_state.store.local.families import family_of
 from redis_state.store.provider import StateStoreProvider
 from tests.support.manual_clock import ManualClock
 from tests.support.redis_server import RedisServer, bytes_of
@@ -328,3 +340,80 @@ def test_maintenance_of_a_served_store_finds_nothing_wrong(ledger: Ledger) -> No
     report = maintain_checkpoint(ledger.client, ledger.gen, policy=Policy("worker"))
     assert not report.problems
     ledger.check()
+
+
+class Attempt:
+    """A delta of 1.8 MB, which takes several chunks, on top of the newest version."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.partition, head = ledger.partition(), ledger.manifest()
+        self.parent = Pin(int(head[b"l"]), head[b"lu"].decode())
+        run = register_run(ledger.client, ledger.gen, "attempt", by_driver=True)
+        self.run = self.partition.acquire(run, self.parent)
+        self.uid = uuid.uuid4().hex
+        self.ident = f"d:{self.parent.version + 1}:{self.uid}"
+        rows = {
+            ordered.PREFIX + b"%04d" % number: ledger.dice.randbytes(1000) for number in range(1800)
+        }
+        self.written = ordered.write(
+            self.ident,
+            list(rows),
+            list(rows.values()),
+            ref=self.parent.uid,
+            live=len(rows),
+            families=[family_of("raw")],
+        )
+
+    def commit(self) -> None:
+        written = self.written
+        self.partition.commit(self.run, self.parent, self.uid, written.entry, written.fields)
+
+
+def here(ledger: Ledger) -> int:
+    """Returns the bytes that the segments in Redis count as."""
+    return sum(cost_of(one.entry) for one in segments_in(ledger.manifest()) if one.place is None)
+
+
+def test_blocks_that_came_before_the_bound_count_once_published(ledger: Ledger) -> None:
+    ledger.commit(1, rows=5)
+    attempt = Attempt(ledger)
+    set_bound(ledger.client, ledger.id, 0)
+    attempt.partition.stage(attempt.ident, attempt.ident, attempt.written.fields)
+    set_bound(ledger.client, ledger.id, 4 * MIB)
+    attempt.commit()
+    found = bound_of(ledger.client, ledger.id)
+    assert found is not None
+    assert found.bytes >= here(ledger) > MIB
+
+
+def test_blocks_that_came_before_the_bound_do_not_exceed_it(ledger: Ledger) -> None:
+    ledger.commit(1, rows=5)
+    attempt = Attempt(ledger)
+    set_bound(ledger.client, ledger.id, 0)
+    attempt.partition.stage(attempt.ident, attempt.ident, attempt.written.fields)
+    set_bound(ledger.client, ledger.id, MIB)
+    with pytest.raises(FullError) as caught:
+        attempt.commit()
+    assert caught.value.kind is Kind.NO_ROOM
+    assert int(ledger.manifest()[b"l"]) == 1
+    assert not ledger.raw.exists(keys.segment(ledger.id, attempt.ident))
+    ledger.check()
+
+
+def test_segment_whose_blocks_came_back_before_the_bound_stays_in_its_file(ledger: Ledger) -> None:
+    ledger.commit(8)
+    one = next(one for one in segments_in(ledger.manifest()) if one.place is not None)
+    set_bound(ledger.client, ledger.id, 0)
+    key, place = keys.segment(ledger.id, one.ident), one.place
+    assert place is not None
+    assert bring_back(ledger.client, ledger.id, one)
+    ledger.raw.hset(keys.meta(ledger.id), f"a:{one.ident}", place.text)
+    ledger.raw.pexpire(key, 60_000)
+    found = set_bound(ledger.client, ledger.id, MIB)
+    assert found is not None
+    names, args = [keys.meta(ledger.id), keys.files(ledger.id), key], (one.field, one.entry.text)
+    reply = ledger.client.script("test", script("unplace"), names, [*args, place.text])
+    bound = bound_of(ledger.client, ledger.id)
+    assert bound is not None
+    assert reply == ["OK"] if found.bytes + cost_of(one.entry) <= MIB else reply[0] == "ROOM"
+    assert bound.bytes >= here(ledger)

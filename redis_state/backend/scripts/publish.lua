@@ -26,17 +26,17 @@ end
 -- Blocks that came with this transaction go with it, if they do not fit.
 local refused
 local format, published = meta('f'), meta(field)
+local share, bytes
+if format and format ~= FORMAT then share, bytes = bound() end
 if staged and (published or redis.call('HEXISTS', META, 'z:' .. field) == 1) then
   redis.call('UNLINK', staged)
 elseif staged and redis.call('EXISTS', staged) == 1 then
-  local share, bytes = bound()
-  local cost = share and entry_cost(ARGV[7])
-  refused = share and take_room(share, bytes, math.max(0, cost - staged_bytes(field)), field)
+  refused = share and take_room(share, bytes, uncounted(field, ARGV[7]), field)
   if refused then
     redis.call('UNLINK', staged)
   else
     redis.call('RENAME', staged, delta)
-    if share then redis.call('HSET', META, 'h:' .. field, string.format('s %d', cost)) end
+    if share then redis.call('HSET', META, 'h:' .. field, string.format('s %d', entry_cost(ARGV[7]))) end
   end
 end
 if format and not FORMATS[format] then
@@ -66,15 +66,12 @@ if opened > version then return refuse({'FENCED', 'opened', text(opened)}) end
 if meta('ou') ~= parent then return refuse({'FENCED', 'pinned', meta('ou')}) end
 if version > 0 and not has_flag(ARGV[7], 'c') and not is_there(version, parent) then return refuse(missing(version)) end
 if refused then return refused end
+local more = share and uncounted(field, ARGV[7]) or 0
+-- Blocks are missing, or came before the bound. What is there stays: the caller makes room, and sends the transaction again.
+refused = more > 0 and take_room(share, bytes, more, field)
+if refused then return refused end
 local blocks = redis.call('HLEN', delta)
-if blocks ~= tonumber(ARGV[6]) then
-  local share, bytes = bound()
-  local more = share and math.max(0, entry_cost(ARGV[7]) - staged_bytes(field))
-  -- Blocks that came before stay: the caller makes room, and sends the same transaction again.
-  refused = share and bytes + more > share and take_room(share, bytes, more, field)
-  if refused then return refused end
-  return refuse({'INCOMPLETE', text(blocks)})
-end
+if blocks ~= tonumber(ARGV[6]) then return refuse({'INCOMPLETE', text(blocks)}) end
 
 local siblings = number('l') == version + 1
 local replaced

@@ -21,10 +21,22 @@ local function segment_cost(blocks, bytes)
 end
 local function entry_cost(entry) return segment_cost(string.match(entry, '^%S+ %S+ %S+ (%d+) (%d+)')) end
 
--- Bytes of staged blocks, by the ident of their key; 0 for none.
-local function staged_bytes(ident)
-  return tonumber(string.match(redis.call('HGET', KEYS[1], 'h:' .. ident) or '', '^s (%d+)$') or '0')
+-- Bytes of a key that no entry names, by its row `h:<ident>`; then whether its blocks are staged.
+local function row_bytes(row)
+  local staged = string.match(row, '^s (%d+)$')
+  if staged then return tonumber(staged), true end
+  local blocks, bytes = string.match(row, '^d (%d+) (%d+)$')
+  return blocks and segment_cost(blocks, bytes) or 0, false
 end
+
+-- Bytes of a key that no entry names, by its ident; 0 for none.
+local function loose_bytes(ident)
+  local bytes = row_bytes(redis.call('HGET', KEYS[1], 'h:' .. ident) or '')
+  return bytes
+end
+
+-- Bytes of a segment that is about to be named, as far as its blocks were not counted when they came.
+local function uncounted(ident, entry) return math.max(0, entry_cost(entry) - loose_bytes(ident)) end
 
 -- Bytes of the segments whose blocks Redis has, and their idents; then the keys that no entry names, with what they take.
 local function counted()
@@ -45,10 +57,8 @@ local function counted()
     elseif kind == 'z:' then
       count(string.sub(field, 3), string.match(value, '^%S+ (.+)$'))
     elseif kind == 'h:' then
-      local staged = string.match(value, '^s (%d+)$')
-      local blocks, bytes = string.match(value, '^d (%d+) (%d+)$')
-      local size = staged and tonumber(staged) or segment_cost(blocks, bytes)
-      loose[#loose + 1] = {ident = string.sub(field, 3), is_staged = staged ~= nil, bytes = size}
+      local size, is_staged = row_bytes(value)
+      loose[#loose + 1] = {ident = string.sub(field, 3), is_staged = is_staged, bytes = size}
     end
   end
   return total, named, loose, tonumber(values.o or '0')

@@ -48,7 +48,7 @@ else
   if blocks ~= tonumber(ARGV[4]) then return answer({'INCOMPLETE', text(blocks)}) end
   local share, bytes = bound()
   -- What was staged without a look at the bound has not been counted yet.
-  local more = share and math.max(0, entry_cost(ARGV[5]) - staged_bytes('n:' .. ident))
+  local more = share and uncounted('n:' .. ident, ARGV[5])
   local refused = share and more > 0 and take_room(share, bytes, more, 'n:' .. ident)
   if refused then return answer(refused) end
 end

@@ -30,7 +30,7 @@ if share and #ARGV > 3 then
   end
   local refused = more > 0 and take_room(share, bytes, more, ident)
   if refused then return refused end
-  redis.call('HSET', KEYS[1], 'h:' .. ident, string.format('s %d', staged_bytes(ident) + more))
+  redis.call('HSET', KEYS[1], 'h:' .. ident, string.format('s %d', loose_bytes(ident) + more))
 end
 for i = 3, #ARGV - 1, 2 do redis.call('HSET', KEYS[2], ARGV[i], ARGV[i + 1]) end
 redis.call('PEXPIRE', KEYS[2], ARGV[2])

@@ -118,7 +118,7 @@ FILED_MUTANTS: tuple[tuple[str, str, tuple[Edit, ...]], ...] = (
     (
         "staged-uncounted",
         "staged blocks count",
-        (("stage", "string.format('s %d', staged_bytes(ident) + more)", "'s 0'"),),
+        (("stage", "string.format('s %d', loose_bytes(ident) + more)", "'s 0'"),),
     ),
     (
         "dropped-uncounted",
