@@ -417,3 +417,27 @@ def test_segment_whose_blocks_came_back_before_the_bound_stays_in_its_file(ledge
     assert bound is not None
     assert reply == ["OK"] if found.bytes + cost_of(one.entry) <= MIB else reply[0] == "ROOM"
     assert bound.bytes >= here(ledger)
+
+
+def test_damaged_fields_count_as_nothing(ledger: Ledger) -> None:
+    ledger.commit(2)
+    whole = here(ledger)
+    damaged = {"s:1": "", "s:2:u": "", "z:d:9:x": "nothing", "d:9:y": "text", "h:d:9:z": "text"}
+    ledger.raw.hset(keys.meta(ledger.id), mapping=damaged)
+    found = set_bound(ledger.client, ledger.id, MIB)
+    assert found is not None
+    assert found.bytes == whole
+    ledger.commit(6)
+    ledger.check()
+
+
+def test_damaged_bound_is_none_until_maintenance_sets_it(ledger: Ledger) -> None:
+    ledger.commit(2)
+    ledger.raw.hset(keys.meta(ledger.id), "h", "text")
+    assert bound_of(ledger.client, ledger.id) is None
+    ledger.commit(1)
+    ledger.provider.do_maintenance()
+    found = bound_of(ledger.client, ledger.id)
+    assert found is not None
+    assert found.bytes >= here(ledger)
+    ledger.check()

@@ -19,9 +19,13 @@ local function segment_cost(blocks, bytes)
   if tonumber(blocks) == 0 then return 0 end
   return cost(blocks, bytes) + 300
 end
-local function entry_cost(entry) return segment_cost(string.match(entry, '^%S+ %S+ %S+ (%d+) (%d+)')) end
+-- A damaged entry takes nothing: readers skip it, too.
+local function entry_cost(entry)
+  local blocks, bytes = string.match(entry or '', '^%S+ %S+ %S+ (%d+) (%d+)')
+  return blocks and segment_cost(blocks, bytes) or 0
+end
 
--- Bytes of a key that no entry names, by its row `h:<ident>`; then whether its blocks are staged.
+-- Bytes of a key that no entry names, by its row `h:<ident>`; then whether its blocks are staged. Damaged rows count as nothing.
 local function row_bytes(row)
   local staged = string.match(row, '^s (%d+)$')
   if staged then return tonumber(staged), true end
@@ -43,7 +47,7 @@ local function counted()
   local all, values, named, total, loose = redis.call('HGETALL', KEYS[1]), {}, {}, 0, {}
   for i = 1, #all, 2 do values[all[i]] = all[i + 1] end
   local function count(ident, entry)
-    if values['a:' .. ident] then return end
+    if not ident or values['a:' .. ident] then return end
     named[ident] = true
     total = total + entry_cost(entry)
   end
@@ -53,7 +57,8 @@ local function counted()
     if kind == 'd:' then
       count(field, value)
     elseif kind == 's:' then
-      count(string.match(field, '^s:%d+:') .. string.match(value, '^%S+'), value)
+      local begin, writer = string.match(field, '^s:%d+:'), string.match(value, '^%S+')
+      count(begin and writer and begin .. writer, value)
     elseif kind == 'z:' then
       count(string.sub(field, 3), string.match(value, '^%S+ (.+)$'))
     elseif kind == 'h:' then
