@@ -178,10 +178,11 @@ local has_pins
 
 -- Memory bound of the partition (docs/format.md, section 18), and how long dropped segments stay in a bounded one.
 local BOUND, BOUNDED_TTL_MS = 'h', 60000
+local function is_bounded() return redis.call('HEXISTS', META, BOUND) == 1 end
 
 -- Lets the key of a dropped segment expire. In a bounded partition it counts until it is gone.
 local function expire_dropped(ident, entry, ttl_ms)
-  if has_pins and redis.call('HEXISTS', META, BOUND) == 1 and not meta('a:' .. ident) then
+  if has_pins and is_bounded() and not meta('a:' .. ident) then
     redis.call('HSET', META, 'h:' .. ident, 'd ' .. match(entry, '^%S+ %S+ %S+ (%d+ %d+)'))
     ttl_ms = math.min(tonumber(ttl_ms), BOUNDED_TTL_MS)
   end

@@ -1,5 +1,4 @@
 --#include lineage
---#include room
 -- Enters the places of segments that a file holds; their blocks leave Redis.
 -- KEYS  1 P:m  2 P:f
 -- ARGV  1 file  2 its bytes  3 ttl in ms of the keys that leave, 0 in a bounded partition  4… triples (field, entry, place)
@@ -25,14 +24,14 @@ for i = 4, #ARGV, 3 do
 end
 here(planned, at)
 local placed, new = 0, 0
-local is_bounded = bound() ~= nil
+local ttl_ms = is_bounded() and 0 or ARGV[3]
 for _, i in ipairs(at) do
   local ident = ident_of(planned[i], planned[i + 1])
   local before = meta('a:' .. ident)
   if not before then
     redis.call('HSET', META, 'a:' .. ident, planned[i + 2])
     -- Readers under way find the place; a bounded partition needs the room at once.
-    redis.call('PEXPIRE', PREFIX .. ':' .. ident, is_bounded and 0 or ARGV[3])
+    redis.call('PEXPIRE', PREFIX .. ':' .. ident, ttl_ms)
     new = new + 1
   end
   if not before or before == planned[i + 2] then placed = placed + 1 end

@@ -79,7 +79,7 @@ FILED_MUTANTS: tuple[tuple[str, str, tuple[Edit, ...]], ...] = (
         (
             (
                 "place",
-                "    redis.call('PEXPIRE', PREFIX .. ':' .. ident, is_bounded and 0 or ARGV[3])\n",
+                "    redis.call('PEXPIRE', PREFIX .. ':' .. ident, ttl_ms)\n",
                 "",
             ),
         ),
