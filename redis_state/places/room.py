@@ -79,6 +79,10 @@ def cost_of(entry: Entry) -> int:
 def bound_of(client: Client, id_: PartitionId) -> Bound | None:
     """Returns the bound of a partition; ``None`` if it has none."""
     (raw,) = client.call(_WHAT, [("HGET", keys.meta(id_), _FIELD)])
+    return _parsed(raw)
+
+
+def _parsed(raw: bytes | None) -> Bound | None:
     words = [] if raw is None else raw.decode("ascii", "replace").split(" ")
     numbers = [text_number(word) for word in words]
     if len(numbers) != 2 or numbers[0] is None or numbers[1] is None:
@@ -135,7 +139,7 @@ def make_room(client: Client, id_: PartitionId, lacking: int) -> int | None:
     (manifest,) = client.call(_WHAT, [("HGETALL", keys.meta(id_))])
     if manifest.get(b"f") not in FORMATS:
         return None
-    bound = bound_of(client, id_)
+    bound = _parsed(manifest.get(_FIELD.encode()))
     spare = bound.share // _FREE_PART if bound else 0
     chosen = leaving(manifest, lacking + spare)
     if not chosen:
@@ -166,15 +170,18 @@ def keep_room(client: Client, id_: PartitionId, share: int) -> int:
 def leaving(manifest: Mapping[bytes, bytes], lacking: int) -> list[Segment]:
     """Returns the segments that leave next: history first, then the base, then deltas by age."""
     opened = text_number(manifest.get(b"o", b"0").decode("ascii", "replace")) or 0
+    every = list(segments_in(manifest))
+    aside = {one.ident for one in every if b"z:" + one.ident.encode() in manifest}
     here = [
         one
-        for one in segments_in(manifest)
+        for one in every
         if one.entry.blocks
         and not one.gen
         and one.place is None
-        and (one.version <= opened or b"z:" + one.ident.encode() in manifest)
+        and (one.version <= opened or one.ident in aside)
     ]
-    above = _since_base(manifest, opened)
+    named = {one.field: one for one in every if one.ident not in aside}
+    above = _since_base(named, opened, manifest.get(b"ou", b"").decode("ascii", "replace"))
     ranked = sorted(here, key=lambda one: (_rank(one, above), one.version, one.ident))
     chosen: list[Segment] = []
     for one in ranked[:SEGMENTS_MAX]:
@@ -187,23 +194,20 @@ def leaving(manifest: Mapping[bytes, bytes], lacking: int) -> list[Segment]:
 
 def _rank(one: Segment, above: Sequence[str]) -> int:
     """Returns 0 for history, 1 for the newest base, 2 for the deltas above it."""
-    if one.field not in above:
+    if one.ident not in above:
         return 0
-    return 1 if one.field == above[-1] else 2
+    return 1 if one.ident == above[-1] else 2
 
 
-def _since_base(manifest: Mapping[bytes, bytes], opened: int) -> list[str]:
-    """Returns the fields from the opened version down to its base, which comes last."""
-    named = {one.field: one for one in segments_in(manifest) if one.field.encode() in manifest}
-    uid = manifest.get(b"ou", b"").decode("ascii", "replace")
+def _since_base(named: Mapping[str, Segment], at: int, uid: str) -> list[str]:
+    """Returns the idents from a version down to its base, which comes last."""
     found: list[str] = []
-    at = opened
     while at > 0:
         snapshot, delta = named.get(f"s:{at}:{uid}"), named.get(f"d:{at}:{uid}")
         one = snapshot or delta
         if one is None:
             break
-        found.append(one.field)
+        found.append(one.ident)
         if one.alone or delta is None:
             return found
         at, uid = at - 1, delta.entry.ref

@@ -7,6 +7,7 @@ import shutil
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -313,6 +314,18 @@ def test_order_in_which_segments_leave(ledger: Ledger) -> None:
     assert [one.version for one in chosen[base + 1 :]][-1] >= 7
 
 
+def test_base_that_was_set_aside_leaves_before_the_newest_one(ledger: Ledger) -> None:
+    ledger.commit(5, rows=5)
+    ledger.provider.do_maintenance()
+    ledger.provider.get_store(ledger.at).abort()
+    manifest = ledger.manifest()
+    (base,) = (one for one in segments_in(manifest) if one.snapshot)
+    other = replace(base, entry=replace(base.entry, ref="f" * 32))
+    manifest[f"z:{other.ident}".encode()] = f"{other.field} {other.entry.text}".encode()
+    found = [one.ident for one in leaving(manifest, 1 << 40)]
+    assert found.index(other.ident) < found.index(base.ident)
+
+
 def test_too_small_a_bound_names_the_least() -> None:
     assert share_of(8 * (MIB + META_BYTES), 8) == MIB
     with pytest.raises(ConfigError, match=str(9 * (MIB + META_BYTES))):
@@ -430,7 +443,8 @@ def test_attempt_whose_blocks_gave_way_while_it_slept_sends_all(
     ledger.provider = ledger.new_provider()
     ledger.commit(1, rows=5)
     attempt = Attempt(ledger)
-    publish, slept = PartitionClient._publish, []
+    publish = PartitionClient._publish
+    slept: list[str] = []
 
     def late(partition: PartitionClient, *args: Any) -> Any:
         key = keys.segment(ledger.id, attempt.ident)
