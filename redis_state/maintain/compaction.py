@@ -48,10 +48,12 @@ def add_snapshot(
     Raises:
         FormatError: A segment is damaged.
     """
-    cost = sum(cost_of(one.entry) for one in opened.segments)
     try:
         entry = place_snapshot(
-            partition, opened.pin, cost, lambda: _VersionBlocks(partition, opened, progress)
+            partition,
+            opened.pin,
+            lambda: sum(cost_of(one.entry) for one in opened.segments),
+            lambda: _VersionBlocks(partition, opened, progress),
         )
     except SegmentGoneError as error:
         _LOG.info("%s: no snapshot now: %s was replaced", partition.id, error.segment.ident)

@@ -33,13 +33,13 @@ class SnapshotSource(Protocol):
 def place_snapshot(
     partition: PartitionClient,
     pin: Pin,
-    cost: int,
+    cost: Callable[[], int],
     new_source: Callable[[], SnapshotSource],
 ) -> Entry | None:
     """Adds a snapshot of a version.
 
     Args:
-        cost: Room that the snapshot takes at most, about.
+        cost: Returns the room that the snapshot takes at most, about; only a bound asks for it.
 
     Returns:
         The entry; ``None`` if nobody wants the snapshot any more.
@@ -49,7 +49,7 @@ def place_snapshot(
     """
     bound = bound_of(partition.client, partition.id)
     # A larger one would leave too little room for the changes above it.
-    if bound is None or cost <= bound.share // 2:
+    if bound is None or cost() <= bound.share // 2:
         try:
             return _in_redis(partition, pin, new_source(), is_bounded=bound is not None)
         except RoomError:

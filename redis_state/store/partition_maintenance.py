@@ -107,8 +107,11 @@ class PartitionMaintenance:
         """Adds a snapshot from memory; returns its bytes, 0 if it is no longer needed."""
         found = unexpired_rows(local) if local.families.expire else local.rows_between(b"", None)
         rows: dict[bytes, bytes | None] = dict(found)
-        # Blocks are compressed, so this is more than they take.
-        cost = sum(len(key) + len(value or b"") for key, value in rows.items())
+
+        def cost() -> int:
+            # Blocks are compressed, so this is more than they take.
+            return sum(len(key) + len(value or b"") for key, value in rows.items())
+
         entry = place_snapshot(link.client, local.pin, cost, lambda: _LocalBlocks(local, rows))
         return self._counted(entry.bytes if entry else 0)
 
