@@ -4,26 +4,18 @@ from __future__ import annotations
 
 import random
 import shutil
-import uuid
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-import redis
 
 from redis_state import config, keys
-from redis_state.backend.client import Client
-from redis_state.backend.script import script
 from redis_state.errors import ConfigError, FullError, Kind, UnavailableError
-from redis_state.format import ordered
 from redis_state.format.entry import segments_in
-from redis_state.ids import PartitionId, Pin, StateStoreId, StateStoreProviderId
+from redis_state.ids import StateStoreProviderId
 from redis_state.maintain.checkpoint import maintain_checkpoint
 from redis_state.maintain.compaction import add_snapshot
-from redis_state.maintain.recall import expire, recall
 from redis_state.maintain.report import Policy
 from redis_state.places.moving import bring_back, rows_of
 from redis_state.places.room import (
@@ -31,104 +23,19 @@ from redis_state.places.room import (
     bound_of,
     cost_of,
     leaving,
-    make_room,
     set_bound,
     share_of,
 )
 from redis_state.protocol.partition import PartitionClient
-from redis_state.protocol.runs import register_run
-from redis_state.store.local.families import family_of
 from redis_state.store.provider import StateStoreProvider
-from tests.support.manual_clock import ManualClock
-from tests.support.redis_server import RedisServer, bytes_of
-
-ID = StateStoreId("ledger", 0, 0)
-MIB = 1 << 20
-BOUND = MIB + META_BYTES
-ROWS = 300
-"""Rows of a batch, of about 1 KiB that does not compress: 0.3 MiB."""
-
-
-class Ledger:
-    """A Python store whose state is several times its bound."""
-
-    def __init__(self, url: str, folder: Path, **options: Any) -> None:
-        self.url, self.folder = url, folder
-        self.options = {"redis_memory": str(BOUND), "places_folder": str(folder), **options}
-        if self.options["redis_memory"].isdigit():
-            self.options["redis_memory"] = f"{int(self.options['redis_memory']) // 1024}k"
-        self.raw: Any = redis.Redis.from_url(url)
-        self.client = Client(config.parse({"url": url}), clock=ManualClock())
-        self.dice = random.Random(7)
-        self.rows: dict[str, bytes] = {}
-        self.at = self.runs = self.peak = 0
-        self.provider = self.new_provider()
-
-    def new_provider(self, **options: Any) -> StateStoreProvider:
-        self.runs += 1
-        return StateStoreProvider(
-            StateStoreProviderId(ID, f"run-{self.runs}"),
-            config=config.parse({"url": self.url} | self.options | options),
-            clock=ManualClock(),
-        )
-
-    def commit(self, times: int = 1, *, rows: int = ROWS, size: int = 1000) -> None:
-        for _ in range(times):
-            store = self.provider.get_store(self.at)
-            for _ in range(rows):
-                key = f"k{self.dice.randrange(5000)}"
-                self.rows[key] = self.dice.randbytes(size)
-                store.put(key, self.rows[key])
-            self.at = store.commit()
-            self.sample()
-
-    def sample(self) -> None:
-        """Notes the memory of the partition's keys, the server's own count."""
-        mark = f"{{rs:{self.gen}:"
-        used = 0
-        for key in self.raw.scan_iter(match="*", count=1000):
-            if key.decode().startswith(mark):
-                used += self.raw.memory_usage(key, samples=0) or 0
-        self.peak = max(self.peak, used)
-        assert used <= BOUND
-
-    @property
-    def gen(self) -> str:
-        return bytes_of(self.raw.hget(keys.names(), keys.name_field(ID.checkpoint))).decode()
-
-    @property
-    def id(self) -> PartitionId:
-        return ID.partition(self.gen)
-
-    def manifest(self) -> dict[bytes, bytes]:
-        return dict(self.raw.hgetall(keys.meta(self.id)))
-
-    def in_redis(self) -> list[str]:
-        return [
-            one.ident
-            for one in segments_in(self.manifest())
-            if one.place is None and one.entry.blocks
-        ]
-
-    def partition(self) -> PartitionClient:
-        return PartitionClient(self.client, self.id, versions_to_retain=100)
-
-    def check(self) -> None:
-        """Compares all rows with those that a process reads that has nothing in memory."""
-        provider = self.new_provider()
-        try:
-            found = dict(provider.get_read_store(self.at).iterator())
-        finally:
-            provider.close()
-        assert found == self.rows
+from tests.contract.bound_scene import BOUND, ID, MIB, ROWS, Ledger, opened_ledger
+from tests.support.redis_server import RedisServer
 
 
 @pytest.fixture
 def ledger(redis_server: RedisServer, tmp_path: Path) -> Iterator[Ledger]:
-    made = Ledger(redis_server.url, tmp_path / "segments")
-    yield made
-    made.provider.close()
-    made.client.close()
+    with opened_ledger(redis_server.url, tmp_path) as made:
+        yield made
 
 
 def test_state_of_several_times_the_bound_is_read_back(ledger: Ledger) -> None:
@@ -355,190 +262,4 @@ def test_maintenance_of_a_served_store_finds_nothing_wrong(ledger: Ledger) -> No
     ledger.commit(8)
     report = maintain_checkpoint(ledger.client, ledger.gen, policy=Policy("worker"))
     assert not report.problems
-    ledger.check()
-
-
-class Attempt:
-    """A delta of 1.8 MB, which takes several chunks, on top of the newest version."""
-
-    def __init__(self, ledger: Ledger) -> None:
-        self.partition, head = ledger.partition(), ledger.manifest()
-        self.parent = Pin(int(head[b"l"]), head[b"lu"].decode())
-        run = register_run(ledger.client, ledger.gen, "attempt", by_driver=True)
-        self.run = self.partition.acquire(run, self.parent)
-        self.uid = uuid.uuid4().hex
-        self.ident = f"d:{self.parent.version + 1}:{self.uid}"
-        rows = {
-            ordered.PREFIX + b"%04d" % number: ledger.dice.randbytes(1000) for number in range(1800)
-        }
-        self.written = ordered.write(
-            self.ident,
-            list(rows),
-            list(rows.values()),
-            ref=self.parent.uid,
-            live=len(rows),
-            families=[family_of("raw")],
-        )
-
-    def commit(self) -> None:
-        written = self.written
-        self.partition.commit(self.run, self.parent, self.uid, written.entry, written.fields)
-
-
-def here(ledger: Ledger) -> int:
-    """Returns the bytes that the segments in Redis count as."""
-    return sum(cost_of(one.entry) for one in segments_in(ledger.manifest()) if one.place is None)
-
-
-def test_blocks_that_came_before_the_bound_count_once_published(ledger: Ledger) -> None:
-    ledger.commit(1, rows=5)
-    attempt = Attempt(ledger)
-    set_bound(ledger.client, ledger.id, 0)
-    attempt.partition.stage(attempt.ident, attempt.ident, attempt.written.fields)
-    set_bound(ledger.client, ledger.id, 4 * MIB)
-    attempt.commit()
-    found = bound_of(ledger.client, ledger.id)
-    assert found is not None
-    assert found.bytes >= here(ledger) > MIB
-
-
-def test_blocks_that_came_before_the_bound_do_not_exceed_it(ledger: Ledger) -> None:
-    ledger.commit(1, rows=5)
-    attempt = Attempt(ledger)
-    set_bound(ledger.client, ledger.id, 0)
-    attempt.partition.stage(attempt.ident, attempt.ident, attempt.written.fields)
-    set_bound(ledger.client, ledger.id, MIB)
-    with pytest.raises(FullError) as caught:
-        attempt.commit()
-    assert caught.value.kind is Kind.NO_ROOM
-    assert int(ledger.manifest()[b"l"]) == 1
-    assert not ledger.raw.exists(keys.segment(ledger.id, attempt.ident))
-    ledger.check()
-
-
-def test_segment_whose_blocks_came_back_before_the_bound_stays_in_its_file(ledger: Ledger) -> None:
-    ledger.commit(8)
-    one = next(one for one in segments_in(ledger.manifest()) if one.place is not None)
-    set_bound(ledger.client, ledger.id, 0)
-    key, place = keys.segment(ledger.id, one.ident), one.place
-    assert place is not None
-    assert bring_back(ledger.client, ledger.id, one)
-    ledger.raw.hset(keys.meta(ledger.id), f"a:{one.ident}", place.text)
-    ledger.raw.pexpire(key, 60_000)
-    found = set_bound(ledger.client, ledger.id, MIB)
-    assert found is not None
-    names, args = [keys.meta(ledger.id), keys.files(ledger.id), key], (one.field, one.entry.text)
-    reply = ledger.client.script("test", script("unplace"), names, [*args, place.text])
-    bound = bound_of(ledger.client, ledger.id)
-    assert bound is not None
-    assert reply == ["OK"] if found.bytes + cost_of(one.entry) <= MIB else reply[0] == "ROOM"
-    assert bound.bytes >= here(ledger)
-
-
-def test_attempt_whose_blocks_gave_way_while_it_slept_sends_all(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ledger.options["redis_memory"] = "4m"
-    ledger.provider.close()
-    ledger.provider = ledger.new_provider()
-    ledger.commit(1, rows=5)
-    attempt = Attempt(ledger)
-    publish = PartitionClient._publish
-    slept: list[str] = []
-
-    def late(partition: PartitionClient, *args: Any) -> Any:
-        key = keys.segment(ledger.id, attempt.ident)
-        if not slept and ledger.raw.exists(key):
-            slept.append(key)
-            ledger.raw.pexpire(key, 86_400_000 - 3_600_000)
-            other = {f"{number}": ledger.dice.randbytes(80_000) for number in range(40)}
-            partition.stage("d:2:other", "d:2:other", other)
-            assert not ledger.raw.exists(key)
-            ledger.raw.pexpire(keys.segment(ledger.id, "d:2:other"), 86_400_000 - 61_000)
-        return publish(partition, *args)
-
-    monkeypatch.setattr(PartitionClient, "_publish", late)
-    attempt.commit()
-    assert slept
-    found = bound_of(ledger.client, ledger.id)
-    assert found is not None
-    assert found.bytes >= here(ledger) > MIB
-
-
-def test_damaged_fields_count_as_nothing(ledger: Ledger) -> None:
-    ledger.commit(2)
-    whole = here(ledger)
-    damaged = {"s:1": "", "s:2:u": "", "z:d:9:x": "nothing", "d:9:y": "text", "h:d:9:z": "text"}
-    ledger.raw.hset(keys.meta(ledger.id), mapping=damaged)
-    found = set_bound(ledger.client, ledger.id, MIB)
-    assert found is not None
-    assert found.bytes == whole
-    ledger.commit(6)
-    ledger.check()
-
-
-def test_damaged_bound_is_none_until_maintenance_sets_it(ledger: Ledger) -> None:
-    ledger.commit(2)
-    ledger.raw.hset(keys.meta(ledger.id), "h", "text")
-    assert bound_of(ledger.client, ledger.id) is None
-    ledger.commit(1)
-    ledger.provider.do_maintenance()
-    found = bound_of(ledger.client, ledger.id)
-    assert found is not None
-    assert found.bytes >= here(ledger)
-    ledger.check()
-
-
-def test_foreign_segments_do_not_count_and_do_not_leave(ledger: Ledger) -> None:
-    ledger.commit(2)
-    ledger.provider.get_store(ledger.at).abort()
-    idents = ledger.in_redis()
-    ledger.raw.hset(keys.meta(ledger.id), f"a:{idents[0]}", f"p {'b' * 32}")
-    found = set_bound(ledger.client, ledger.id, MIB)
-    own = [one for one in segments_in(ledger.manifest()) if not one.gen]
-    assert found is not None
-    assert found.bytes == sum(cost_of(one.entry) for one in own) > 0
-    assert [one.ident for one in leaving(ledger.manifest(), 1 << 40)] == idents[1:]
-
-
-def test_reader_finds_segments_that_made_room_since_it_opened(ledger: Ledger) -> None:
-    ledger.commit(3)
-    partition = ledger.partition()
-    opened = partition.open("", None)
-    before = partition.fetch_whole(opened.segments)
-    ledger.provider.get_store(ledger.at).abort()
-    assert make_room(ledger.client, ledger.id, MIB) == 3
-    assert not [
-        one for one in opened.segments if ledger.raw.exists(keys.segment(ledger.id, one.ident))
-    ]
-    assert partition.fetch_whole(opened.segments) == before
-    for segment, fields in zip(opened.segments, before, strict=True):
-        assert partition.fetch(segment, list(fields)) == list(fields.values())
-
-
-def test_two_processes_make_room_at_once(ledger: Ledger) -> None:
-    ledger.commit(3)
-    ledger.provider.get_store(ledger.at).abort()
-    clients = [Client(config.parse({"url": ledger.url})) for _ in range(2)]
-    with ThreadPoolExecutor() as pool:
-        moved = list(pool.map(lambda one: make_room(one, ledger.id, MIB), clients))
-    for client in clients:
-        client.close()
-    assert sum(one or 0 for one in moved) >= 3
-    assert not ledger.in_redis()
-    ledger.commit(4)
-    ledger.check()
-
-
-def test_purged_partition_comes_back_with_its_bound(ledger: Ledger) -> None:
-    ledger.commit(8)
-    before = ledger.manifest()
-    expire(ledger.client, ledger.gen)
-    assert set_bound(ledger.client, ledger.id, 0) is None
-    recall(ledger.client, ledger.gen)
-    after = ledger.manifest()
-    assert after[b"h"] == before[b"h"]
-    assert after[b"f"] == b"2"
-    ledger.check()
-    ledger.commit(3)
     ledger.check()
