@@ -90,6 +90,9 @@ _UNDECLARED = (
     "renew",
     "restore",
     "retain",
+    "snapshot",
+    "stage",
+    "unplace",
 )
 
 
