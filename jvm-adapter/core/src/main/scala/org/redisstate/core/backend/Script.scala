@@ -70,7 +70,7 @@ object Script {
    * Scripts that touch undeclared keys, because only the manifest names those. On the node that
    * imports a half-moved slot, such a key looks absent until it arrives.
    */
-  val Undeclared: Seq[Script] = Seq(Acquire, Bound, Place, Publish, Retain, Renew)
+  val Undeclared: Seq[Script] = Seq(Acquire, Bound, Place, Publish, Retain, Renew, Snapshot, Stage)
 
   private def load(name: String): Script = {
     val text = read(name)
