@@ -40,10 +40,11 @@ private[redisstate] final class StateCopies(checkpoint: Path, hadoopConf: Config
 
   /** Returns whether a complete copy of a version on this timeline exists. */
   def has(version: Long, offsets: String): Boolean =
-    manifests().exists(one => one.version == version && one.offsets == offsets)
+    complete(listed().filter(_.getName.startsWith(s"$version-"))).exists(
+      _.manifest.offsets == offsets)
 
   /** Returns whether a complete copy of any version exists. */
-  def hasAny: Boolean = manifests().nonEmpty
+  def hasAny: Boolean = listed().exists(place => files.exists(new Path(place, CopyNames.Manifest)))
 
   /** Returns the manifests of all complete copies. */
   def manifests(): Seq[CopyManifest] = complete(listed()).map(_.manifest)
