@@ -72,6 +72,23 @@ class SharedCopiesSuite extends AnyFunSuite {
     }
   }
 
+  for (isSummed <- Seq(true, false))
+    test(
+      s"a damaged manifest gives no place to the next copy: ${if (isSummed) "with" else "without"} .crc") {
+      query { q =>
+        q.commit(4)
+        q.copier.copy(2)
+        val before = q.manifests.flatMap(_.files).map(_.name).toSet
+        val manifest = q.manifestOf(2)
+        val text = Files.readString(manifest)
+        Files.writeString(manifest, text.replaceFirst("\\.copy 0 ", ".copy 1 "))
+        if (!isSummed) Files.delete(manifest.resolveSibling(".manifest.crc"))
+        q.restarted().copy(3)
+        assert(q.manifests.map(_.version) == Seq(3))
+        assert(q.manifests.flatMap(_.files).map(_.name).toSet.intersect(before).isEmpty)
+      }
+    }
+
   test("a copy that failed leaves its files to the next one, and a lost file is written again") {
     query { q =>
       q.commit(4)
@@ -171,6 +188,12 @@ private object SharedCopiesSuite {
     def plant(name: String): String = {
       Files.write(folder.resolve(name), "x".getBytes(UTF_8))
       name
+    }
+
+    def manifestOf(version: Long): JPath = {
+      val copies = checkpoint.resolve(s"state/${CopyNames.Folder}")
+      Using.resource(Files.newDirectoryStream(copies, s"$version-*"))(
+        _.iterator.next().resolve(CopyNames.Manifest))
     }
 
     def manifests: Seq[CopyManifest] =
