@@ -97,6 +97,26 @@ def dump(client: Any) -> dict[str, dict[bytes, bytes]]:
     }
 
 
+def kill(what: str, *_: int) -> None:
+    """Ends a restore after a partition."""
+    if what == "restoring partitions":
+        raise Interrupted
+
+
+def kill_after_each_step(case: Case) -> list[str]:
+    """Plans and begins a restore until all is done, and returns what each one was killed after."""
+    folder = folder_at(str(case.checkpoint))
+    kills: list[str] = []
+    with closing(Client(parse({"url": case.server.url}))) as client:
+        while True:
+            plan = plan_restore(client, interrupting(folder, at=0), GEN)
+            if not plan.missing and not plan.rewind.files:
+                return kills
+            kills.append("a partition" if plan.missing else "a file")
+            with pytest.raises(Interrupted):
+                plan.carry_out(client, kill)
+
+
 def test_lost_state_is_restored(case: Case, planted: Planted, raw: Any) -> None:
     plant_copy(planted, case.checkpoint, 2)
     plant_copy(planted, case.checkpoint, COPIED)
@@ -228,21 +248,7 @@ def test_a_restore_that_is_killed_after_each_step_is_finished(
     plant_copy(planted, case.checkpoint, COPIED)
     wanted = {key: value for key, value in dump(raw).items() if f"}}:d:{VERSIONS}:" not in key}
     raw.flushdb()
-    folder = folder_at(str(case.checkpoint))
-    kills: list[str] = []
-
-    def kill(what: str, *_: int) -> None:
-        if what == "restoring partitions":
-            raise Interrupted
-
-    with closing(Client(parse({"url": case.server.url}))) as client:
-        while True:
-            plan = plan_restore(client, interrupting(folder, at=0), GEN)
-            if not plan.missing and not plan.rewind.files:
-                break
-            kills.append("a partition" if plan.missing else "a file")
-            with pytest.raises(Interrupted):
-                plan.carry_out(client, kill)
+    kills = kill_after_each_step(case)
     assert kills == ["a partition"] * planted.partitions + ["a file"] * 6
     assert dump(raw) == wanted
     assert case.run("doctor") == 0

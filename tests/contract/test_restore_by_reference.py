@@ -30,11 +30,13 @@ from tests.contract.test_restore import (
     case,
     checkpoint,
     dump,
+    kill,
+    kill_after_each_step,
     planted,
     raw,
     sign,
 )
-from tests.support.interruptions import Interrupted, interrupting
+from tests.support.interruptions import Interrupted
 
 __all__ = ["case", "checkpoint", "planted", "raw"]
 
@@ -140,11 +142,6 @@ def test_moved_checkpoint_is_restored_by_reference_after_a_kill(
     plant_shared_copy(planted, case.checkpoint, COPIED)
     raw.flushdb()
     case.checkpoint = case.checkpoint.rename(case.checkpoint.with_name("moved"))
-
-    def kill(what: str, *_: int) -> None:
-        if what == "restoring partitions":
-            raise Interrupted
-
     with closing(Client(parse({"url": case.server.url}))) as client:
         plan = plan_restore(client, folder_at(str(case.checkpoint)), GEN)
         with pytest.raises(Interrupted):
@@ -196,22 +193,7 @@ def test_a_restore_that_is_killed_after_each_step_is_finished(
 ) -> None:
     plant_shared_copy(planted, case.checkpoint, COPIED)
     raw.flushdb()
-    folder = folder_at(str(case.checkpoint))
-    kills = 0
-
-    def kill(what: str, *_: int) -> None:
-        if what == "restoring partitions":
-            raise Interrupted
-
-    with closing(Client(parse({"url": case.server.url}))) as client:
-        while True:
-            plan = plan_restore(client, interrupting(folder, at=0), GEN)
-            if not plan.missing and not plan.rewind.files:
-                break
-            kills += 1
-            with pytest.raises(Interrupted):
-                plan.carry_out(client, kill)
-    assert kills == planted.partitions + 6
+    assert len(kill_after_each_step(case)) == planted.partitions + 6
     assert dump(raw) == {}
     assert case.run("doctor") == 0
     with connect(case.server.url) as reader:

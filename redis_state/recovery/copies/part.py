@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import struct
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 
 from redis_state import keys
@@ -30,48 +31,42 @@ OpenBlocks = Callable[[str, Sequence[str], list[bytes | None]], list[bytes | Non
 """Checks signatures, given the key of the segment, and names and values of fields."""
 
 
-class PartFile:
-    """Reader of a partition's file.
+class PartReader(ABC):
+    """Reader of a partition in a copy.
 
     Args:
-        id_: Partition that the file must belong to.
+        id_: Partition that the copy must have.
+        what: What is done, for errors.
         open_blocks: See `redis_state.backend.client.Client.opened`.
     """
 
-    def __init__(
-        self, copy: Copy, part: CopyPart, id_: PartitionId, *, open_blocks: OpenBlocks
-    ) -> None:
+    def __init__(self, copy: Copy, id_: PartitionId, what: str, open_blocks: OpenBlocks) -> None:
         self._copy = copy
-        self._part = part
         self._id = id_
+        self._what = what
         self._open_blocks = open_blocks
-        self._what = f"reading {copy.folder / part.name}"
 
+    @abstractmethod
     def head(self) -> CopyHead:
-        """Reads the head of the file; only `fields` detects damage after the head.
+        """Returns the segments, which are a chain; only `fields` detects damage of their blocks.
 
         Raises:
             FormatError: The head is damaged, or names another partition or version.
         """
-        with self._opened() as source:
-            return self._head(source)
 
+    @abstractmethod
     def fields(self) -> Iterator[tuple[Segment, str, bytes]]:
         """Yields all fields as they are stored, segment by segment.
 
         No field may be used before the iteration has ended without an error.
 
         Raises:
-            FormatError: The file is damaged, or a signature does not match.
-            ConfigError: The file cannot be read.
+            FormatError: A file is missing or damaged, or a signature does not match.
+            ConfigError: A file cannot be read.
         """
-        with self._opened() as source:
-            for segment in self._head(source).segments:
-                yield from self._segment(source, segment)
-            source.end(self._part.sha256)
 
     def check(self) -> CopyHead:
-        """Reads and checks the whole file, and returns its head.
+        """Reads and checks the whole partition, and returns its head.
 
         Raises:
             FormatError: See `fields`.
@@ -79,6 +74,28 @@ class PartFile:
         for _ in self.fields():
             pass
         return self.head()
+
+
+class PartFile(PartReader):
+    """Reader of a partition that has a file of its own."""
+
+    def __init__(
+        self, copy: Copy, part: CopyPart, id_: PartitionId, *, open_blocks: OpenBlocks
+    ) -> None:
+        super().__init__(copy, id_, f"reading {copy.folder / part.name}", open_blocks)
+        self._part = part
+
+    def head(self) -> CopyHead:
+        """Implements `PartReader.head`."""
+        with self._opened() as source:
+            return self._head(source)
+
+    def fields(self) -> Iterator[tuple[Segment, str, bytes]]:
+        """Implements `PartReader.fields`."""
+        with self._opened() as source:
+            for segment in self._head(source).segments:
+                yield from self._segment(source, segment)
+            source.end(self._part.sha256)
 
     def _opened(self) -> _CopyReader:
         file = self._copy.folder.open(self._part.name)

@@ -14,19 +14,24 @@ from redis_state.format.signature import BlockSigner, is_signed
 from redis_state.ids import PartitionId
 from redis_state.places.reading import owner_of
 from redis_state.recovery.copies.files import Copy, CopyHead, CopyPart, damaged
-from redis_state.recovery.copies.part import OpenBlocks, SegmentCheck, check_chain, signed
+from redis_state.recovery.copies.part import (
+    OpenBlocks,
+    PartReader,
+    SegmentCheck,
+    check_chain,
+    signed,
+)
 
 _BYTES_AT_ONCE = 4 << 20
 _LENGTH_BYTES = 4
 
 
-class PlacedPart:
+class PlacedPart(PartReader):
     """Reader of a partition whose segments are in files of copies.
 
     Args:
         folder: Folder of the checkpoint's files.
         signer: Checks the descriptions of regions; ``None`` if blocks are not signed.
-        open_blocks: See `redis_state.backend.client.Client.opened`.
     """
 
     def __init__(
@@ -40,32 +45,19 @@ class PlacedPart:
         signer: BlockSigner | None,
         open_blocks: OpenBlocks,
     ) -> None:
-        self._copy = copy
+        what = f"reading partition {part.name} of {copy.folder}"
+        super().__init__(copy, id_, what, open_blocks)
         self._head = head
-        self._id = id_
         self._folder = folder
         self._signer = signer
-        self._open_blocks = open_blocks
-        self._what = f"reading partition {part.name} of {copy.folder}"
 
     def head(self) -> CopyHead:
-        """Returns the segments, which are a chain.
-
-        Raises:
-            FormatError: They are not.
-        """
+        """Implements `PartReader.head`."""
         check_chain(self._what, self._copy.version, self._head.uid, self._head.segments)
         return self._head
 
     def fields(self) -> Iterator[tuple[Segment, str, bytes]]:
-        """Yields all fields as they are stored, segment by segment.
-
-        No field may be used before the iteration has ended without an error.
-
-        Raises:
-            FormatError: A file is missing or damaged, or a signature does not match.
-            ConfigError: A file cannot be read.
-        """
+        """Implements `PartReader.fields`."""
         for segment in self.head().segments:
             if segment.place is None:
                 continue
@@ -74,16 +66,6 @@ class PlacedPart:
                 check.add(name, value)
                 yield segment, name, value
             check.end()
-
-    def check(self) -> CopyHead:
-        """Reads and checks all segments, and returns them.
-
-        Raises:
-            FormatError: See `fields`.
-        """
-        for _ in self.fields():
-            pass
-        return self.head()
 
     def _region(self, segment: Segment, place: FilePlace) -> Iterator[tuple[str, bytes]]:
         try:

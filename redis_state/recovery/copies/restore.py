@@ -35,7 +35,7 @@ from redis_state.recovery.copies.files import (
     read_copy,
     version_of,
 )
-from redis_state.recovery.copies.part import PartFile
+from redis_state.recovery.copies.part import PartFile, PartReader
 from redis_state.recovery.copies.regions import PlacedPart
 from redis_state.recovery.query_state import CountedStore
 from redis_state.recovery.rewind import Rewind, plan_rewind, startable_batches
@@ -200,7 +200,7 @@ def plan_restore(
 
 def part_of(
     client: Client, checkpoint: Folder, copy: Copy, part: CopyPart, id_: PartitionId
-) -> PartFile | PlacedPart:
+) -> PartReader:
     """Returns the reader of a partition in a copy."""
     if part.head is None:
         return PartFile(copy, part, id_, open_blocks=client.opened)
@@ -280,7 +280,7 @@ def _restore(
     client: Client,
     id_: PartitionId,
     copy: Copy,
-    part: PartFile | PlacedPart,
+    part: PartReader,
     *,
     by_reference: bool,
 ) -> None:
@@ -310,7 +310,7 @@ def _restore(
     )
 
 
-def _stage(client: Client, id_: PartitionId, part: PartFile | PlacedPart) -> None:
+def _stage(client: Client, id_: PartitionId, part: PartReader) -> None:
     """Stages all fields as they are stored: signatures are bound to their segment's key."""
     of: Segment | None = None
     fields: dict[str, bytes] = {}

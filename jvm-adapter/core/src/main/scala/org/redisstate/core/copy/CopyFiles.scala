@@ -39,8 +39,6 @@ final class CopyFiles(
     signer: Option[BlockSigner],
     known: CopiedName => Option[Place.InFile],
     pause: Long => Unit) {
-  import CopyFiles._
-
   private val made = mutable.HashMap.empty[CopiedName, Place.InFile]
 
   /** Places of the segments that were written so far. */
@@ -87,7 +85,9 @@ final class CopyFiles(
     val io = source.segmentsOf(id)
     val headers = headersOf(io, segments)
     val pieces = segments.flatMap { segment =>
-      val header = new SegmentReader(segment).header(headers.get(segment).map(_.plain).orNull)
+      val blocks = new RegionBlocks(id, segment, signer)
+      val plain = headers.get(segment).map(blocks.plain(Header.Field, _))
+      val header = new SegmentReader(segment).header(plain.orNull)
       io.pieces(segment, BlockFileWriter.names(segment, header).toSeq)
     }
     val values = Piece.grouped(pieces).iterator.flatMap { group =>
@@ -105,21 +105,18 @@ final class CopyFiles(
           name -> value
         }
       }
-      writer.write(segment, headers.get(segment).map(_.signed), own)
+      writer.write(segment, headers.get(segment), own)
     }
   }
 
-  private def headersOf(io: SegmentIo, segments: Seq[Segment]): Map[Segment, StoredHeader] = {
+  /** Values of the field of the header, as the restored partition will have them. */
+  private def headersOf(io: SegmentIo, segments: Seq[Segment]): Map[Segment, Array[Byte]] = {
     val asked = segments.filter(_.entry.header).map(s =>
       Piece(s, Seq(Header.Field), s.entry.bytes / s.entry.blocks))
     Piece.grouped(asked).flatMap { group =>
-      group.zip(io.fetch(group)).zip(io.fetchSigned(group)).map { case ((piece, plain), signed) =>
-        piece.segment -> StoredHeader(plain.head, signed.head)
+      group.zip(io.fetchSigned(group)).flatMap { case (piece, values) =>
+        Option(values.head).map(piece.segment -> _)
       }
     }.toMap
   }
-}
-
-private object CopyFiles {
-  final case class StoredHeader(plain: Array[Byte], signed: Array[Byte])
 }

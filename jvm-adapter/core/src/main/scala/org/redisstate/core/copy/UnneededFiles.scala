@@ -35,21 +35,22 @@ final class UnneededFiles(
     graceMs: Long) {
   import UnneededFiles._
 
-  /** Returns those of the files that are gone now. */
+  /** Returns those of the files that are gone now. Names that no file of a copy can have are skipped. */
   def delete(files: Seq[CopyFile]): Seq[CopyFile] =
-    files.groupBy(file => file.gen -> file.partition).toSeq.flatMap { case ((gen, of), all) =>
-      val keys = Keys.metaAndFiles(prefix, gen, of)
-      val (rows, now) = rowsOf(keys, all)
-      // Last of all, so that a restore that came meanwhile shows.
-      val named = namedBy(keys.head)
-      all.zip(rows).filter { case (file, row) => !named(file.name) && isFree(row, now) }.map {
-        case (file, row) =>
-          filesOf(gen).delete(file.name)
-          if (row.nonEmpty)
-            backend.script(What, Script.Discard, keys, Seq(Command.bytes(file.name)))
-          log.info("{}: deleted {} of checkpoint {}", What, file.name, gen)
-          file
-      }
+    files.filter(isCopy).groupBy(file => file.gen -> file.partition).toSeq.flatMap {
+      case ((gen, of), all) =>
+        val keys = Keys.metaAndFiles(prefix, gen, of)
+        val (rows, now) = rowsOf(keys, all)
+        // Last of all, so that a restore that came meanwhile shows.
+        val named = namedBy(keys.head)
+        all.zip(rows).filter { case (file, row) => !named(file.name) && isFree(row, now) }.map {
+          case (file, row) =>
+            filesOf(gen).delete(file.name)
+            if (row.nonEmpty)
+              backend.script(What, Script.Discard, keys, Seq(Command.bytes(file.name)))
+            log.info("{}: deleted {} of checkpoint {}", What, file.name, gen)
+            file
+        }
     }
 
   private def rowsOf(keys: Seq[String], files: Seq[CopyFile]): (Seq[Option[String]], Long) =
@@ -84,8 +85,13 @@ final class UnneededFiles(
 object UnneededFiles {
   private val log = LoggerFactory.getLogger(classOf[UnneededFiles])
   private val What = "delete files of copies"
+  private val Gen = "[0-9a-f]{32}".r
   private val InFile = "f ([^ ]+) .*".r
   private val Condemned = "d ([0-9]{1,18}) .*".r
+
+  /** A manifest is a file that others may write: no path of it may lead out of the folder. */
+  private def isCopy(file: CopyFile): Boolean =
+    Gen.matches(file.gen) && Place.isCopyName(file.name)
 
   /** Returns the files of copies that a listing shows, of some partitions. */
   def listed(gen: String, files: FileStore, partitions: Seq[String]): Seq[CopyFile] =

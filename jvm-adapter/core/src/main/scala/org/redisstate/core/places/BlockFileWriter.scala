@@ -45,7 +45,7 @@ private[core] final class BlockFileWriter(
   /**
    * Writes a segment.
    *
-   * @param header as the entry's field `h` has it, decoded
+   * @param headerValue of the field `h`, as Redis holds it; None without one
    * @param values of all fields in the order of [[BlockFileWriter.names]], with the names of absent
    *   ones left out or null; as Redis holds them
    * @throws org.redisstate.core.errors.FormatException if they are not those of the entry

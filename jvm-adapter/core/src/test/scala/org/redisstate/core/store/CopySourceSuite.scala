@@ -100,6 +100,12 @@ class CopySourceSuite extends AnyFunSuite {
       files.put(file.name, Array(1))
       assert(unneeded.delete(Seq(file)) == Seq(file))
       assert(files.all.isEmpty)
+      val others = Seq(
+        file.copy(gen = "../../other"),
+        file.copy(name = file.name.replace(".copy", ".seg")),
+        file.copy(name = s"../${file.name}"))
+      others.foreach(other => files.put(other.name, Array(1)))
+      assert(unneeded.delete(others).isEmpty && files.all.size == others.size)
     }
   }
 

@@ -34,7 +34,9 @@ private[copies] final class CopyMaker(
   private var writtenMs = 0L
   private var deleted = Set.empty[CopyFile]
   private var surveyMs = Option.empty[Long]
-  private var hasMade = false
+
+  /** Time at which this maker began its newest manifest. */
+  private var madeMs = 0L
 
   /** Address of the folder with the files of copies. */
   def address: String = folder.getFileSystem(hadoopConf).makeQualified(folder).toString
@@ -72,17 +74,19 @@ private[copies] final class CopyMaker(
     // Another driver deletes after the grace what no manifest names yet.
     if (nowMs() - began > GraceMs / 2) checkFiles(head, placed.flatMap(_._2))
     val own = written.valuesIterator.map(place => CopyFile(gen, place.file)).toSet
+    madeMs = nowMs()
     copies.write(head, placed, own, since(_, listed, own))
     if (isDue) surveyMs = Some(began)
     written = Map.empty
-    hasMade = true
     files.written.values.map(_.file).toSet.size
   }
 
-  /** Removes old copies, then files that no copy has named for the grace. */
-  def tidy(unneeded: (String => FileStore) => UnneededFiles): Unit = {
-    val newest = copies.tidy().maxByOption(_.version)
-    if (hasMade) newest.foreach { copy =>
+  /**
+   * Removes old copies, then files that no copy has named for the grace. After a long sleep it does
+   * nothing: old copies named their files until now, and the next copy says so.
+   */
+  def tidy(unneeded: (String => FileStore) => UnneededFiles): Unit =
+    if (nowMs() - madeMs <= GraceMs / 2) copies.tidy().maxByOption(_.version).foreach { copy =>
       val now = nowMs()
       val due = copy.unneeded.collect {
         case (file, since) if now - since >= GraceMs && !deleted(file) => file
@@ -93,7 +97,6 @@ private[copies] final class CopyMaker(
       }
       deleted = deleted.intersect(copy.unneeded.keySet)
     }
-  }
 
   private def filesOf(of: String): FileStore = new HadoopFiles(new Path(folder, of), hadoopConf)
 

@@ -3,7 +3,7 @@ package org.apache.spark.sql.redisstate.copies
 import java.io.{BufferedOutputStream, OutputStream}
 import java.nio.charset.StandardCharsets.UTF_8
 import java.security.MessageDigest
-import java.util.{HexFormat, UUID}
+import java.util.{Arrays, HexFormat, UUID}
 
 import scala.util.control.NonFatal
 
@@ -40,10 +40,11 @@ private[redisstate] final class StateCopies(checkpoint: Path, hadoopConf: Config
 
   /** Returns whether a complete copy of a version on this timeline exists. */
   def has(version: Long, offsets: String): Boolean =
-    manifests().exists(one => one.version == version && one.offsets == offsets)
+    complete(listed().filter(_.getName.startsWith(s"$version-"))).exists(
+      _.manifest.offsets == offsets)
 
   /** Returns whether a complete copy of any version exists. */
-  def hasAny: Boolean = manifests().nonEmpty
+  def hasAny: Boolean = listed().exists(place => files.exists(new Path(place, CopyNames.Manifest)))
 
   /** Returns the manifests of all complete copies. */
   def manifests(): Seq[CopyManifest] = complete(listed()).map(_.manifest)
@@ -77,7 +78,7 @@ private[redisstate] final class StateCopies(checkpoint: Path, hadoopConf: Config
       val unneeded = since(others) -- named
       val manifest = CopyManifest.text(head, parts, unneeded).getBytes(UTF_8)
       store(new Path(place, CopyNames.Manifest)) { out =>
-        out.write(s"${hex(sha256.digest(manifest))}\n".getBytes(UTF_8))
+        out.write(digestLine(manifest))
         out.write(manifest)
       }
     } catch {
@@ -113,9 +114,15 @@ private[redisstate] final class StateCopies(checkpoint: Path, hadoopConf: Config
     place <- places
     file = new Path(place, CopyNames.Manifest)
     if files.exists(file)
-    text = new String(bytesOf(file), UTF_8).dropWhile(_ != '\n')
-    manifest <- CopyManifest.parsed(text)
+    manifest <- parsed(bytesOf(file))
   } yield CompleteCopy(place, manifest)
+
+  /** Returns a manifest; None for a damaged one, whose places may be wrong. */
+  private def parsed(raw: Array[Byte]): Option[CopyManifest] = {
+    val (line, text) = raw.splitAt(DigestLine)
+    if (Arrays.equals(line, digestLine(text))) CopyManifest.parsed(new String(text, UTF_8))
+    else None
+  }
 
   private def store(file: Path)(write: OutputStream => Unit): Unit = {
     val out = files.createAtomic(file, overwriteIfPossible = false)
@@ -148,10 +155,14 @@ private[redisstate] object StateCopies {
   private val Name = "[0-9]+-[0-9a-f]{32}".r
   private val Kept = 2
   private val BufferBytes = 1 << 16
+  private val DigestLine = 65
 
   private final case class CompleteCopy(place: Path, manifest: CopyManifest)
 
   private def sha256: MessageDigest = MessageDigest.getInstance("SHA-256")
+
+  private def digestLine(text: Array[Byte]): Array[Byte] =
+    s"${hex(sha256.digest(text))}\n".getBytes(UTF_8)
 
   private def hex(digest: Array[Byte]): String = HexFormat.of.formatHex(digest)
 }

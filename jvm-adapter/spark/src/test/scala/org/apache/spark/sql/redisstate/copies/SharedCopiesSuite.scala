@@ -72,6 +72,49 @@ class SharedCopiesSuite extends AnyFunSuite {
     }
   }
 
+  test("a file stays for an hour after a driver that slept removed the last copy that names it") {
+    query { q =>
+      q.commit(6)
+      q.copier.copy(5)
+      val first = q.files.keySet
+      q.commit(1)
+      q.snapshot()
+      q.commit(1)
+      q.copier.copy(7)
+      q.commit(1)
+      val begun = q.now
+      val asleep = () => begun + (if (q.manifests.exists(_.version == 8)) CopyMaker.GraceMs else 0)
+      val slow = q.restarted(asleep)
+      slow.copy(8)
+      assert(first.subsetOf(q.files.keySet))
+      q.commit(1)
+      slow.copy(9)
+      assert(q.manifests.map(_.version).toSet == Set(8L, 9L))
+      assert(first.subsetOf(q.files.keySet), "copy 5 was there a moment ago")
+      q.now += 2 * CopyMaker.GraceMs
+      q.commit(1)
+      q.restarted().copy(10)
+      assert(q.files.keySet.intersect(first).isEmpty)
+    }
+  }
+
+  for (isSummed <- Seq(true, false))
+    test(
+      s"a damaged manifest gives no place to the next copy: ${if (isSummed) "with" else "without"} .crc") {
+      query { q =>
+        q.commit(4)
+        q.copier.copy(2)
+        val before = q.manifests.flatMap(_.files).map(_.name).toSet
+        val manifest = q.manifestOf(2)
+        val text = Files.readString(manifest)
+        Files.writeString(manifest, text.replaceFirst("\\.copy 0 ", ".copy 1 "))
+        if (!isSummed) Files.delete(manifest.resolveSibling(".manifest.crc"))
+        q.restarted().copy(3)
+        assert(q.manifests.map(_.version) == Seq(3))
+        assert(q.manifests.flatMap(_.files).map(_.name).toSet.intersect(before).isEmpty)
+      }
+    }
+
   test("a copy that failed leaves its files to the next one, and a lost file is written again") {
     query { q =>
       q.commit(4)
@@ -133,10 +176,10 @@ private object SharedCopiesSuite {
     def folder: JPath = checkpoint.resolve(s"state/_redis_state_segments/$gen")
 
     /** A driver that knows nothing of the copies before. */
-    def restarted(): StateCopier = {
+    def restarted(nowMs: () => Long = () => now): StateCopier = {
       val options = Map("url" -> server.url, "deadline" -> "10s", "copyEveryBatches" -> "1")
       val conf = RedisStateConf(options.map { case (k, v) => RedisStateConf.Prefix + k -> v }, 100)
-      new StateCopier(run, gen, new Path(checkpoint.toUri), new Configuration, conf, () => now)
+      new StateCopier(run, gen, new Path(checkpoint.toUri), new Configuration, conf, nowMs)
     }
 
     def commit(times: Int): Unit =
@@ -171,6 +214,12 @@ private object SharedCopiesSuite {
     def plant(name: String): String = {
       Files.write(folder.resolve(name), "x".getBytes(UTF_8))
       name
+    }
+
+    def manifestOf(version: Long): JPath = {
+      val copies = checkpoint.resolve(s"state/${CopyNames.Folder}")
+      Using.resource(Files.newDirectoryStream(copies, s"$version-*"))(
+        _.iterator.next().resolve(CopyNames.Manifest))
     }
 
     def manifests: Seq[CopyManifest] =
