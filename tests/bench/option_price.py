@@ -11,8 +11,8 @@ import platform
 import random
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
 
@@ -20,14 +20,23 @@ import pyspark
 from pyspark.sql import SparkSession
 
 from tests.bench.__main__ import session
+from tests.bench.map_partitions import tree_cpu_s
 from tests.bench.page import add_write_option, show
 from tests.bench.pairs import LIMIT, row
-from tests.bench.workloads import PARTITIONS, Batch, Lane, Workload
+from tests.bench.workloads import PARTITIONS, Lane, Workload
 from tests.spark.streams import PREFIX
 from tests.support.redis_server import RedisServer
 
 _WITH, _WITHOUT = "with", "without"
 _NAMES = (_WITH, _WITHOUT)
+
+
+@dataclass(slots=True)
+class _Side:
+    """Batches of one query: time, and CPU of driver, JVM, workers and server."""
+
+    whole_ms: list[float] = field(default_factory=list)
+    cpu_ms: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +71,15 @@ class OptionPrice:
         add_write_option(parser)
         options = parser.parse_args()
         work = self.quick if options.quick else self.full
-        times, lines = self._measured(work)
+        sides, lines = self._measured(work)
         command = f"python -m {self.program}{' --quick' if options.quick else ''}"
-        text = "\n".join([_head(command, work), "", *_table(times), *lines, ""])
+        text = "\n".join([_head(command, work), "", *_table(sides), *lines, ""])
         show(text, command, options.write)
         return 0
 
-    def _measured(self, work: Workload) -> tuple[Mapping[str, Sequence[Batch]], list[str]]:
+    def _measured(self, work: Workload) -> tuple[Mapping[str, _Side], list[str]]:
         rng = random.Random(5)
-        times: dict[str, list[Batch]] = {name: [] for name in _NAMES}
+        sides = {name: _Side() for name in _NAMES}
         with tempfile.TemporaryDirectory() as folder, RedisServer() as server:
             spark = session(server.url, Path(folder))
             try:
@@ -78,9 +87,11 @@ class OptionPrice:
                 for number in range(work.warm_up + work.measured):
                     start = rng.randrange(work.keys)
                     for name in rng.sample(_NAMES, len(_NAMES)):
+                        cpu_s = tree_cpu_s()
                         batch = lanes[name].feed(start, work.updates)
                         if number >= work.warm_up:
-                            times[name].append(batch)
+                            sides[name].whole_ms.append(batch.trigger_ms)
+                            sides[name].cpu_ms.append((tree_cpu_s() - cpu_s) * 1000)
                     print(f"\rbatch {number + 1}", end="", file=sys.stderr)
                 print(file=sys.stderr)
                 if len({str(lane.state()) for lane in lanes.values()}) != 1:
@@ -90,7 +101,7 @@ class OptionPrice:
                     lane.close()
             finally:
                 spark.stop()
-        return times, lines
+        return sides, lines
 
     def _lanes(self, spark: SparkSession, folder: Path, work: Workload) -> dict[str, Lane]:
         """Starts both queries, each filled by one batch."""
@@ -113,10 +124,11 @@ def _head(command: str, work: Workload) -> str:
     )
 
 
-def _table(times: Mapping[str, Sequence[Batch]]) -> list[str]:
-    whole = {name: [batch.trigger_ms for batch in all_] for name, all_ in times.items()}
+def _table(sides: Mapping[str, _Side]) -> list[str]:
+    with_, without = sides[_WITH], sides[_WITHOUT]
     return [
         "| figure | with | without | found | aim |",
         "|---|---|---|---|---|",
-        row("whole batch, ms", whole[_WITH], whole[_WITHOUT], LIMIT),
+        row("whole batch, ms", with_.whole_ms, without.whole_ms, LIMIT),
+        row("CPU of a batch, all processes, ms", with_.cpu_ms, without.cpu_ms, LIMIT),
     ]

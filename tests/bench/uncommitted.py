@@ -13,7 +13,7 @@ from tests.bench.option_price import OptionPrice
 from tests.bench.workloads import Workload
 from tests.support.redis_server import RedisServer
 
-FULL = Workload("1 M keys", keys=1_000_000, updates=500_000, warm_up=5, measured=20)
+FULL = Workload("1 M keys", keys=1_000_000, updates=500_000, warm_up=5, measured=40)
 QUICK = Workload("200 k keys", keys=200_000, updates=200_000, warm_up=3, measured=8)
 
 

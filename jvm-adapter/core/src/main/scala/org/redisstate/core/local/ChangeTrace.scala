@@ -120,12 +120,37 @@ private[core] final class ChangeTrace(
     forget()
   }
 
-  /** Returns what has changed since the last call; for one other thread. */
-  def take(): Changes = synchronized {
+  /**
+   * Returns the changes since the last call, in their order; for one other thread.
+   *
+   * @param most so many changes at most, the oldest, if neither lists nor ranges are among those
+   *   that wait
+   */
+  def take(most: Long = Long.MaxValue): Changes = synchronized {
     seal()
-    val found = new Changes(before, lists, families, hasNewTable)
-    forget()
-    found
+    if (entriesBefore > most && lists.isEmpty && before.forall(_.isInstanceOf[Put]))
+      new Changes(takeOldest(most), lists, families, hasNewTable)
+    else {
+      val found = new Changes(before, lists, families, hasNewTable)
+      forget()
+      found
+    }
+  }
+
+  /** @param most less than the number of entries in `before`, which has rows alone */
+  @GuardedBy("this") private def takeOldest(most: Long): Vector[Step] = {
+    val found = Vector.newBuilder[Step]
+    var room = most.toInt
+    while (room > 0) {
+      val (first, rest) = before.head.splitAt(room)
+      found += first
+      room -= first.entries
+      before = if (rest.entries == 0) before.tail else rest +: before.tail
+    }
+    entriesBefore -= most
+    freed = before.iterator.map(_.ownBytes).sum
+    held = freed
+    found.result()
   }
 
   @GuardedBy("this") private def forget(): Unit = {
@@ -138,19 +163,24 @@ private[core] final class ChangeTrace(
 
   /** Seals the changes of a layer that gets no more of them. */
   @GuardedBy("this") private def leave(isKept: Boolean): Unit = {
-    if (!isKept && !over && reached.get > taken) {
+    val isCopied = !isKept && !over && reached.get > taken
+    if (isCopied) {
       bytes = java.util.Arrays.copyOf(bytes, math.min(bytes.length, layer.usedBytes))
       freed += bytes.length
     }
-    seal()
+    seal(isCopied)
   }
 
-  /** Moves the entries that are not taken yet into a step. */
-  @GuardedBy("this") private def seal(): Unit = {
+  /**
+   * Moves the entries that are not taken yet into a step.
+   *
+   * @param isCopied whether nobody else holds their bytes
+   */
+  @GuardedBy("this") private def seal(isCopied: Boolean = false): Unit = {
     val end = reached.get
     if (end > taken) {
       if (!over) {
-        before :+= Put(bytes, java.util.Arrays.copyOfRange(noted, taken, end))
+        before :+= Put(bytes, java.util.Arrays.copyOfRange(noted, taken, end), isCopied)
         entriesBefore += end - taken
         checkBounds()
       }
@@ -192,8 +222,28 @@ private[core] object ChangeTrace {
   private val BytesMax = 256L << 20
   private val ListRows = 16
 
-  private sealed trait Step
-  private final case class Put(bytes: Array[Byte], entries: Array[Int]) extends Step
+  private sealed trait Step {
+    def entries: Int = 0
+
+    /** Bytes that nobody else holds. */
+    def ownBytes: Long = 0
+
+    /** Returns the oldest entries, at most so many, and the others. */
+    def splitAt(most: Int): (Step, Step) = (this, NoStep)
+  }
+
+  private object NoStep extends Step
+
+  private final case class Put(bytes: Array[Byte], noted: Array[Int], isCopied: Boolean)
+      extends Step {
+    override def entries: Int = noted.length
+    override def ownBytes: Long = if (isCopied) bytes.length.toLong else 0
+
+    override def splitAt(most: Int): (Step, Step) =
+      if (most >= noted.length) (this, NoStep)
+      else (copy(noted = noted.take(most)), copy(noted = noted.drop(most)))
+  }
+
   private final case class Cleared(range: Tombstone, isOfLists: Boolean) extends Step
 
   /**
@@ -210,22 +260,21 @@ private[core] object ChangeTrace {
 
     def isEmpty: Boolean = steps.isEmpty && lists.isEmpty
 
+    /** Number of changed rows without lists; a row counts as often as it has changed. */
+    def entries: Int = steps.iterator.map(_.entries).sum
+
     /** Ranges that were removed, in their order. */
     def tombstones: Seq[Tombstone] = steps.collect { case Cleared(range, _) => range }
 
     /** Returns the last change of each key. */
     def layer: Layer = {
-      val rows = new Layer(math.max(
-        16,
-        steps.iterator.map {
-          case Put(_, entries) => entries.length
-          case _ => 0
-        }.sum))
+      val rows = new Layer(math.max(16, entries))
       steps.foreach {
-        case Put(bytes, entries) =>
+        case Put(bytes, noted, _) =>
           val from = new FixedRows(bytes)
-          entries.foreach(add(rows, from, _))
+          noted.foreach(add(rows, from, _))
         case Cleared(range, isOfLists) => if (!isOfLists) rows.clear(range)
+        case NoStep =>
       }
       if (lists.isEmpty) rows else Layer.merge(Seq(rows, lists))
     }

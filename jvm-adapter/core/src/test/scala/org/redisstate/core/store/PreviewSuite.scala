@@ -1,12 +1,14 @@
 package org.redisstate.core.store
 
+import java.nio.charset.StandardCharsets.UTF_8
+
 import scala.util.Random
 
 import org.scalatest.BeforeAndAfterAll
 import org.scalatest.funsuite.AnyFunSuite
 
 import org.redisstate.core.RedisServerProcess
-import org.redisstate.core.format.Family
+import org.redisstate.core.format.{Family, Tombstone, Vectors}
 import org.redisstate.core.local.{ChangeTrace, Layer}
 
 /** Rows of a batch that runs, as readers find them before the commit. */
@@ -263,6 +265,65 @@ class PreviewSuite extends AnyFunSuite with BeforeAndAfterAll {
     assert(trace.isOver && trace.heldBytes == 0)
     change(others(2), others(3), isKept = false)
     assert(trace.heldBytes == 0 && trace.take().isEmpty)
+  }
+
+  test("of many changes a trace hands out the oldest, over layers and batches") {
+    var layer = new Layer(16)
+    val trace = new ChangeTrace(layer, Families, isTableNew = true)
+    val value = new Array[Byte](1000)
+    (0 until 100000).foreach { n =>
+      val name = key(0, n.toString)
+      layer.put(n, name, 0, name.length, value, 0, 10)
+      trace.note(layer.lastEntry)
+      if (n % 30000 == 29999) {
+        layer = new Layer(16)
+        trace.follow(layer, isKept = n > 50000)
+      }
+    }
+    val waiting = trace.heldBytes
+    val taken = Seq(1L, 29999L, 20000L, 40000L).map { most =>
+      val changes = trace.take(most)
+      assert(changes.entries == most && changes.layer.rows == most)
+      changes.layer
+    } :+ trace.take(99999).layer
+    assert(waiting > 0 && trace.heldBytes == 0 && trace.take(1).isEmpty)
+    assert(taken.map(_.rows).sum == 100000)
+    (0 until 100000).foreach { n =>
+      val name = key(0, n.toString)
+      val at = if (n < 1) 0 else if (n < 30000) 1 else if (n < 50000) 2 else if (n < 90000) 3 else 4
+      assert(taken(at).find(n, name, 0, name.length) >= 0)
+    }
+  }
+
+  test("a removed range and lists are handed out with all that waits before them") {
+    val layer = new Layer(16)
+    val trace = new ChangeTrace(layer, Families, isTableNew = true)
+    (0 until 10).foreach { n =>
+      val name = key(0, n.toString)
+      layer.put(n, name, 0, name.length, name, 0, 1)
+      trace.note(layer.lastEntry)
+    }
+    trace.appendToList(1, key(2, "x"), key(2, "x").length, new Array[Byte](8), 8)
+    assert(trace.take(3).entries == 10)
+    (0 until 10).foreach(_ => trace.note(layer.lastEntry))
+    trace.removeRange(Tombstone(0, None, None), new Layer(16))
+    val changes = trace.take(3)
+    assert(changes.entries == 10 && changes.tombstones.size == 1)
+  }
+
+  test("a preview of a batch that changes too much has the oldest changes") {
+    withPartition { p =>
+      val session = previewing(p, "a").open(0).write()
+      (0 until 500000).foreach(n => put(session, key(0, n.toString), n.toString))
+      preview(session)
+      val numbers = p.preview.get.over(Map.empty).values.map(Vectors.fromHex).map {
+        new String(_, UTF_8).toInt
+      }
+      assert(numbers.nonEmpty && numbers.size < 500000)
+      assert(numbers.max == numbers.size - 1)
+      session.commit()
+      assert(p.preview.isEmpty)
+    }
   }
 
   test("previews that were given up hold nothing of the batch that goes on") {

@@ -18,7 +18,7 @@ import org.redisstate.core.protocol.{PartitionClient, PreviewCalls}
  * @param uid of the attempt
  * @param trace its changes
  * @param view what else a slice says of the attempt; for any thread
- * @param everyMs time between two previews, unless they take more than a small share of it
+ * @param everyMs time between two previews
  */
 private[store] final class PreviewWriter(
     client: PartitionClient,
@@ -41,8 +41,9 @@ private[store] final class PreviewWriter(
   private var wasSet = false
   private var families = Seq.empty[Family]
   private var hasNewTable = false
-  private var spentNs = 0L
+  private var workNs = 0L
   private var failed = false
+  private val sinceNs = System.nanoTime()
 
   /** True if a call may have been sent. */
   @volatile private var sent = false
@@ -66,30 +67,40 @@ private[store] final class PreviewWriter(
 
   /** Time until the next preview. */
   def pauseMs: Long = {
-    val pause = math.max(everyMs, spentNs * PausePerWork / 1000000)
+    val pause = math.max(everyMs, -allowedNs * TimePerWork / 1000000)
     if (failed) math.max(pause, AfterFailureMs) else pause
   }
+
+  /** Work that the time since the attempt began allows, less what was done; below 0 after too much. */
+  private def allowedNs: Long = (System.nanoTime() - sinceNs) / TimePerWork - workNs
 
   /** Sets a preview if rows have changed since the last one, or if it would expire. */
   def run(): Unit = {
     val beganNs = processorNs
+    var changes = 0
     try {
-      setIfDue()
+      changes = setIfDue()
       failed = false
     } catch {
       case e: RedisStateException =>
         log.debug("no preview of {}: {}", client.id: Any, e.getMessage: Any)
         failed = true
         sendAgain()
-    } finally spentNs = processorNs - beganNs
+    } finally {
+      val spentNs = processorNs - beganNs
+      workNs += spentNs
+      if (changes >= LearnedFrom) learn(spentNs.toDouble / changes)
+    }
   }
 
-  private def setIfDue(): Unit = {
-    val changes = trace.take()
+  /** @return number of changes that were sent */
+  private def setIfDue(): Int = {
+    val changes = trace.take(math.max(ChangesMin, (allowedNs / nsPerChange).toLong))
     val isDue = wasSet && System.nanoTime() - lastNs > validMs * 1000000 / 3
     if (trace.isOver) giveUp("its changes are traced no more")
     else if (!changes.isEmpty) add(changes)
     if (unsent.nonEmpty || (isDue && slices.nonEmpty)) set()
+    changes.entries
   }
 
   /** Adds changes to those that are to be sent. */
@@ -201,8 +212,19 @@ private[store] final class PreviewWriter(
 private[store] object PreviewWriter {
   private val log = LoggerFactory.getLogger(classOf[PreviewWriter])
 
-  /** Previews take at most 1 of so many parts of a processor. */
-  private val PausePerWork = 40L
+  /** Previews of an attempt take at most 1 of so many parts of a processor. */
+  private val TimePerWork = 100L
+
+  /** So many changes are sent at once, whatever they cost: the round trips are most of it. */
+  private val ChangesMin = 1000L
+
+  /** The work of so many changes says what one of them takes. */
+  private val LearnedFrom = 4096
+
+  /** Work of a change, as found last; of this process, whose compiled code all attempts share. */
+  @volatile private var nsPerChange = 500.0
+
+  private def learn(foundNs: Double): Unit = nsPerChange = nsPerChange * 0.7 + foundNs * 0.3
   private val AfterFailureMs = 1000L
   private val ValidMsMin = 10000L
   private val ValidPauses = 5L
