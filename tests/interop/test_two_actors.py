@@ -25,8 +25,9 @@ from redis_state.format.rows import join_elements
 from redis_state.ids import PartitionId, StateStoreId, StateStoreProviderId
 from redis_state.maintain.files import sweep_files
 from redis_state.maintain.history import move_history
-from redis_state.places import places_of
+from redis_state.places.declaring import places_by
 from redis_state.places.moving import bring_back
+from redis_state.places.settings import set_places
 from redis_state.protocol import RegisteredRun, checkpoint_gen, register_run
 from redis_state.store import ListStateStore
 from redis_state.store.local.families import family_of
@@ -55,6 +56,9 @@ class History:
         self.id = StateStoreId(f"two actors {uuid.uuid4().hex}", 0, 0)
         self.client = Client(config.parse({"url": server.url}))
         self.gen = checkpoint_gen(self.client, self.id.checkpoint, create=True) or ""
+        if folder:
+            # The JVM may be the first that moves, and its actor is told of no options.
+            set_places(self.client, self.gen, places_by(config.parse(self.options)))
         self.versions: dict[int, Model] = {0: {}}
         self.newest = 0
         self.new_run()
@@ -204,26 +208,26 @@ def step(history: History, jvm: JvmActor) -> None:
         check_python(history, at)
 
 
-def play_files(history: History, jvm: JvmActor) -> Counter[str]:
+def play_files(history: History, jvm: JvmActor, done: Counter[str]) -> None:
     """One of the two moves history, sweeps, or brings segments back; keys of moved ones expire."""
     rng, id_, client = history.rng, history.id.partition(history.gen), history.client
-    done: Counter[str] = Counter()
     chance = rng.random()
     if chance < 0.25:
         done["moved by Python"] += move_history(client, id_).segments
     elif chance < 0.5:
         done["moved by the JVM"] += int(jvm.tell("move"))
     elif chance < 0.65:
+        # A file without segments can be deleted.
+        share = rng.choice([0.3, 1, 1])
         (raw,) = client.call("looking", [("HGETALL", keys.meta(id_))])
         for segment in [one for one in segments_in(raw) if one.place is not None]:
-            done["brought back"] += rng.random() < 0.5 and bring_back(client, id_, segment)
+            done["brought back"] += rng.random() < share and bring_back(client, id_, segment)
     elif chance < 0.9:
         _age(client, id_)
-        if rng.random() < 0.5:
+        if done["deleted by the JVM"] <= done["deleted by Python"]:
             done["deleted by the JVM"] += int(jvm.tell("sweep"))
         else:
-            places = places_of(client, history.gen)
-            assert places is not None
+            places = places_by(config.parse(history.options))
             swept = sweep_files(
                 client, id_, places, guard=lambda _id: "", delete=True, unknown_too=True
             )
@@ -231,7 +235,6 @@ def play_files(history: History, jvm: JvmActor) -> Counter[str]:
     (raw,) = client.call("looking", [("HGETALL", keys.meta(id_))])
     placed = [one for one in segments_in(raw) if one.place is not None]
     client.call("a minute", [("DEL", keys.segment(id_, one.ident)) for one in placed])
-    return done
 
 
 def _age(client: Client, id_: PartitionId) -> None:
@@ -261,7 +264,7 @@ def test_python_and_the_jvm_share_a_folder_of_files(
     done: Counter[str] = Counter()
     seeds = iter(range(10))
     # Maintenance runs by the clock, so a seed may find no file that the JVM could delete.
-    while len(done) < 5:
+    while len(+done) < 5:
         seed = next(seeds)
         history = History(shared_redis_server, seed, tmp_path)
         schema = family_of(MSGPACK.name, lists=True).key_schema
@@ -269,7 +272,7 @@ def test_python_and_the_jvm_share_a_folder_of_files(
         with jvm_actor(url, history.gen, schema, lists=True, folder=tmp_path) as jvm:
             for _ in range(STEPS):
                 step(history, jvm)
-                done += play_files(history, jvm)
+                play_files(history, jvm, done)
             for version in sorted(history.versions):
                 check_jvm(history, jvm, version)
                 check_python(history, version)
