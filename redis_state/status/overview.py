@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from itertools import compress
-from operator import or_
 from typing import Any
 
 from redis_state import keys
@@ -56,6 +55,7 @@ from redis_state.status.query_status import (
 
 COMMANDS_AT_ONCE = 512
 _BEGUN_WORDS = 4
+_NAME_WORDS = 3
 _BYTES_WORD = 4
 _NUMBERS = (
     "confirmed", "newest", "kept", "oldest", "wanted", "rows", "internal_rows", "snapshot",
@@ -66,8 +66,10 @@ _OTHER_TYPE = "its {} is a key of another type"
 _GONE = "its manifest is missing, while other partitions have theirs"
 _WHAT = "reading the status of queries"
 _DELTA, _SNAPSHOT = _SEGMENTS = b"d:", b"s:"
-_COMPLETE = (b"c", b"ch", b"ct", b"cht")
-"""Ends of the entry of a delta that needs no older segment."""
+_KINDS = {_DELTA[:1], _SNAPSHOT[:1]}
+_COMPLETE = b" c"
+"""Begin of the flags of a delta that needs no older segment; no other word begins so after a space,
+since all of them are decimal numbers."""
 _Reply = Any
 
 
@@ -339,15 +341,19 @@ def _counted(empty: PartitionStatus, raw: Mapping[bytes, bytes]) -> PartitionSta
     has_places = raw.get(b"f") != FORMAT.encode()
     pins, aside_bytes = pins_in(raw) if has_places else ((), 0)
     names = [name for name in raw if name[:2] in _SEGMENTS]
-    versions = [int(name[2 : name.index(b":", 2)]) for name in names]
-    sizes = [int(raw[name].split(b" ", _BYTES_WORD + 1)[_BYTES_WORD]) for name in names]
+    texts = [raw[name] for name in names]
+    kinds, versions = _split_names(names)
+    sizes = list(map(int, [text.split(b" ", _BYTES_WORD + 1)[_BYTES_WORD] for text in texts]))
     foreign, filed = _take_placed(raw, names, sizes) if has_places else (0, 0)
-    is_snapshot = [name[:2] == _SNAPSHOT for name in names]
+    is_snapshot = [kind == _SNAPSHOT[:1] for kind in kinds]
     snapshots = list(compress(zip(versions, sizes, strict=True), is_snapshot))
     snapshot, snapshot_bytes = max(snapshots, default=(0, 0))
     total = sum(sizes)
-    is_alone = map(or_, is_snapshot, [raw[name].endswith(_COMPLETE) for name in names])
-    bases = dict(compress(zip(versions, sizes, strict=True), is_alone)) | dict(snapshots)
+    bases = dict(snapshots)
+    if _COMPLETE in b"\n".join(texts):
+        # A snapshot counts, where a version has both.
+        is_complete = [_COMPLETE in text for text in texts]
+        bases = dict(compress(zip(versions, sizes, strict=True), is_complete)) | bases
     text = raw.get(_SNAPSHOT + at, raw.get(_DELTA + at))
     confirmed = text.split(b" ") if text is not None else []
     # The time of a version comes after the count of internal keys.
@@ -380,6 +386,21 @@ def _counted(empty: PartitionStatus, raw: Mapping[bytes, bytes]) -> PartitionSta
         problem=empty.problem
         or ("" if confirmed or not opened else f"version {opened} is missing"),
     )
+
+
+def _split_names(names: Sequence[bytes]) -> tuple[list[bytes], list[int]]:
+    """Returns the kinds and the versions of segments, by one call for all.
+
+    Raises:
+        ValueError: A field has no kind, version and uid.
+    """
+    if not names:
+        return [], []
+    words = b":".join(names).split(b":")
+    kinds = words[::_NAME_WORDS]
+    if len(words) != _NAME_WORDS * len(names) or not _KINDS.issuperset(kinds):
+        raise ValueError("the field of a segment is damaged")
+    return kinds, list(map(int, words[1::_NAME_WORDS]))
 
 
 def _take_placed(
