@@ -83,10 +83,11 @@ def test_services_are_on_loopback_and_name_existing_files(services: dict[str, Se
             assert volume["type"] == "volume" or Path(volume["source"]).is_file(), volume
         assert set(service.get("depends_on", {})) <= set(services), name
         if "build" in service:
-            assert Path(service["build"]["context"], "Dockerfile").is_file()
-    copied = (FOLDER / "Dockerfile").read_text("utf-8")
-    assert services["job"]["command"][1] in copied
-    assert (FOLDER / "job.py").is_file()
+            build = service["build"]
+            assert Path(build["context"]) == FOLDER.parents[1] / "dist"
+            assert Path(build["context"], build["dockerfile"]).resolve() == FOLDER / "Dockerfile"
+    mounted = {one["target"]: one["source"] for one in services["job"]["volumes"]}
+    assert mounted[services["job"]["command"][1]] == str(FOLDER / "job.py")
 
 
 @contextmanager
