@@ -30,3 +30,18 @@ def chunks(fields: Fields, *, bytes_max: int = CHUNK_BYTES_MAX) -> Iterator[dict
         size += len(block)
     if chunk:
         yield chunk
+
+
+def split_last(fields: Fields, *, blocks: int) -> tuple[Fields, Fields]:
+    """Splits blocks into those to stage ahead of a commit, and those of its transaction.
+
+    All blocks of a small delta go along, without a script. Otherwise the last ones pass a script of
+    the transaction, so that bounds them.
+
+    Args:
+        blocks: Number of all blocks of the delta.
+    """
+    if len(fields) == blocks and len(list(chunks(fields))) <= 1:
+        return {}, fields
+    *early, last = list(chunks(fields, bytes_max=STAGED_BY_SCRIPT_MAX)) or [{}]
+    return {name: block for chunk in early for name, block in chunk.items()}, last

@@ -13,7 +13,13 @@ from redis_state.backend.client import Client
 from redis_state.backend.replies import words
 from redis_state.backend.script import Command, ScriptCall, script
 from redis_state.errors import FullError, RedisStateError, StateError, UnavailableError
-from redis_state.format.chunks import STAGED_BY_SCRIPT_MAX, STAGED_BYTES_MAX, Fields, chunks
+from redis_state.format.chunks import (
+    STAGED_BY_SCRIPT_MAX,
+    STAGED_BYTES_MAX,
+    Fields,
+    chunks,
+    split_last,
+)
 from redis_state.format.entry import FORMATS, Entry, Segment
 from redis_state.ids import PartitionId, Pin
 from redis_state.places.born import Born
@@ -212,21 +218,21 @@ class PartitionClient:
         """
         what = f"committing version {parent.version + 1}"
         ident = f"d:{parent.version + 1}:{uid}"
-        *early, last = list(chunks(fields)) or [{}]
+        early, last = split_last(fields, blocks=entry.blocks)
         tries, room = 0, self._room(ident)
         while True:
             tries += 1
-            for chunk in early:
-                self.stage(ident, ident, chunk)
+            if early:
+                self.stage(ident, ident, early)
             staged, reply = self._publish(what, run, parent, uid, entry, last)
             refused = room.refused([staged, reply])
             if refused and reply[0] in (ROOM, "INCOMPLETE"):
                 room.make(what, refused)
                 tries -= 1
-                early = []
+                early = {}
                 if reply[0] != ROOM:
                     # The blocks that came before are gone, too.
-                    *early, last = list(chunks(fields)) or [{}]
+                    early, last = split_last(fields, blocks=entry.blocks)
                 continue
             match reply:
                 case ["OK"] | ["ALREADY"]:
@@ -234,12 +240,12 @@ class PartitionClient:
                 case ["REOPEN", _] if tries < _PUBLISH_TRIES_MAX:
                     log.warning("%s: %s: the server forgot that the version is open", self.id, what)
                     run = self._reopen(what, run, parent)
-                    early = []
+                    early = {}
                 case ["INCOMPLETE", found] if tries < _PUBLISH_TRIES_MAX:
                     log.warning(
                         "%s: %s: the server has %s blocks, sending all again", self.id, what, found
                     )
-                    *early, last = list(chunks(fields)) or [{}]
+                    early, last = split_last(fields, blocks=entry.blocks)
                 case _:
                     raise refusal(what, reply, where=self._where, version=parent.version)
 

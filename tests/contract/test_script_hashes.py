@@ -107,3 +107,7 @@ def test_blocks_ahead_of_a_commit_go_in_pipelines_of_small_scripts(provider: Any
     assert max(map(len, staged)) >= STAGED_BYTES_MAX // STAGED_BY_SCRIPT_MAX
     assert max(map(size, staged)) < STAGED_BYTES_MAX + STAGED_BY_SCRIPT_MAX
     assert max(scripts) < STAGED_BY_SCRIPT_MAX + _WORDS_BYTES
+    # Others are of a snapshot, whose blocks pass no script.
+    is_commit = {"EVALSHA", "MULTI"}.issubset
+    (last,) = [sent for sent in provider.recorded.sent if is_commit(one[0] for one in sent)]
+    assert size(last) < STAGED_BY_SCRIPT_MAX + _WORDS_BYTES

@@ -188,7 +188,7 @@ final class PartitionClient(
       all: => Seq[EncodedField]): Unit = {
     val ident = Segment.deltaIdent(parent.version + 1, uid)
     val what = s"commit version ${parent.version + 1} of $id"
-    var last = segments.stageButLast(what, ident, rest)
+    var last = segments.stageButLast(what, ident, rest, entry.blocks)
     var tries = 1
     val room = new RoomMaker(calls, files.makeRoom(_))
     while (true) {
@@ -200,7 +200,7 @@ final class PartitionClient(
         case Seq(RoomMaker.Refused | "INCOMPLETE", _*) if refused.nonEmpty =>
           refused.foreach(room.make(what, _))
           if (!published.headOption.contains(RoomMaker.Refused))
-            last = segments.stageButLast(what, ident, all)
+            last = segments.stageButLast(what, ident, all, entry.blocks)
           tries -= 1
         case reply if tries >= PublishTriesMax => throw refusal(what, reply, parent.version)
         case Seq("REOPEN", _) =>
@@ -214,7 +214,7 @@ final class PartitionClient(
             what,
             found,
             entry.blocks.toString)
-          last = segments.stageButLast(what, ident, all)
+          last = segments.stageButLast(what, ident, all, entry.blocks)
         case reply => throw refusal(what, reply, parent.version)
       }
       tries += 1

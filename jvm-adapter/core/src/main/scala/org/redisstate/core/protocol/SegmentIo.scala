@@ -91,17 +91,26 @@ final class SegmentIo private[protocol] (
       Command("PEXPIRE", Array(staged, StagedTtl)))
   }
 
-  /** Stages all chunks of a delta but the last, which it returns: that one goes along with `publish`. */
+  /**
+   * Stages blocks of a delta but the last ones, which it returns: these go along with `publish`. All
+   * blocks of a small delta go along, without a script. Otherwise the last ones pass a script of the
+   * transaction, in which the server serves nobody else.
+   *
+   * @param blocks number of all blocks of the delta
+   */
   private[protocol] def stageButLast(
       what: String,
       ident: String,
-      fields: Seq[EncodedField]): Seq[EncodedField] = {
-    val chunks = chunked(fields, ChunkBytesMax)
-    val maker = room()
-    chunks.dropRight(1).flatMap(chunked(_, StagedBytesMax))
-      .foreach(stageAtOnce(what, ident, ident, _, ProtocolSettings.StagedTtlMs, maker))
-    chunks.lastOption.getOrElse(Nil)
-  }
+      fields: Seq[EncodedField],
+      blocks: Int): Seq[EncodedField] =
+    if (fields.size == blocks && chunked(fields, ChunkBytesMax).size <= 1) fields
+    else {
+      val last = chunked(fields, StagedByScriptMax).lastOption.getOrElse(Nil)
+      val maker = room()
+      chunked(fields.dropRight(last.size), StagedBytesMax)
+        .foreach(stageAtOnce(what, ident, ident, _, ProtocolSettings.StagedTtlMs, maker))
+      last
+    }
 
   /**
    * Blocks of a segment, null where there is no such field; replies of about 1 MiB each.

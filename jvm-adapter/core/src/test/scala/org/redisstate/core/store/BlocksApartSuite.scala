@@ -8,6 +8,7 @@ import org.scalatest.funsuite.AnyFunSuite
 import org.redisstate.core.RedisServerProcess
 import org.redisstate.core.backend.{Command, Transport}
 import org.redisstate.core.ids.Pin
+import org.redisstate.core.protocol.SegmentIo
 
 /** Commands of a commit, whose blocks pass a script only where some are staged already. */
 class BlocksApartSuite extends AnyFunSuite {
@@ -15,8 +16,10 @@ class BlocksApartSuite extends AnyFunSuite {
 
   test("the blocks of a commit go along under a key of their own") {
     committing(40, 8) { (p, sent) =>
-      assert(sent.last == Seq("MULTI", "HSET", "PEXPIRE", "EVAL", "EXEC"))
-      assert(sent.count(_.contains("HSET")) == 2, "by the hash of a script that the server lacked")
+      assert(sent.last.names == Seq("MULTI", "HSET", "PEXPIRE", "EVAL", "EXEC"))
+      assert(
+        sent.count(_.names.contains("HSET")) == 2,
+        "by the hash of a script that the server lacked")
       assert(p.keys.count(_.startsWith("d:1:")) == 1)
       assert(!p.keys.exists(_.startsWith("n:")))
     }
@@ -24,16 +27,17 @@ class BlocksApartSuite extends AnyFunSuite {
 
   test("more than one chunk of blocks passes the script that stages them") {
     committing(40, 64 << 10) { (p, sent) =>
-      assert(!sent.flatten.contains("HSET"))
+      assert(!sent.flatMap(_.names).contains("HSET"))
+      assert(sent.last.bytes < SegmentIo.StagedByScriptMax + WordsBytes)
       assert(p.keys.count(_.startsWith("d:1:")) == 1)
     }
   }
 
-  /** Commits rows to a new partition, and gives what was sent, by the names of the commands. */
+  /** Commits rows to a new partition, and passes its transactions to a check. */
   private def committing(rows: Int, length: Int)(
-      check: (TestPartition, Seq[Seq[String]]) => Unit): Unit =
+      check: (TestPartition, Seq[Sent]) => Unit): Unit =
     Using.resource(new RedisServerProcess()) { server =>
-      val sent = mutable.ArrayBuffer.empty[Seq[String]]
+      val sent = mutable.ArrayBuffer.empty[Sent]
       val p = new TestPartition(server, between = recording(_, sent))
       try {
         val random = new Random(1)
@@ -53,9 +57,16 @@ class BlocksApartSuite extends AnyFunSuite {
 }
 
 private object BlocksApartSuite {
-  def recording(inner: Transport, sent: mutable.Buffer[Seq[String]]): Transport = new Transport {
+
+  /** More than the scripts of a transaction have beside their blocks, texts included. */
+  val WordsBytes = 64 << 10
+
+  final case class Sent(names: Seq[String], bytes: Long)
+
+  def recording(inner: Transport, sent: mutable.Buffer[Sent]): Transport = new Transport {
     override def exchange(commands: Seq[Command]): Seq[AnyRef] = {
-      if (commands.head.name == "MULTI") sent += commands.map(_.name)
+      if (commands.head.name == "MULTI")
+        sent += Sent(commands.map(_.name), commands.map(_.bytes).sum)
       inner.exchange(commands)
     }
     override def close(): Unit = inner.close()
