@@ -17,15 +17,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
-from redis_state.format.chunks import STAGED_BY_SCRIPT_MAX, STAGED_BYTES_MAX
 from redis_state.maintain import PassControl, Policy
 from redis_state.maintain.rotation import TURNS
 from redis_state.maintain.service import Job, Service
-from tests.bench.fleet.neighbour import MIB, neighbour, victim
+from tests.bench.fleet.neighbour import MIB, Way, neighbour, victim
 from tests.bench.fleet.providers import Providers, providing
 from tests.bench.fleet.watchers import client_of, clone_queries, seconds_of_views
 from tests.bench.fleet.workers import ROWS, UPDATES, Fleet, Server, Work, Workers, working
@@ -39,7 +39,6 @@ ROUNDS = 4
 _WARM_UP_MAX = 30  # batches, in which the JVM compiles its code
 _UPKEEP_EVERY_S = 60
 _UPKEEP_PARTITIONS = 1_000
-_CHUNKS = (MIB, STAGED_BYTES_MAX, STAGED_BY_SCRIPT_MAX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,23 +135,34 @@ class Bench:
         yield Line(f"stores{of}", f"{fleet.queries:,} queries × {fleet.partitions} partitions")
 
     def _neighbour(self) -> Iterator[Line]:
-        """Yields medians of rounds, in which each size of a script has its turn."""
-        url, seconds, rate = self._redis.url, self._sizes.seconds / ROUNDS, self._sizes.megabytes_s
-        alone: list[Work] = []
-        beside: dict[int, list[Work]] = {chunk: [] for chunk in _CHUNKS}
-        for _ in range(ROUNDS):
-            alone.append(victim(url, seconds))
-            for chunk, works in beside.items():
-                with neighbour(url, megabytes_s=rate, script_bytes=chunk):
-                    works.append(victim(url, seconds))
-        p50, quiet = _middle(alone, 0.5), _middle(alone, 0.99)
-        yield Line("a small batch without a neighbour", f"p50 {p50:.1f} ms, p99 {quiet:.1f} ms")
-        for chunk, works in beside.items():
-            p50, p99 = _middle(works, 0.5), _middle(works, 0.99)
+        """Yields medians of rounds, in which each way of a neighbour has its turn.
+
+        A neighbour on another server of the machine takes the same cores, and nothing else.
+        """
+        seconds, rate = self._sizes.seconds / ROUNDS, self._sizes.megabytes_s
+        here, folder = self._redis.url, self._folder / "another"
+        folder.mkdir()
+        with RedisServer(folder=folder) as another:
+            turns = {"without a neighbour": None} | {
+                f"beside one that stages {rate:.0f} MB/s in {way.value}": (here, way) for way in Way
+            }
+            turns["beside scripts of 64 KiB on another server"] = another.url, Way.SCRIPTS
+            works: dict[str, list[Work]] = {title: [] for title in turns}
+            for _ in range(ROUNDS):
+                for title, turn in turns.items():
+                    with ExitStack() as stack:
+                        if turn is not None:
+                            url, way = turn
+                            stack.enter_context(neighbour(url, megabytes_s=rate, way=way))
+                        works[title].append(victim(here, seconds))
+        quiet = _middle(works["without a neighbour"], 0.99)
+        for title, found in works.items():
+            p50, p99 = _middle(found, 0.5), _middle(found, 0.99)
+            is_ours = turns[title] in ((here, Way.SCRIPTS), (here, Way.TRANSACTIONS))
             yield Line(
-                f"… beside one that stages {rate:.0f} MB/s in scripts of {chunk >> 10:,} KiB",
+                f"a small batch {title}",
                 f"p50 {p50:.1f} ms, p99 {p99:.1f} ms, {p99 / quiet:.1f} ×",
-                aim=_aim(NEIGHBOUR_MAX, p99 / quiet, "×") if chunk == STAGED_BY_SCRIPT_MAX else "",
+                aim=_aim(NEIGHBOUR_MAX, p99 / quiet, "×") if is_ours else "",
             )
 
     def _restart(self, workers: Workers) -> Iterator[Line]:

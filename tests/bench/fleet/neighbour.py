@@ -8,12 +8,13 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from enum import Enum
 from multiprocessing.synchronize import Event
 
 from redis_state import config, stores
 from redis_state.backend.client import Client
 from redis_state.codec import RAW
-from redis_state.format.chunks import STAGED_BYTES_MAX
+from redis_state.format.chunks import CHUNK_BYTES_MAX, STAGED_BYTES_MAX
 from redis_state.ids import PartitionId, StateStoreId, StateStoreProviderId, StoreId
 from redis_state.protocol import PartitionClient, partition
 from tests.bench.fleet.workers import Work
@@ -21,12 +22,30 @@ from tests.bench.fleet.workers import Work
 MIB = 1 << 20
 _BLOCK_BYTES = 16 << 10
 _SEGMENT_BYTES = 32 * MIB
-_VICTIM_EACH_S = 0.02
+_VICTIM_EACH_S = 0.005
 _START_S = 60
 
 
+class Way(Enum):
+    """How a neighbour sends its blocks."""
+
+    LARGE_SCRIPTS = "scripts of 1,024 KiB"
+    SCRIPTS = "scripts of 64 KiB"
+    """Blocks ahead of a commit."""
+    TRANSACTIONS = "transactions of 1,024 KiB"
+    """Blocks of a commit that go along."""
+
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes sent at once."""
+        return STAGED_BYTES_MAX if self is Way.SCRIPTS else CHUNK_BYTES_MAX
+
+
 def victim(url: str, seconds: float) -> Work:
-    """Runs a small batch each 20 ms in a store of its own."""
+    """Runs a small batch each 5 ms in a store of its own.
+
+    The first one, which connects, is not measured.
+    """
     work = Work()
     id_ = StateStoreProviderId(StateStoreId(f"victim {uuid.uuid4().hex}", 0, 0), str(uuid.uuid4()))
     end_s = time.perf_counter() + seconds
@@ -42,20 +61,18 @@ def victim(url: str, seconds: float) -> Work:
         work.seconds.append(passed_s)
         time.sleep(max(0.0, _VICTIM_EACH_S - passed_s))
     stores.unload(id_)
+    del work.seconds[0]
     return work
 
 
 @contextmanager
-def neighbour(url: str, *, megabytes_s: float, script_bytes: int) -> Iterator[None]:
-    """Stages blocks at this rate in a process of its own.
-
-    Args:
-        script_bytes: Bytes of a script. Scripts go in pipelines, as those of a store do.
-    """
+def neighbour(url: str, *, megabytes_s: float, way: Way) -> Iterator[None]:
+    """Stages blocks at this rate in a process of its own."""
     context = multiprocessing.get_context("spawn")
     begun, ended = context.Event(), context.Event()
-    arguments = url, megabytes_s, script_bytes, begun, ended
-    process = context.Process(target=_stage, args=arguments, daemon=True)
+    process = context.Process(
+        target=_stage, args=(url, megabytes_s, way, begun, ended), daemon=True
+    )
     process.start()
     try:
         if not begun.wait(_START_S):
@@ -66,28 +83,37 @@ def neighbour(url: str, *, megabytes_s: float, script_bytes: int) -> Iterator[No
         process.join(_START_S)
 
 
-def _stage(url: str, megabytes_s: float, script_bytes: int, begun: Event, ended: Event) -> None:
+def _stage(url: str, megabytes_s: float, way: Way, begun: Event, ended: Event) -> None:
     """Stages segments of blocks that were made before, and aborts each."""
-    # The constants are read where they are used, by the names that they have there.
-    sent_bytes = max(script_bytes, STAGED_BYTES_MAX)
-    vars(partition).update(STAGED_BY_SCRIPT_MAX=script_bytes, STAGED_BYTES_MAX=sent_bytes)
+    if way is not Way.SCRIPTS:
+        # The constants are read where they are used, by the names that they have there.
+        vars(partition).update(STAGED_BY_SCRIPT_MAX=way.sent_bytes, STAGED_BYTES_MAX=way.sent_bytes)
     block = random.Random(1).randbytes(_BLOCK_BYTES)
-    blocks = sent_bytes // _BLOCK_BYTES
+    blocks = way.sent_bytes // _BLOCK_BYTES
     each_s = blocks * _BLOCK_BYTES / (megabytes_s * 1e6)
     id_ = PartitionId(StoreId(uuid.uuid4().hex, 0, "default"), 0)
     with closing(Client(config.parse({"url": url}))) as client:
         writer = PartitionClient(client, id_, versions_to_retain=2)
         due_s = time.perf_counter()
-        staged = 0
-        ident = f"d:1:{uuid.uuid4().hex}"
+        staged, ident = 0, f"d:1:{uuid.uuid4().hex}"
         while not ended.is_set():
-            names = range(staged, staged + blocks)
-            writer.stage(ident, ident, {str(number): block for number in names})
+            fields = {str(number): block for number in range(staged, staged + blocks)}
+            if way is Way.TRANSACTIONS:
+                writer.stage_snapshot(ident, fields)
+            else:
+                writer.stage(ident, ident, fields)
             begun.set()
             staged += blocks
             if staged * _BLOCK_BYTES >= _SEGMENT_BYTES:
-                writer.abort(ident)
+                _drop(writer, ident, way)
                 ident, staged = f"d:1:{uuid.uuid4().hex}", 0
             due_s = max(due_s + each_s, time.perf_counter() - 1)
             time.sleep(max(0.0, due_s - time.perf_counter()))
+        _drop(writer, ident, way)
+
+
+def _drop(writer: PartitionClient, ident: str, way: Way) -> None:
+    if way is Way.TRANSACTIONS:
+        writer.abort_snapshot(ident)
+    else:
         writer.abort(ident)
