@@ -61,6 +61,14 @@ def pieces(fields: Mapping[str, bytes], **_bounds: int) -> Iterator[dict[str, by
     return filter(None, each)
 
 
+def pieces_but_last(
+    fields: Mapping[str, bytes], **_blocks: int
+) -> tuple[dict[str, bytes], dict[str, bytes]]:
+    """The pieces that come ahead of a commit, and the one that goes along."""
+    *early, last = list(pieces(fields)) or [{}]
+    return {name: block for piece in early for name, block in piece.items()}, last
+
+
 class UidClient(PartitionClient):
     """Names the attempt that it opens, and asks the log before it goes back."""
 

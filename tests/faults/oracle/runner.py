@@ -18,7 +18,7 @@ from redis_state.errors import RedisStateError
 from redis_state.protocol import SegmentGoneError, partition, retention, runs
 from redis_state.store import checkpoint_link, partition_state
 from tests.faults.campaign import Failure
-from tests.faults.oracle.by_uid import partition_client, pieces
+from tests.faults.oracle.by_uid import partition_client, pieces, pieces_but_last
 from tests.faults.oracle.direct import DirectTransport
 from tests.faults.oracle.ending import Ending
 from tests.faults.oracle.file_schedule import FileSchedule
@@ -120,6 +120,7 @@ class Runner:
 
         with (
             mock.patch.object(partition, "chunks", pieces),
+            mock.patch.object(partition, "split_last", pieces_but_last),
             mock.patch.object(retention, "FIELDS_MAX", 1),
             # Its executors are of one run, as those of Spark are, and share the process here.
             mock.patch.object(partition_state, "own_run", lambda run_id: run_id),
