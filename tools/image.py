@@ -67,7 +67,7 @@ def build(tag: str, wheel: Path | None = None) -> None:
         root = Path(name, "root")
         system = made_once(cache_folder() / f"python-{PYTHON}-{RELEASE}", _system)
         shutil.copytree(system, root, symlinks=True)
-        _install(wheel or _built_wheel(Path(name, "wheel")), root)
+        _install(wheel or built_wheel(Path(name, "wheel")), root)
         with tarfile.open(context / "rootfs.tar", "w") as archive:
             archive.add(root, arcname=".", filter=_owned_by_root)
         shutil.copy(FOLDER / "debian.Dockerfile", context / "Dockerfile")
@@ -109,8 +109,8 @@ def _finish(root: Path) -> None:
     (default / "cert.pem").symlink_to("/etc/ssl/certs/ca-certificates.crt")
 
 
-def _built_wheel(folder: Path) -> Path:
-    """Builds a wheel without jars from a copy of the source, which stays as it is."""
+def built_wheel(folder: Path) -> Path:
+    """Returns a wheel without jars, built from a copy of the source, which stays as it is."""
     source = folder / "source"
     source.mkdir(parents=True)
     for name in _WHEEL_FILES:

@@ -53,12 +53,17 @@ def docker_engine() -> Iterator[Mapping[str, str]]:
 
 def redis_image(settings: Mapping[str, str]) -> str:
     """Name of a Redis image in the engine: the official one where a registry is reachable."""
-    if _docker(settings, "image", "inspect", _OFFICIAL_IMAGE, limit_s=_PROBE_S):
-        return _OFFICIAL_IMAGE
-    reachable = _docker(settings, "manifest", "inspect", _OFFICIAL_IMAGE, limit_s=_PROBE_S)
-    if reachable and _docker(settings, "pull", "-q", _OFFICIAL_IMAGE, limit_s=_PULL_S):
+    if is_pulled(settings, _OFFICIAL_IMAGE):
         return _OFFICIAL_IMAGE
     return built_image(settings, _OWN_IMAGE)
+
+
+def is_pulled(settings: Mapping[str, str], image: str) -> bool:
+    """Returns whether the engine has an image, after pulling it where a registry is reachable."""
+    if _docker(settings, "image", "inspect", image, limit_s=_PROBE_S):
+        return True
+    reachable = _docker(settings, "manifest", "inspect", image, limit_s=_PROBE_S)
+    return reachable and _docker(settings, "pull", "-q", image, limit_s=_PULL_S)
 
 
 def built_image(settings: Mapping[str, str], tag: str, *program: Path) -> str:

@@ -27,7 +27,7 @@ _START_S = 60
 
 
 class Way(Enum):
-    """How a neighbour sends its blocks."""
+    """Way in which a neighbour sends its blocks."""
 
     LARGE_SCRIPTS = "scripts of 1,024 KiB"
     SCRIPTS = "scripts of 64 KiB"
