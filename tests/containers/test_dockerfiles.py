@@ -58,7 +58,7 @@ def _build_for_spark(file: Path, folder: Path, settings: Mapping[str, str]) -> N
     shutil.copy(file, context)
     shutil.copy(image.built_wheel(folder / "wheel"), context)
     (context / "job.py").touch()
-    build = ["docker", "build", "--quiet", "--tag", tag, context]
+    build = ["docker", "build", "--quiet", "--tag", tag, str(context)]
     output_of(build, RuntimeError, variables=settings, limit_s=900)
     run = ["docker", "run", "--rm", tag, "redis-state", "--version"]
     found = output_of(run, RuntimeError, variables=settings, limit_s=120)
