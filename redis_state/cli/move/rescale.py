@@ -79,7 +79,7 @@ def _check(arguments: argparse.Namespace) -> None:
     if wrong:
         raise ConfigError(
             "changing a number of partitions",
-            found="neither a store alone nor two folders are named",
+            found="the arguments name neither one store nor two folders",
             advice="Give the name of a store that Python keeps; or the folder of a query with "
             "--checkpoint, and a new one with --to-checkpoint.",
         )
