@@ -38,7 +38,8 @@ import org.apache.spark.sql.streaming.StreamingQueryListener._
 
 import org.redisstate.core.backend.RedisBackend
 import org.redisstate.core.errors.RedisStateException
-import org.redisstate.core.protocol.{GenClaims, RunRegistry}
+import org.redisstate.core.protocol.RunRegistry
+import org.redisstate.core.protocol.names.GenClaims
 
 /**
  * Registers each run of a query before its first task exists, so that the run may take its

@@ -3,7 +3,7 @@ package org.apache.spark.sql.redisstate.checkpoint
 import scala.annotation.tailrec
 
 import org.redisstate.core.errors.{FencedException, UnavailableException}
-import org.redisstate.core.protocol.GenClaims
+import org.redisstate.core.protocol.names.GenClaims
 
 /**
  * One gen for a checkpoint, whoever decides on it: the driver before the first task, or the first
