@@ -172,7 +172,7 @@ def read_page(text: str) -> Table:
 
 def write_page(text: str, table: Table) -> str:
     before, _, after = _parts(text)
-    return f"{before}{_BEGIN}\n{table.text()}\n{_END}{after}"
+    return f"{before}{_BEGIN}\n\n{table.text()}\n\n{_END}{after}"
 
 
 def _parts(text: str) -> tuple[str, str, str]:
