@@ -315,7 +315,7 @@ class Folder:
 
 
 class OpenedFile:
-    """A file that is read sequentially."""
+    """A file that is read sequentially; errors are those of `Folder`."""
 
     def __init__(self, place: Folder, file: BinaryIO) -> None:
         self._place = place
