@@ -14,7 +14,6 @@ import tempfile
 import threading
 from importlib import util
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 import redis
@@ -179,12 +178,7 @@ class EmbeddedRedis:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def start(self) -> Self:

@@ -15,11 +15,18 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LINES_MAX = 500
+MODULES_MAX = 20
+"""Most modules of a package of the product, at one level; `__init__.py` does not count."""
+
+MODULE = re.compile(
+    r"redis_state/.*(?<!__init__)\.py$|jvm-adapter/[^/]+/(?:src/main|scala-shims)/.*\.scala$"
+)
 SOURCES = {".py", ".scala", ".lua", ".sh"}
 TEXTS = SOURCES | {".md", ".toml", ".xml", ".json", ".yml", ".yaml", ".properties"}
 BUILT = {"target", "build", "dist", "jars", "__pycache__", "redis_state.egg-info"}
@@ -87,6 +94,18 @@ def openings_of(source: str) -> Iterator[tuple[int, str]]:
                 yield node.body[0].lineno, _pointing(first)
 
 
+def crowded(paths: Iterable[Path]) -> list[str]:
+    """Returns the packages of the product that have more modules than a reader can survey."""
+    counts = Counter(
+        path.parent for path in paths if MODULE.match(path.relative_to(ROOT).as_posix())
+    )
+    return [
+        f"{folder.relative_to(ROOT)}: {count} modules, more than {MODULES_MAX}"
+        for folder, count in counts.items()
+        if count > MODULES_MAX
+    ]
+
+
 def _pointing(first: str) -> str:
     return f"the first line points instead of naming: {first!r}"
 
@@ -141,6 +160,7 @@ def main(arguments: Sequence[str]) -> int:
         if path.suffix in TEXTS and path.is_file()
         for problem in problems_of(path)
     ]
+    found += crowded(paths)
     if subject := newest_subject():
         found += subject_problems(subject)
     print("\n".join(found) if found else f"{len(paths)} files: no left-overs")

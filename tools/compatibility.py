@@ -23,6 +23,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from tools.markdown import list_item
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "compatibility.md"
 MINORS = tuple(json.loads((ROOT / "redis_state" / "options.json").read_text())["sparkMinors"])
@@ -38,8 +41,9 @@ COLUMNS = (*MINORS, *OF_NEWEST)
 FOLDERS = ("tests/spark", "tests/upgrades")
 _BEGIN = "<!-- table: made by `make compatibility` -->"
 _END = "<!-- end of table -->"
-_RUN_WITH = "*ran with*"
+_TITLES = {**{minor: f"Spark {minor}" for minor in MINORS}, **OF_NEWEST}
 _EMPTY = "–"
+_SHORT = {"green", "**red**", _EMPTY}
 # The first test of the upgrades runs every query on two minors, longer than the usual limit of a
 # test.
 _TIMEOUT = "--timeout=2700"
@@ -79,14 +83,26 @@ class Table:
             self.ran_with[column] = ran_with
 
     def text(self) -> str:
-        """Formats the table for the page."""
-        titles = [*(f"Spark {minor}" for minor in MINORS), *OF_NEWEST.values()]
-        head = ["operator", "option", *titles, "test"]
-        ran_with = [_RUN_WITH, "", *(self.ran_with.get(one, _EMPTY) for one in COLUMNS), _EMPTY]
-        lines = [_line(head), "|---" * len(head) + "|", _line(ran_with)]
+        """Formats the versions, one table for each operator and test file, and the notes."""
+        notes: dict[str, int] = {}
+        lines = [
+            list_item(f"{title}: {self.ran_with[column]}")
+            for column, title in _TITLES.items()
+            if column in self.ran_with
+        ]
+        groups: dict[Key, dict[Key, dict[str, str]]] = {}
         for key, cells in self.rows.items():
-            found = [cells.get(column, _EMPTY) for column in COLUMNS]
-            lines.append(_line([*key, *found, f"`{self.tests[key]}`"]))
+            groups.setdefault((key[0], self.tests[key]), {})[key] = cells
+        for (operator, test), group in groups.items():
+            columns = [
+                c for c in COLUMNS if c in MINORS or any(c in cells for cells in group.values())
+            ]
+            lines += ["", f"**{operator}** (`{test}`)", "", _line(["option", *columns])]
+            lines.append("|---" * (len(columns) + 1) + "|")
+            for (_, option), cells in group.items():
+                short = [_short(cells.get(column, _EMPTY), notes) for column in columns]
+                lines.append(_line([option or _EMPTY, *short]))
+        lines += ["", *(list_item(f"({number}): {note}") for note, number in notes.items())]
         return "\n".join(lines)
 
 
@@ -122,23 +138,41 @@ def _line(cells: list[str]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
+def _short(cell: str, notes: dict[str, int]) -> str:
+    """Returns the cell, or the number of its note where it has more than a word."""
+    return cell if cell in _SHORT else f"({notes.setdefault(cell, len(notes) + 1)})"
+
+
 def read_page(text: str) -> Table:
     table = Table()
-    body = _parts(text)[1].strip().splitlines()
-    for line in body[2:]:
-        operator, option, *cells, test = (cell.strip() for cell in line.strip("| ").split(" | "))
-        found = {m: c for m, c in zip(COLUMNS, cells, strict=True) if c != _EMPTY}
-        if operator == _RUN_WITH:
-            table.ran_with = found
-        else:
-            table.rows[operator, option] = found
-            table.tests[operator, option] = test.strip("`")
+    body = re.sub(r"\n {2,}", " ", _parts(text)[1])
+    notes = dict(re.findall(r"^- (\(\d+\)): (.*)$", body, re.MULTILINE))
+    operator = test = ""
+    columns: list[str] = []
+    for line in body.splitlines():
+        if named := re.fullmatch(r"\*\*(.*)\*\* \(`(.*)`\)", line):
+            operator, test = named.groups()
+        elif line.startswith("| "):
+            option, *cells = line.removeprefix("| ").removesuffix(" |").split(" | ")
+            if option == "option":
+                columns = cells
+                continue
+            key = operator, option.replace(_EMPTY, "")
+            table.tests[key] = test
+            table.rows[key] = {
+                column: notes.get(cell, cell)
+                for column, cell in zip(columns, cells, strict=True)
+                if cell != _EMPTY
+            }
+    for column, title in _TITLES.items():
+        if ran_with := re.search(rf"^- {re.escape(title)}: (.*)$", body, re.MULTILINE):
+            table.ran_with[column] = ran_with[1]
     return table
 
 
 def write_page(text: str, table: Table) -> str:
     before, _, after = _parts(text)
-    return f"{before}{_BEGIN}\n{table.text()}\n{_END}{after}"
+    return f"{before}{_BEGIN}\n\n{table.text()}\n\n{_END}{after}"
 
 
 def _parts(text: str) -> tuple[str, str, str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from redis_state import keys
 from redis_state.backend.client import Client
@@ -79,6 +79,23 @@ class Batch:
         return StateStoreId(self.name, OPERATOR, partition)
 
 
+@dataclass(frozen=True, slots=True)
+class AskedStore:
+    """Store of a batch as the caller describes it, to compare with the store that is there.
+
+    Attributes:
+        first: Id of the store's first batch.
+        partitions: 0 accepts any number.
+        layout: Key columns, types and codec of the rows.
+    """
+
+    name: str
+    gen: str
+    first: int
+    partitions: int
+    layout: str
+
+
 def begin_batch(
     client: Client,
     config: Config,
@@ -114,14 +131,15 @@ def begin_batch(
     if gen is None:
         raise lost(what, name, first)
     query = [keys.query(gen, tenant=tenant)]
-    nobody = [PLACE, "check", "-", "0", str(number), str(first), str(partitions or 0), layout, ""]
-    count = _batch(client, what, query, nobody, name=name, gen=gen) or partitions_default
+    asked = AskedStore(name, gen, first, partitions or 0, layout)
+    count = _batch(client, what, query, asked, ["check", "-", "0", str(number)], "")
+    asked = replace(asked, partitions=count or partitions_default)
     run = register_run(client, gen, uuid.uuid4().hex, by_driver=True, tenant=tenant)
-    batch = Batch(name, gen, tenant, number, number - first, count, layout, run)
+    batch = Batch(name, gen, tenant, number, number - first, asked.partitions, layout, run)
     _check_committed(client, what, batch)
-    begin = [PLACE, "begin", run.run_id, str(run.epoch), *nobody[4:6], str(count), layout, query_id]
-    _batch(client, what, query, begin, name=name, gen=gen)
-    store = NamedStore(name, OPERATOR, DEFAULT_STORE, count, [family_of(codec_name)])
+    begin = ["begin", run.run_id, str(run.epoch), str(number)]
+    _batch(client, what, query, asked, begin, query_id)
+    store = NamedStore(name, OPERATOR, DEFAULT_STORE, asked.partitions, [family_of(codec_name)])
     confirm_checkpoint(client, gen, store, tenant=tenant, keep_ms=config.keep_ms)
     for id_ in batch.ids():
         partition = PartitionClient(
@@ -177,58 +195,43 @@ def superseded(client: Client, batch: Batch, what: str) -> ConflictError | None:
 
 
 def _batch(
-    client: Client, what: str, query: list[str], args: list[str], *, name: str, gen: str
+    client: Client, what: str, query: list[str], asked: AskedStore, step: list[str], query_id: str
 ) -> int:
-    reply = client.script(what, script("batch"), query, args)
+    shape = [str(asked.first), str(asked.partitions), asked.layout]
+    reply = client.script(what, script("batch"), query, [PLACE, *step, *shape, query_id])
     if reply[0] == "OK":
         return int(reply[1])
     if reply[0] == "FENCED":
         raise ConflictError(what, found="another driver began a batch in the meantime")
-    given = args[5:8]
-    raise refused(
-        what, reply, name=name, gen=gen, first=given[0], partitions=given[1], layout=given[2]
-    )
+    raise refused(what, reply, asked)
 
 
-def refused(
-    what: str,
-    reply: Sequence[str],
-    *,
-    name: str,
-    gen: str,
-    first: str,
-    partitions: str,
-    layout: str,
-) -> RedisStateError:
-    """Returns the error for a batch that the script `batch` or `join` refuses.
-
-    Args:
-        first: The first batch id, as the caller passed it; likewise `partitions` and `layout`.
-    """
+def refused(what: str, reply: Sequence[str], asked: AskedStore) -> RedisStateError:
+    """Returns the error for a batch that the script `batch` or `join` refuses."""
     match reply:
         case ["PURGED"]:
-            return purged_error(what, gen)
+            return purged_error(what, asked.gen)
         case ["PARTITIONS", count]:
-            found = f"the store has {count} partitions, not {partitions}"
+            found = f"the store has {count} partitions, not {asked.partitions}"
             advice = "Omit `partitions`, or give the number of the store: it never changes."
         case ["LAYOUT", known]:
-            found = f"the store was made with {known}, not with {layout}"
+            found = f"the store was made with {known}, not with {asked.layout}"
             advice = "Give the same key columns, types and codec, or another store."
         case ["FIRST", known]:
-            found = f"the store began with batch {known}, not {first}"
+            found = f"the store began with batch {known}, not {asked.first}"
             advice = f"Give first_batch_id={known}."
         case ["MOVED", _]:
             return moved(what)
         case ["GAP", "-"]:
-            return lost(what, name, int(first))
+            return lost(what, asked.name, asked.first)
         case ["GAP", newest]:
             found = f"the newest batch is {newest}, so the next one is {int(newest) + 1}"
-            advice = f"Run the batches that were left out. {_was_set_back(gen)}"
+            advice = f"Run the batches that were left out. {_was_set_back(asked.gen)}"
         case ["OLD", newest]:
             found = f"the newest batch is {newest}, and only that batch can be run again"
             advice = (
                 "Give a new store if the batches of a stream start again from the first one. "
-                f"{_was_set_back(gen)}"
+                f"{_was_set_back(asked.gen)}"
             )
         case _:
             return InternalError(what, found=f"the script answered '{' '.join(reply)[:200]}'")

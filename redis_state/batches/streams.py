@@ -17,9 +17,24 @@ from redis_state.backend.client import Client
 from redis_state.backend.replies import purged_error
 from redis_state.backend.script import Command, script
 from redis_state.backend.server import check_server
-from redis_state.batches.driver import OPERATOR, PLACE, moved, named, not_opened, refused
+from redis_state.batches.driver import (
+    OPERATOR,
+    PLACE,
+    AskedStore,
+    moved,
+    named,
+    not_opened,
+    refused,
+)
 from redis_state.batches.event_time import NOTES_KEY, Notes, watermark_of
-from redis_state.errors import ConflictError, InternalError, Kind, StateError, UsageError
+from redis_state.errors import (
+    ConflictError,
+    InternalError,
+    Kind,
+    RedisStateError,
+    StateError,
+    UsageError,
+)
 from redis_state.ids import DEFAULT_STORE, PartitionId, StateStoreId, StoreId
 from redis_state.protocol import NamedStore, RegisteredRun, checkpoint_gen, confirm_checkpoint
 from redis_state.protocol.newest_batch import WITH_INITIAL_STATE, NewestBatch
@@ -258,11 +273,15 @@ def _join(
         place.frame,
     ]
     reply = client.script(what, script("join"), query, args)
+    if reply[0] in ("OK", "BEGIN"):
+        return reply
+    raise _refused(what, reply, plan, place)
+
+
+def _refused(what: str, reply: list[str], plan: StreamPlan, place: TaskPlace) -> RedisStateError:
     match reply:
-        case ["OK", *_] | ["BEGIN", _, _]:
-            return reply
         case ["FENCED", _]:
-            raise ConflictError(
+            return ConflictError(
                 what,
                 found=(
                     "the query was started again since, or another query with this store was "
@@ -274,7 +293,7 @@ def _join(
                 ),
             )
         case ["STALE", batch]:
-            raise UsageError(
+            return UsageError(
                 what,
                 found=f"the DataFrame belongs to {_another(batch, place)}",
                 advice=(
@@ -283,27 +302,20 @@ def _join(
                 ),
             )
         case ["TWICE", _]:
-            raise UsageError(
+            return UsageError(
                 what,
                 found="two calls of transform_with_state in this query use this store",
                 advice="Give each call a store of its own.",
             )
         case ["QUERY", query_id]:
-            raise UsageError(
+            return UsageError(
                 what,
                 found=f"the store belongs to the query {query_id}, which has another checkpoint",
                 advice="Give another store, or continue from the checkpoint of that query.",
             )
         case _:
-            raise refused(
-                what,
-                reply,
-                name=plan.name,
-                gen=plan.gen,
-                partitions=str(plan.partitions),
-                layout=plan.layout,
-                first=str(plan.first),
-            )
+            asked = AskedStore(plan.name, plan.gen, plan.first, plan.partitions, plan.layout)
+            return refused(what, reply, asked)
 
 
 def _another(batch: str, place: TaskPlace) -> str:

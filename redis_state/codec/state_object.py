@@ -47,7 +47,11 @@ class StateObject(Generic[S]):
 
     def __init__(self, cls: type[S], *, version: int = 1, migrate: Migrate | None = None) -> None:
         if not 1 <= version <= _VERSION_MAX:
-            raise ConfigError("preparing a state object", found="its version is not positive")
+            raise ConfigError(
+                "preparing a state object",
+                found=f"its version is {version}",
+                advice=f"Give a whole number from 1 to {_VERSION_MAX}.",
+            )
         self.cls = cls
         self.version = version
         self.migrate = migrate

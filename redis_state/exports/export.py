@@ -71,7 +71,9 @@ def export_query(
             advice=f"Give '{COLUMNS}' or '{RAW}'.",
         )
     if file_bytes < 1:
-        raise ConfigError(_WHAT, found="the file size is below one byte")
+        raise ConfigError(
+            _WHAT, found="the file size is below one byte", advice="Give file_bytes=1 or more."
+        )
     return _ExportRun(client, query, place, contents, file_bytes, progress).run(at, operator)
 
 

@@ -98,6 +98,9 @@ class Files(Protocol):
 class Folder:
     """A folder that may not exist.
 
+    Every access raises `ConfigError` if the file system refuses it, and `UnavailableError` if the
+    file system does not answer.
+
     Attributes:
         path: Path in the file system.
         shown: The path as the user wrote it; also the result of `str`.
@@ -123,10 +126,6 @@ class Folder:
         """Lists the folder; ``None`` if it does not exist.
 
         In an object store a folder exists if it is not empty.
-
-        Raises:
-            ConfigError: The folder cannot be read.
-            UnavailableError: The file system does not answer.
         """
         with self._told(f"listing {self}"):
             try:
@@ -135,12 +134,7 @@ class Folder:
                 return None
 
     def has(self, name: str) -> bool:
-        """Returns whether the folder has a file of this name.
-
-        Raises:
-            ConfigError: The folder cannot be read.
-            UnavailableError: The file system does not answer.
-        """
+        """Returns whether the folder has a file of this name."""
         one = self / name
         with self._told(f"looking for {one}"):
             try:
@@ -181,12 +175,7 @@ class Folder:
         return raw
 
     def open(self, name: str) -> OpenedFile | None:
-        """Opens a file for sequential reading; ``None`` if it does not exist.
-
-        Raises:
-            ConfigError: The file cannot be read.
-            UnavailableError: The file system does not answer.
-        """
+        """Opens a file for sequential reading; ``None`` if it does not exist."""
         one = self / name
         with self._told(f"reading {one}"):
             try:
@@ -199,10 +188,6 @@ class Folder:
 
         Returns:
             ``None`` if the file does not exist, or ends within a range.
-
-        Raises:
-            ConfigError: The file cannot be read.
-            UnavailableError: The file system does not answer.
         """
         one = self / name
         with self._told(f"reading {one}"):
@@ -214,35 +199,20 @@ class Folder:
         return found if fits else None
 
     def write_pieces(self, name: str, pieces: Iterable[bytes]) -> None:
-        """Writes a file under a name that was never used; it is durable afterwards.
-
-        Raises:
-            ConfigError: The file cannot be written.
-            UnavailableError: The file system does not answer.
-        """
+        """Writes a file under a name that was never used; it is durable afterwards."""
         one = self / name
         with self._told(f"writing {one}"), closing(self.files.create_open(one.path)) as file:
             for piece in pieces:
                 file.write(piece)
 
     def remove_file(self, name: str) -> None:
-        """Removes a file; does nothing if it does not exist.
-
-        Raises:
-            ConfigError: The file cannot be removed.
-            UnavailableError: The file system does not answer.
-        """
+        """Removes a file; does nothing if it does not exist."""
         one = self / name
         with self._told(f"removing {one}"), suppress(FileNotFoundError, NotADirectoryError):
             self.files.remove(one.path)
 
     def create(self, name: str, raw: bytes) -> bool:
-        """Creates a small file; returns false if it exists, and leaves that alone.
-
-        Raises:
-            ConfigError: The file cannot be written.
-            UnavailableError: The file system does not answer.
-        """
+        """Creates a small file; returns false if it exists, and leaves that alone."""
         one = self / name
         with self._told(f"creating {one}"):
             try:
@@ -252,12 +222,7 @@ class Folder:
         return True
 
     def write(self, name: str, raw: bytes) -> None:
-        """Writes a small file, which appears whole, and replaces an existing one.
-
-        Raises:
-            ConfigError: The file cannot be written.
-            UnavailableError: The file system does not answer.
-        """
+        """Writes a small file, which appears whole, and replaces an existing one."""
         one = self / name
         above, _, last = name.rpartition("/")
         aside = (self / above if above else self) / f".{last}{_ASIDE}"
@@ -269,22 +234,12 @@ class Folder:
                 self.files.replace(aside.path, one.path)
 
     def make(self) -> None:
-        """Creates the folder and those above it, unless the file system has no folders.
-
-        Raises:
-            ConfigError: The folder cannot be created.
-            UnavailableError: The file system does not answer.
-        """
+        """Creates the folder and those above it, unless the file system has no folders."""
         with self._told(f"creating {self}"):
             self.files.make_folder(self.path)
 
     def remove(self) -> None:
-        """Removes the folder and all in it; does nothing if it does not exist.
-
-        Raises:
-            ConfigError: A file cannot be removed.
-            UnavailableError: The file system does not answer.
-        """
+        """Removes the folder and all in it; does nothing if it does not exist."""
         with self._told(f"removing {self}"), suppress(FileNotFoundError):
             self.files.remove_folder(self.path)
 
@@ -360,19 +315,14 @@ class Folder:
 
 
 class OpenedFile:
-    """A file that is read sequentially."""
+    """A file that is read sequentially; errors are those of `Folder`."""
 
     def __init__(self, place: Folder, file: BinaryIO) -> None:
         self._place = place
         self._file = file
 
     def read(self, length: int) -> bytes:
-        """Reads the next bytes; fewer at the end of the file.
-
-        Raises:
-            ConfigError: The file cannot be read.
-            UnavailableError: The file system does not answer.
-        """
+        """Reads the next bytes; fewer at the end of the file."""
         place = self._place
         found = bytearray()
         with place._told(f"reading {place}"):

@@ -330,7 +330,10 @@ class _Keeping:
                 top = max(each.pin.version for each in opened)
                 if not one.alone and version > top:
                     raise StateError(
-                        _WHAT, kind=Kind.STATE_LOST, found=f"batch {batch} is not confirmed yet"
+                        _WHAT,
+                        kind=Kind.STATE_LOST,
+                        found=f"batch {batch} is not confirmed yet",
+                        advice="Keep it once the next batch has begun.",
                     )
                 ids = [each.id for each in opened if each.pin.version]
                 # Attempts at the newest version can differ; the view knows the right ones.

@@ -122,7 +122,7 @@ def _maintain(
         _move(client, id_, report, work)
     part = None if since is None else since.round
     with _noting_files(client, id_, report, where=where):
-        verify(client, partition, policy, report, where=where, part=part, progress=work.progress)
+        verify(partition, policy, report, where=where, part=part, progress=work.progress)
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from redis_state import keys
 from redis_state.backend.client import Client
@@ -24,9 +24,11 @@ _NO_EXPIRY, _NO_KEY = -1, -2
 _PARTS = 10
 _LOG = logging.getLogger("redis_state.maintain")
 
+_Counted = tuple[Segment, int, int]
+"""A segment, the expiry of its key in ms, and its number of blocks."""
+
 
 def verify(
-    client: Client,
     partition: PartitionClient,
     policy: Policy,
     report: MaintenanceReport,
@@ -41,13 +43,16 @@ def verify(
         part: Number of a round, in which blocks are counted of a tenth of the segments, and of the
             others it is seen that they are there. ``None`` counts the blocks of all.
     """
-    id_ = partition.id
+    client, id_ = partition.client, partition.id
     raw, left_ms = client.call(_WHAT, [("HGETALL", keys.meta(id_)), ("PTTL", keys.meta(id_))])
     damaged = f"{where}: an entry of the manifest is damaged"
     named = list(
         segments_in(dict(sorted(raw.items())), lambda error: report.problem(f"{damaged}: {error}"))
     )
-    suspects = _suspects(client, id_, raw, left_ms, named, report, part, progress=progress)
+    with_key = [one for one in named if one.entry.blocks and one.place is None]
+    report.named = len(with_key)
+    counted = _counted(partition, with_key, part, progress=progress)
+    suspects = _suspects(partition, raw, left_ms, counted, report)
     if suspects:
         # Another maintainer may have removed the segment from the manifest, and its key, meanwhile.
         (now,) = client.call(_WHAT, [("HGETALL", keys.meta(id_))])
@@ -66,54 +71,59 @@ def verify(
         lost = {segment for segment, _ in suspects}
         for number, segment in enumerate(named, start=1):
             if segment not in lost:
-                _read(client, partition, segment, report, where=where)
+                _read(partition, segment, report, where=where)
             progress("reading segments", number, len(named))
 
 
 def _suspects(
-    client: Client,
-    id_: PartitionId,
+    partition: PartitionClient,
     raw: Mapping[bytes, bytes],
     left_ms: int,
-    named: Sequence[Segment],
+    counted: Iterable[_Counted],
     report: MaintenanceReport,
-    part: int | None,
-    *,
-    progress: Progress,
 ) -> list[tuple[Segment, int]]:
     """Returns the segments that are not whole, each with its number of blocks.
 
     Files are read only by `redis-state places --verify` and by a deep pass.
     """
+    client, id_ = partition.client, partition.id
     suspects: list[tuple[Segment, int]] = []
-    with_key = [one for one in named if one.entry.blocks and one.place is None]
-    report.named = len(with_key)
-    for start in range(0, len(with_key), SEGMENTS_AT_ONCE):
-        chunk = with_key[start : start + SEGMENTS_AT_ONCE]
+    for segment, expiry_ms, blocks in counted:
+        if blocks != segment.entry.blocks:
+            if segment.gen and files_of(client).is_whole(client, id_, segment):
+                report.verified += 1
+                continue
+            suspects.append((segment, blocks))
+            continue
+        report.verified += 1
+        is_current = raw.get(segment.field.encode()) == segment.entry.text.encode()
+        is_own = is_current and not segment.gen
+        if is_own and (expiry_ms == _NO_EXPIRY) != (left_ms == _NO_EXPIRY):
+            report.mended += _mend(client, id_, segment)
+    return suspects
+
+
+def _counted(
+    partition: PartitionClient,
+    segments: Sequence[Segment],
+    part: int | None,
+    *,
+    progress: Progress,
+) -> Iterator[_Counted]:
+    for start in range(0, len(segments), SEGMENTS_AT_ONCE):
+        chunk = segments[start : start + SEGMENTS_AT_ONCE]
         # Redis loses whole keys, which their expiry shows, too.
         counted = [part is None or (part + number) % _PARTS == 0 for number in range(len(chunk))]
         commands: list[Command] = []
         for segment, is_counted in zip(chunk, counted, strict=True):
-            key = keys.segment(id_, segment.ident, segment.gen)
+            key = keys.segment(partition.id, segment.ident, segment.gen)
             commands += [("PTTL", key), *([("HLEN", key)] if is_counted else [])]
-        replies = iter(client.call(_WHAT, commands))
-        progress(_WHAT, start + len(chunk), len(with_key))
+        replies = iter(partition.client.call(_WHAT, commands))
+        progress(_WHAT, start + len(chunk), len(segments))
         for segment, is_counted in zip(chunk, counted, strict=True):
             expiry_ms = next(replies)
             present = 0 if expiry_ms == _NO_KEY else segment.entry.blocks
-            blocks = next(replies) if is_counted else present
-            if blocks != segment.entry.blocks:
-                if segment.gen and files_of(client).is_whole(client, id_, segment):
-                    report.verified += 1
-                    continue
-                suspects.append((segment, blocks))
-                continue
-            report.verified += 1
-            is_current = raw.get(segment.field.encode()) == segment.entry.text.encode()
-            is_own = is_current and not segment.gen
-            if is_own and (expiry_ms == _NO_EXPIRY) != (left_ms == _NO_EXPIRY):
-                report.mended += _mend(client, id_, segment)
-    return suspects
+            yield segment, expiry_ms, next(replies) if is_counted else present
 
 
 def _mend(client: Client, id_: PartitionId, segment: Segment) -> int:
@@ -126,16 +136,11 @@ def _mend(client: Client, id_: PartitionId, segment: Segment) -> int:
 
 
 def _read(
-    client: Client,
-    partition: PartitionClient,
-    segment: Segment,
-    report: MaintenanceReport,
-    *,
-    where: str,
+    partition: PartitionClient, segment: Segment, report: MaintenanceReport, *, where: str
 ) -> None:
     try:
         read_whole(partition.fetch, segment)
     except (FormatError, StateError, SegmentGoneError) as error:
-        (now,) = client.call(_WHAT, [("HGETALL", keys.meta(partition.id))])
+        (now,) = partition.client.call(_WHAT, [("HGETALL", keys.meta(partition.id))])
         if segment in segments_in(now):
             report.problem(f"{where}: {segment.ident} is damaged: {error}")

@@ -30,7 +30,7 @@ R = TypeVar("R", "ScanRows", "ScanRows | RowMatrix")
 
 
 class StoredRows:
-    """Reads all rows of a family."""
+    """Reads all rows of a family; errors are those of `OperatorState.items`."""
 
     def __init__(
         self, client: Client, source: Source, operator: int, store: str, choice: FamilyChoice
@@ -42,19 +42,11 @@ class StoredRows:
         self._choice = choice
 
     def open(self, wanted: VersionRequest) -> tuple[OperatorInfo, list[Opened]]:
-        """Opens all partitions at one version.
-
-        Raises:
-            RedisStateError: See `OperatorState.get`.
-        """
+        """Opens all partitions at one version."""
         return self._source.open_at(self._operator, self._store, wanted)
 
     def opened(self, wanted: VersionRequest) -> tuple[RowCodec, list[Opened]]:
-        """Opens all partitions; returns them with the codec of the newest family table.
-
-        Raises:
-            RedisStateError: See `OperatorState.get`.
-        """
+        """Opens all partitions; returns them with the codec of the newest family table."""
         info, partitions = self.open(wanted)
         likely = self._choice.likely(info, partitions)
         return self._choice.codec(families_of(self._client, partitions)) or likely, partitions
@@ -65,9 +57,6 @@ class StoredRows:
         Args:
             lists: True requires a family of lists, False a family of single values; ``None``
                 accepts both.
-
-        Raises:
-            RedisStateError: See `OperatorState.items`.
         """
         info, partitions = self.open(wanted)
         codec = self._choice.likely(info, partitions)
@@ -76,19 +65,11 @@ class StoredRows:
         return self.rows(partitions)
 
     def rows(self, partitions: Sequence[Opened]) -> Iterator[RowPiece]:
-        """Yields the rows of these partitions.
-
-        Raises:
-            RedisStateError: See `OperatorState.items`.
-        """
+        """Yields the rows of these partitions."""
         return self._of_family(partitions, pieces_of)
 
     def arrays(self, partitions: Sequence[Opened]) -> Iterator[ArrayPiece]:
-        """Yields the rows like `rows`, as arrays where their widths are equal.
-
-        Raises:
-            RedisStateError: See `OperatorState.items`.
-        """
+        """Yields the rows like `rows`, as arrays where their widths are equal."""
         return self._of_family(partitions, arrays_of)
 
     def _of_family(
@@ -109,11 +90,7 @@ class StoredRows:
                     yield codec, own
 
     def count(self, wanted: VersionRequest) -> int:
-        """Returns the number of keys of the family.
-
-        Raises:
-            RedisStateError: See `OperatorState.items`.
-        """
+        """Returns the number of keys of the family."""
         info, partitions = self.open(wanted)
         likely = self._choice.likely(info, partitions)
         families = families_of(self._client, partitions)

@@ -44,7 +44,7 @@ class OperatorState:
     A version is confirmed once Spark has logged the batch that wrote it. Each call reads the newest
     confirmed version, the same in all partitions, unless the call names one by `version` or `at`.
     docs/reading.md defines both, and `max_age`. Calls share nothing: use `view` for many calls at
-    one version.
+    one version. Every call raises the errors that `get` lists.
     """
 
     def __init__(
@@ -75,11 +75,7 @@ class OperatorState:
         )
 
     def view(self, version: int | None = None, **which: Unpack[Which]) -> OperatorState:
-        """Returns the same state at one version, for many calls; see `Query.view`.
-
-        Raises:
-            RedisStateError: See `get`.
-        """
+        """Returns the same state at one version, for many calls; see `Query.view`."""
         pinned = self._query.view(self._operator, version, **which)
         return OperatorState(
             self._client,
@@ -95,30 +91,19 @@ class OperatorState:
         """Returns the column families of the operator; Spark's own are marked `internal`.
 
         Internal families of `transform_with_state` are left out.
-
-        Raises:
-            RedisStateError: See `get`.
         """
         _, partitions = self._stored.open(which_of(which, version))
         return [one for one in families_of(self._client, partitions) if not is_ours(one)]
 
     def family(self, version: int | None = None, **which: Unpack[Which]) -> Family:
-        """Returns the column family that is read.
-
-        Raises:
-            RedisStateError: See `get`.
-        """
+        """Returns the column family that is read."""
         codec, _ = self._stored.opened(which_of(which, version))
         return codec.family
 
     def types(
         self, version: int | None = None, **which: Unpack[Which]
     ) -> tuple[Struct | None, Struct | None]:
-        """Returns the Spark columns of keys and of values; two ``None`` in a store of Python.
-
-        Raises:
-            RedisStateError: See `get`.
-        """
+        """Returns the Spark columns of keys and of values; two ``None`` in a store of Python."""
         codec, _ = self._stored.opened(which_of(which, version))
         return codec.columns
 
@@ -129,9 +114,6 @@ class OperatorState:
 
         Returns:
             ``None`` if all columns are of types that have a form outside of Spark.
-
-        Raises:
-            RedisStateError: See `get`.
         """
         codec, _ = self._stored.opened(which_of(which, version))
         found = readable_columns(codec)
@@ -187,9 +169,6 @@ class OperatorState:
             keys: In the form that `get` takes; a key may occur several times.
             version: See `get`.
             which: See `get`.
-
-        Raises:
-            RedisStateError: See `get`.
         """
         wanted, all_keys = which_of(which, version), list(keys)
         if not all_keys:
@@ -255,9 +234,6 @@ class OperatorState:
         """Returns the number of keys.
 
         Reads only manifests, unless the store has several families or a time to live.
-
-        Raises:
-            RedisStateError: See `items`.
         """
         return self._stored.count(which_of(which, version))
 
@@ -299,11 +275,7 @@ class OperatorState:
         columns: Sequence[str] | None = None,
         **which: Unpack[Which],
     ) -> pa.Table:
-        """Returns all rows of `to_batches` as a `pyarrow.Table`.
-
-        Raises:
-            RedisStateError: See `to_batches`.
-        """
+        """Returns all rows of `to_batches` as a `pyarrow.Table`."""
         return arrow.table(self._stored, which_of(which, version), prefix, where, columns)
 
     def to_pandas(
@@ -381,9 +353,6 @@ class OperatorState:
         Args:
             key: In the form that `get` takes.
             limit: Most values to return; ``None`` means all that are kept.
-
-        Raises:
-            RedisStateError: See `get`.
         """
         return history(self._place(), key, likely=self._keyed.partition_of(key), limit=limit)
 

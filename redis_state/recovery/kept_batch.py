@@ -60,7 +60,11 @@ def _found(client: Client, name: str, state: QueryState, *, tenant: str) -> tupl
         except NotFoundError as error:
             failed = failed or error
     if failed is None:
-        raise NotFoundError(f"rewinding to '{name}'", found="the query has no state")
+        raise NotFoundError(
+            f"rewinding to '{name}'",
+            found="the query has no state in this Redis, database and key prefix",
+            advice="Give the server and the --key-prefix of the query.",
+        )
     raise failed
 
 

@@ -219,7 +219,11 @@ class FamilyStore(WriteSession):
             )
         id_ = self._families.highest_id + 1
         if id_ > FAMILY_ID_MAX:
-            raise LimitError(what, found=f"the partition has already had {FAMILY_ID_MAX} families")
+            raise LimitError(
+                what,
+                found=f"the partition has already had {FAMILY_ID_MAX} families",
+                advice="Begin a new store: ids of dropped families are not used again.",
+            )
         return Family(id_, name, _KIND, _PARAMS, "", "", multi_value, internal)
 
     def _check_open(self) -> None:

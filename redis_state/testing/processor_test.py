@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyspark import cloudpickle
@@ -161,12 +160,7 @@ class ProcessorTest:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Closes everything, and stops a private server."""
         self._stop()
         self._exit.close()

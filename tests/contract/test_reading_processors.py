@@ -153,7 +153,7 @@ def test_changes_of_state_variables(redis_server: RedisServer) -> None:
         assert [revision.value for revision in signs.history(plus)] == [{"n": 5}, {"n": 1}]
 
 
-def test_every_type(redis_server: RedisServer) -> None:
+def test_values_of_every_type_are_read(redis_server: RedisServer) -> None:
     with (
         connect(redis_server.url) as reader,
         ProcessorTest(

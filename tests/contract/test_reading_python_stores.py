@@ -82,15 +82,13 @@ def test_all_partitions_are_looked_in(redis_server: RedisServer, write: Write) -
         assert state.get("k3") == 3
 
 
-def test_bytes(redis_server: RedisServer, write: Write) -> None:
+def test_raw_bytes_are_read_with_their_codec(redis_server: RedisServer, write: Write) -> None:
     write({b"\x00": b"\xff"}, codec=RAW)
     with connect(redis_server.url) as reader:
         assert reader.query("orders").operator(0).get(b"\x00") == b"\xff"
 
 
-def test_classes_by_the_codec_that_the_program_writes_with(
-    redis_server: RedisServer, write: Write
-) -> None:
+def test_codec_of_the_writer_restores_its_classes(redis_server: RedisServer, write: Write) -> None:
     codec = MSGPACK.with_values(Order)
     write({"o-1": Order("open", 2)}, codec=codec)
     with connect(redis_server.url) as reader:
@@ -113,7 +111,7 @@ def test_a_codec_of_the_programs_own_has_to_be_given(
             query.operator(0).get("o-1")
 
 
-def test_the_command(
+def test_command_reads_keys_of_every_type(
     redis_server: RedisServer, write: Write, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write({"o-1": {"status": "open"}, 7: 0, ("de", 1): "x"})
@@ -179,7 +177,7 @@ def test_a_first_commit_is_found_by_latest_and_the_commands_say_so(
         provider.close()
 
 
-def test_tables(redis_server: RedisServer, write: Write) -> None:
+def test_tables_have_keys_and_values_as_structs(redis_server: RedisServer, write: Write) -> None:
     write({("de", n): {"status": "open", "lines": [n] if n else None} for n in range(3)})
     write({("fr", 1): {"status": "done", "lines": [1, 2]}}, partition=1)
     with connect(redis_server.url) as reader:

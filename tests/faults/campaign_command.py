@@ -16,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemaining
 from tests.bench.page import replace_section
 from tests.faults.campaign import Campaign
 from tests.faults.campaign_results import Results
+from tools.markdown import list_item
 
 SCHEDULES = 20_000
 _TELL_S = 30
@@ -137,10 +138,9 @@ def _table(campaign: Campaign, found: Results) -> str:
         seen = [(one, found.verdicts[one.name]) for one in ran]
         lines += [
             "",
-            f"Mutants, each given {campaign.mutant_seeds} schedules:",
+            f"Mutants, each given {campaign.mutant_seeds} schedules. "
+            "The number is the seed that finds the mutant:",
             "",
-            "| mutant | the rule that it breaks | found by seed |",
-            "|---|---|---|",
-            *(f"| {one.name} | {one.rule} | {seed or 'not found'} |" for one, seed in seen),
+            *(list_item(f"`{one.name}` ({seed or 'not found'}): {one.rule}") for one, seed in seen),
         ]
     return "\n".join(lines)

@@ -124,7 +124,7 @@ def test_stream_stream_join(streams: Streams, how: str) -> None:
     "state_format", [pytest.param("3", marks=FORMAT_3), pytest.param("4", marks=FORMAT_4)]
 )
 @pytest.mark.compatibility(
-    "stream-stream join", "{how}, state format {state_format} asked for (4.3 takes 2, see below)"
+    "stream-stream join", "{how}, state format {state_format} asked for (4.3 takes 2)"
 )
 def test_stream_stream_join_with_column_families(
     streams: Streams, spark: SparkSession, state_format: str, how: str

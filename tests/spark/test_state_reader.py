@@ -238,14 +238,14 @@ def same_changes(both: Both, name: str, *, lists: bool = False, **options: Any) 
 
 
 @pytest.mark.compatibility("state reader", "batchId, path")
-def test_the_latest_state_and_every_batch(both: Both, aggregation: str) -> None:
+def test_latest_state_and_every_batch_equal_rocksdb(both: Both, aggregation: str) -> None:
     latest = both.same(aggregation)
     assert latest
     each = [both.same(aggregation, batchId=batch) for batch in range(BATCHES)]
     assert len({str(rows) for rows in each}) == BATCHES
 
 
-def test_a_batch_that_was_not_run(both: Both, aggregation: str) -> None:
+def test_batch_that_was_not_run_is_refused_alike(both: Both, aggregation: str) -> None:
     for provider in (ROCKSDB, REDIS):
         with pytest.raises(PySparkException, match="BATCH_UNAVAILABLE"):
             both.read(aggregation, provider, batchId=99)
@@ -253,7 +253,7 @@ def test_a_batch_that_was_not_run(both: Both, aggregation: str) -> None:
 
 @pytest.mark.parametrize("partition", [0, 1])
 @pytest.mark.compatibility("state reader", "snapshotStartBatchId, snapshotPartitionId")
-def test_from_a_snapshot(both: Both, aggregation: str, partition: int) -> None:
+def test_read_from_a_snapshot_equals_rocksdb(both: Both, aggregation: str, partition: int) -> None:
     whole = both.read(aggregation, ROCKSDB, batchId=3)
     wanted = sorted(str(row) for row in whole if row["partition_id"] == partition)
     options: Options = {"snapshotStartBatchId": 1, "snapshotPartitionId": partition, "batchId": 3}
@@ -262,7 +262,9 @@ def test_from_a_snapshot(both: Both, aggregation: str, partition: int) -> None:
 
 @pytest.mark.parametrize(("start", "end"), [(0, None), (1, 2), (3, 3)])
 @pytest.mark.compatibility("state reader", "readChangeFeed, changeStartBatchId, changeEndBatchId")
-def test_the_change_feed(both: Both, aggregation: str, start: int, end: int | None) -> None:
+def test_change_feed_equals_rocksdb(
+    both: Both, aggregation: str, start: int, end: int | None
+) -> None:
     options: Options = {} if end is None else {"changeEndBatchId": end}
     rows = same_changes(both, aggregation, changeStartBatchId=start, **options)
     kinds = {row["change_type"] for row in rows}
@@ -271,7 +273,7 @@ def test_the_change_feed(both: Both, aggregation: str, start: int, end: int | No
 
 
 @pytest.mark.compatibility("state reader", "operatorId")
-def test_a_second_operator(both: Both, processor: str) -> None:
+def test_second_operator_equals_rocksdb(both: Both, processor: str) -> None:
     operators = {row.split(", ")[0] for row in both.metadata(processor, REDIS)}
     assert len(operators) == 2
     assert both.same(processor, operatorId=0)
@@ -280,7 +282,7 @@ def test_a_second_operator(both: Both, processor: str) -> None:
 @pytest.mark.parametrize("version", [*JOIN_FORMATS, pytest.param(4, marks=FORMAT_4)])
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.compatibility("state reader", "joinSide, join state format {version}")
-def test_a_side_of_a_join(both: Both, version: int, side: str) -> None:
+def test_side_of_a_join_equals_rocksdb(both: Both, version: int, side: str) -> None:
     name = join(both, version)
     # Of format 4 the reader takes the event time from bytes behind the key with RocksDB.
     columns = ["key.field0", "value", "partition_id"] if version == 4 else ["*"]
@@ -301,7 +303,7 @@ def test_keys_of_join_format_4_have_their_event_time(both: Both, side: str) -> N
 @pytest.mark.parametrize("version", JOIN_FORMATS)
 @pytest.mark.parametrize("store", JOIN_STORES)
 @pytest.mark.compatibility("state reader", "storeName, join state format {version}")
-def test_a_store_of_a_join(both: Both, version: int, store: str) -> None:
+def test_store_of_a_join_equals_rocksdb(both: Both, version: int, store: str) -> None:
     name = join(both, version)
     assert both.same(name, storeName=store)
     same_changes(both, name, storeName=store)
@@ -310,14 +312,14 @@ def test_a_store_of_a_join(both: Both, version: int, store: str) -> None:
 @pytest.mark.parametrize("family", JOIN_FAMILIES)
 @FORMAT_4
 @pytest.mark.compatibility("state reader", "stateVarName, join state format 4")
-def test_a_family_of_a_join(both: Both, family: str) -> None:
+def test_family_of_a_join_equals_rocksdb(both: Both, family: str) -> None:
     name = join(both, 4)
     assert both.same(name, stateVarName=family)
     assert both.read(name, REDIS, stateVarName=family, readChangeFeed=True, changeStartBatchId=0)
 
 
 @pytest.mark.compatibility("state reader", "stateVarName")
-def test_state_variables(both: Both, processor: str) -> None:
+def test_state_variables_equal_rocksdb(both: Both, processor: str) -> None:
     for variable in ("total", "seen", "bySign"):
         options: Options = {"operatorId": 1, "stateVarName": variable}
         for batch in range(BATCHES):
@@ -327,7 +329,7 @@ def test_state_variables(both: Both, processor: str) -> None:
 
 @pytest.mark.parametrize("flatten", [True, False])
 @pytest.mark.compatibility("state reader", "flattenCollectionTypes={flatten}")
-def test_collections(both: Both, processor: str, flatten: bool) -> None:
+def test_collections_equal_rocksdb(both: Both, processor: str, flatten: bool) -> None:
     options: Options = {"operatorId": 1, "flattenCollectionTypes": flatten}
     lists = both.same(processor, stateVarName="seen", **options)
     assert ("list_element" in lists[0]) == flatten
@@ -336,7 +338,7 @@ def test_collections(both: Both, processor: str, flatten: bool) -> None:
 
 
 @pytest.mark.compatibility("state reader", "readRegisteredTimers")
-def test_timers(both: Both, processor: str) -> None:
+def test_timers_equal_rocksdb(both: Both, processor: str) -> None:
     for batch in range(BATCHES):
         both.same(processor, operatorId=1, readRegisteredTimers=True, batchId=batch)
     assert both.same(processor, operatorId=1, readRegisteredTimers=True)
@@ -344,7 +346,9 @@ def test_timers(both: Both, processor: str) -> None:
 
 @pytest.mark.parametrize("variable", ["total", "seen", "bySign"])
 @pytest.mark.compatibility("state reader", "readChangeFeed of a state variable")
-def test_changes_of_state_variables(both: Both, processor: str, variable: str) -> None:
+def test_changes_of_state_variables_equal_rocksdb(
+    both: Both, processor: str, variable: str
+) -> None:
     lists = variable == "seen"
     options: Options = {"operatorId": 1, "stateVarName": variable}
     rows = same_changes(both, processor, lists=lists, **options)
@@ -358,20 +362,20 @@ def test_changes_of_state_variables(both: Both, processor: str, variable: str) -
 
 
 @pytest.mark.compatibility("state reader", "initial state of transformWithState")
-def test_an_initial_state(both: Both, after_a_start: str) -> None:
+def test_initial_state_equals_rocksdb(both: Both, after_a_start: str) -> None:
     for batch in range(BATCHES):
         assert both.same(after_a_start, stateVarName="total", batchId=batch)
     same_changes(both, after_a_start, stateVarName="total")
 
 
 @pytest.mark.compatibility("state reader", "state-metadata")
-def test_the_metadata(both: Both, aggregation: str, processor: str) -> None:
+def test_metadata_equals_rocksdb(both: Both, aggregation: str, processor: str) -> None:
     for name in (aggregation, processor):
         assert both.metadata(name, REDIS) == both.metadata(name, ROCKSDB)
 
 
 @pytest.mark.compatibility("state reader", "beside the running query")
-def test_beside_the_running_query(streams: Streams) -> None:
+def test_state_is_read_beside_the_running_query(streams: Streams) -> None:
     """Every batch is read while the query waits for the next one, which it then commits."""
     spark = streams.spark
     source = streams.input("beside", EVENTS)

@@ -169,7 +169,7 @@ def test_healthy_query_has_no_cause(prepared: Prepared, redis_server: RedisServe
     assert sum(one.share for one in found.times) == pytest.approx(1)
 
 
-def test_slow_network(
+def test_slow_network_is_the_cause(
     prepared: Prepared, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tcp_proxy, "DELAY_S", _DELAY_S)
@@ -205,14 +205,16 @@ def busy(server: RedisServer) -> Iterator[None]:
         thread.join()
 
 
-def test_server_that_others_load(prepared: Prepared, redis_server: RedisServer) -> None:
+def test_server_that_others_load_is_the_cause(
+    prepared: Prepared, redis_server: RedisServer
+) -> None:
     with busy(redis_server):
         found = prepared.diagnosed(redis_server)
     assert kinds(found) == [SlowCauseKind.SERVER_BUSY]
     assert "eval" in causes(found)[0].found
 
 
-def test_wait_for_a_slow_replica(
+def test_wait_for_a_slow_replica_is_the_cause(
     prepared: Prepared,
     redis_server: RedisServer,
     start_redis: Callable[..., RedisServer],
@@ -230,7 +232,7 @@ def test_wait_for_a_slow_replica(
     assert kinds(found) == [SlowCauseKind.WAITING_FOR_DURABILITY]
 
 
-def test_stores_that_are_unloaded_after_each_batch(
+def test_stores_unloaded_after_each_batch_are_the_cause(
     prepared: Prepared, redis_server: RedisServer
 ) -> None:
     found = prepared.diagnosed(redis_server, between=prepared.unload)
@@ -238,7 +240,9 @@ def test_stores_that_are_unloaded_after_each_batch(
     assert "closed and made anew" in causes(found)[0].found
 
 
-def test_loads_without_snapshots(prepared: Prepared, redis_server: RedisServer) -> None:
+def test_loads_without_snapshots_are_the_cause(
+    prepared: Prepared, redis_server: RedisServer
+) -> None:
     found = prepared.diagnosed(redis_server, between=prepared.unload, batches=26)
     assert kinds(found) == [SlowCauseKind.COLD_LOADS, SlowCauseKind.LONG_LOADS]
 
@@ -253,7 +257,9 @@ def own_budget(prepared: Prepared) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("own_budget")
-def test_local_memory_that_is_too_small(prepared: Prepared, redis_server: RedisServer) -> None:
+def test_local_memory_that_is_too_small_is_the_cause(
+    prepared: Prepared, redis_server: RedisServer
+) -> None:
     def rows(batch: int) -> Sequence[Row]:
         of_all = range(6000) if not batch else range(batch % 7, 6000, 7)
         return [{"k": f"k{key}", "v": os.urandom(200).hex()} for key in of_all]
@@ -268,12 +274,14 @@ def test_local_memory_that_is_too_small(prepared: Prepared, redis_server: RedisS
     assert kinds(found) == [SlowCauseKind.SMALL_MEMORY]
 
 
-def test_many_partitions_with_few_rows(prepared: Prepared, redis_server: RedisServer) -> None:
+def test_many_partitions_with_few_rows_are_the_cause(
+    prepared: Prepared, redis_server: RedisServer
+) -> None:
     found = prepared.diagnosed(redis_server, partitions=40, batches=5)
     assert kinds(found) == [SlowCauseKind.MANY_PARTITIONS]
 
 
-def test_large_values(prepared: Prepared, redis_server: RedisServer) -> None:
+def test_large_values_are_the_cause(prepared: Prepared, redis_server: RedisServer) -> None:
     def rows(_batch: int) -> Sequence[Row]:
         return [{"k": f"k{key}", "v": os.urandom(500_000).hex()} for key in range(KEYS)]
 
@@ -283,7 +291,9 @@ def test_large_values(prepared: Prepared, redis_server: RedisServer) -> None:
     assert kinds(found) == [SlowCauseKind.LARGE_VALUES]
 
 
-def test_connections_that_break(prepared: Prepared, redis_server: RedisServer) -> None:
+def test_connections_that_break_are_the_cause(
+    prepared: Prepared, redis_server: RedisServer
+) -> None:
     with TcpProxy(redis_server.port) as proxy:
         proxy.set({Fault.CUT: 0.25})
         found = prepared.diagnosed(redis_server, url=proxy.url, deadline="60s")
@@ -309,12 +319,14 @@ def sleeping(seconds: Callable[[str], float]) -> Callable[[DataFrame], DataFrame
     return build
 
 
-def test_python_function_that_takes_its_time(prepared: Prepared, redis_server: RedisServer) -> None:
+def test_slow_python_function_is_the_cause(prepared: Prepared, redis_server: RedisServer) -> None:
     found = prepared.diagnosed(redis_server, build=sleeping(lambda _key: 0.4), batches=5)
     assert kinds(found) == [SlowCauseKind.OUTSIDE_THE_STORE]
 
 
-def test_partition_that_takes_longer(prepared: Prepared, redis_server: RedisServer) -> None:
+def test_partition_that_takes_longer_is_the_cause(
+    prepared: Prepared, redis_server: RedisServer
+) -> None:
     found = prepared.diagnosed(
         redis_server, build=sleeping(lambda key: 0.9 if key == "k0" else 0), batches=5, partitions=4
     )

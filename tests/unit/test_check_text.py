@@ -50,6 +50,15 @@ def test_pointing_scaladoc_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert problem.startswith("A.scala:1: the first line points instead of naming")
 
 
+def test_crowded_package_is_found() -> None:
+    modules = [f"part_{number}.py" for number in range(20)]
+    full = [check_text.ROOT / "redis_state" / "rows" / name for name in ("__init__.py", *modules)]
+    assert check_text.crowded(full) == []
+    more = [*full, check_text.ROOT / "redis_state" / "rows" / "one_more.py"]
+    assert check_text.crowded(more) == ["redis_state/rows: 21 modules, more than 20"]
+    assert check_text.crowded(check_text.ROOT / "tests" / name for name in (*modules, "a.py")) == []
+
+
 @pytest.mark.parametrize(
     ("subject", "faults"),
     [

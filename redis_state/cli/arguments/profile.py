@@ -145,7 +145,11 @@ def _checked(what: str, key: str, value: object) -> str:
             'password_file = "…" with its path.',
         )
     if not isinstance(value, (str, int, float, bool)):
-        raise ConfigError(what, found=f"the value of '{key}' is not a text, number or truth value")
+        raise ConfigError(
+            what,
+            found=f"the value of '{key}' is not a text, number or truth value",
+            advice=f'Write it as {key} = "…", a number, true or false.',
+        )
     return option.python_name
 
 

@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from redis_state.cli.arguments.connection import ProgressLine, add_arguments, options_of
+from redis_state.cli.arguments.consent import add_force, add_yes
 from redis_state.cli.arguments.session import (
     add_session_arguments,
     refuse_running_query,
@@ -60,10 +61,8 @@ def add_to(subparsers: Subparsers) -> None:
         default="replace",
         help="remove the rows of other keys, or keep them (default: %(default)s)",
     )
-    parser.add_argument("--yes", action="store_true", help="make the changes")
-    parser.add_argument(
-        "--force", action="store_true", help="proceed even if the query seems to run"
-    )
+    add_yes(parser)
+    add_force(parser)
     add_session_arguments(parser)
     add_arguments(parser)
     parser.set_defaults(run=run)

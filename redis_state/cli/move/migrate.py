@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from redis_state.cli.arguments.checkpoint import folder_of
 from redis_state.cli.arguments.connection import ProgressLine, add_arguments, options_of
+from redis_state.cli.arguments.consent import add_force
 from redis_state.cli.arguments.session import (
     add_session_arguments,
     refuse_running_query,
@@ -59,9 +60,7 @@ def add_to(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--dry-run", action="store_true", help="only read, count and check; change nothing"
     )
-    parser.add_argument(
-        "--force", action="store_true", help="proceed even if the query seems to run"
-    )
+    add_force(parser)
     add_session_arguments(parser)
     add_arguments(parser)
     parser.set_defaults(run=run)

@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from redis_state.cli.arguments.connection import ProgressLine, add_arguments, config_of, options_of
+from redis_state.cli.arguments.consent import add_force, add_yes
 from redis_state.cli.arguments.place import add_query
 from redis_state.cli.arguments.session import (
     add_session_arguments,
@@ -48,10 +49,8 @@ def add_to(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--partitions", required=True, type=int, metavar="N", help="new number of partitions"
     )
-    parser.add_argument("--yes", action="store_true", help="make the changes")
-    parser.add_argument(
-        "--force", action="store_true", help="proceed even if the query seems to run"
-    )
+    add_yes(parser)
+    add_force(parser)
     add_session_arguments(parser)
     add_arguments(parser)
     parser.set_defaults(run=run)
@@ -80,7 +79,7 @@ def _check(arguments: argparse.Namespace) -> None:
     if wrong:
         raise ConfigError(
             "changing a number of partitions",
-            found="neither a store alone nor two folders are named",
+            found="the arguments name neither one store nor two folders",
             advice="Give the name of a store that Python keeps; or the folder of a query with "
             "--checkpoint, and a new one with --to-checkpoint.",
         )

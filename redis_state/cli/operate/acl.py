@@ -88,5 +88,9 @@ def _sha256_of(path: str) -> str:
     # The option passwordFile reads a file the same way.
     password = parse({"url": "redis://localhost", "passwordFile": path}).read_password()
     if password is None:
-        raise ConfigError("reading --password-file", found=f"{Path(path).name} holds no password")
+        raise ConfigError(
+            "reading --password-file",
+            found=f"{Path(path).name} holds no password",
+            advice="Write the password into the file, and nothing else.",
+        )
     return hashlib.sha256(password.encode()).hexdigest()

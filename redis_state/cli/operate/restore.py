@@ -11,6 +11,7 @@ from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.cli.arguments.checkpoint import add_checkpoint, add_storage_options, folder_of
 from redis_state.cli.arguments.connection import ProgressLine, add_arguments, config_of
+from redis_state.cli.arguments.consent import add_force, add_yes
 from redis_state.cli.help import example
 from redis_state.maintain.activity import refuse_if_used
 from redis_state.recovery.copies import Copy, plan_restore
@@ -52,10 +53,8 @@ def add_to(subparsers: Subparsers) -> None:
         help="bring all state back into Redis; without it the query reads the copy's files until "
         "its own snapshots replace them",
     )
-    parser.add_argument("--yes", action="store_true", help="make the changes")
-    parser.add_argument(
-        "--force", action="store_true", help="proceed even if the query seems to run"
-    )
+    add_yes(parser)
+    add_force(parser)
     add_arguments(parser)
     parser.set_defaults(run=run)
 

@@ -18,6 +18,7 @@ from redis_state.cli.arguments.checkpoint import (
     words_of,
 )
 from redis_state.cli.arguments.connection import add_arguments, config_of
+from redis_state.cli.arguments.consent import add_force, add_yes
 from redis_state.cli.help import example
 from redis_state.errors import ConfigError, Kind, StateError, UsageError
 from redis_state.maintain.activity import refuse_if_used
@@ -65,10 +66,8 @@ def add_to(subparsers: Subparsers) -> None:
         ),
     )
     add_stores(parser)
-    parser.add_argument("--yes", action="store_true", help="make the changes")
-    parser.add_argument(
-        "--force", action="store_true", help="proceed even if the query seems to run"
-    )
+    add_yes(parser)
+    add_force(parser)
     add_arguments(parser)
     parser.set_defaults(run=run)
 

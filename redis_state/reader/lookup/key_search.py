@@ -138,7 +138,10 @@ _KeysByNumber = tuple[Opened, list[int]]
 
 
 class KeyedReads:
-    """Finds keys of one family, and remembers whether their partitions are predictable."""
+    """Finds keys of one family, and remembers whether their partitions are predictable.
+
+    Errors are those of `OperatorState.get`.
+    """
 
     def __init__(
         self, client: Client, source: Source, operator: int, store: str, choice: FamilyChoice
@@ -155,19 +158,12 @@ class KeyedReads:
 
         Returns:
             The codec of the family, and the values that were found.
-
-        Raises:
-            RedisStateError: See `OperatorState.get`.
         """
         search, _ = self._search(keys, wanted)
         return search.codec, search.hits
 
     def partition_of(self, key: Any) -> int:
-        """Returns the current partition of a key; of an absent key, its likely partition.
-
-        Raises:
-            RedisStateError: See `OperatorState.get`.
-        """
+        """Returns the current partition of a key; of an absent key, its likely partition."""
         search, info = self._search(AskedKeys([key]), VersionRequest())
         if search.hits.groups:
             return search.hits.groups[-1].partition

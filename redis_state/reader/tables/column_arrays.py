@@ -23,14 +23,7 @@ def key_columns(codec: RowCodec, keys: Pieces) -> list[pa.Array]:
     Raises:
         FormatError: The bytes are not such keys.
     """
-    if isinstance(codec, FamilyCodec):
-        from redis_state.rows import columnar
-
-        try:
-            return _whole(codec, 0, columnar.key_arrays(codec, keys), len(keys))
-        except columnar.NotColumnarError:
-            pass
-    return _row_by_row(codec, 0, [codec.key_row(key) for key in _bytes(keys)])
+    return _columns(codec, 0, keys)
 
 
 def value_columns(codec: RowCodec, values: Pieces) -> list[pa.Array]:
@@ -39,14 +32,20 @@ def value_columns(codec: RowCodec, values: Pieces) -> list[pa.Array]:
     Raises:
         FormatError: The bytes are not such values.
     """
+    return _columns(codec, 1, values)
+
+
+def _columns(codec: RowCodec, part: int, pieces: Pieces) -> list[pa.Array]:
     if isinstance(codec, FamilyCodec):
         from redis_state.rows import columnar
 
+        arrays_of = (columnar.key_arrays, columnar.value_arrays)[part]
         try:
-            return _whole(codec, 1, columnar.value_arrays(codec, values), len(values))
+            return _whole(codec, part, arrays_of(codec, pieces), len(pieces))
         except columnar.NotColumnarError:
             pass
-    return _row_by_row(codec, 1, [codec.value_row(value) for value in _bytes(values)])
+    row_of = (codec.key_row, codec.value_row)[part]
+    return _row_by_row(codec, part, [row_of(piece) for piece in _bytes(pieces)])
 
 
 def _bytes(pieces: Pieces) -> Sequence[bytes]:

@@ -19,7 +19,7 @@ ATOMS = (
 """Every atomic type of Spark 4.3; `char` and `varchar` are strings once they are in a row."""
 
 UNORDERED = frozenset({"variant", "geometry", "geography", "calendar", "collated"})
-"""Types by which Spark does not group, or groups by other rules than the bytes (issue 14)."""
+"""Types by which Spark does not group, or groups by other rules than the bytes."""
 
 _PROCESSOR = frozenset(ATOMS) - {
     "time", "day-time", "year-month", "calendar", "collated", "variant", "geometry", "geography",

@@ -23,9 +23,9 @@ final class LayersSuite extends AnyFunSuite {
   private val layers = Seq(
     Seq("store"),
     Seq("store.loading", "store.previews"),
-    Seq("store.resources"),
+    Seq("store.resources", "protocol.names"),
     Seq("local", "protocol", "copy"),
-    Seq("places"),
+    Seq("places", "local.blocks"),
     Seq("format", "backend"),
     Seq("errors", "ids", "concurrent")
   )

@@ -24,7 +24,10 @@ import redis.clients.jedis.exceptions.{JedisConnectionException, JedisDataExcept
 
 import org.redisstate.core.errors.{ConfigException, PermissionException}
 
-/** A bounded pool of Jedis connections to one server, used below Jedis' own retries: a command goes out once for each `exchange`. */
+/**
+ * A bounded pool of Jedis connections to one server, used below Jedis' own retries: a command goes
+ * out once for each `exchange`.
+ */
 final class JedisTransport(settings: ConnectionSettings, address: Address) extends Transport {
   import JedisTransport.{Link, Sockets}
 

@@ -29,13 +29,15 @@ object Clock {
 }
 
 /**
- * Sends commands until they are answered: every operation of the protocol is idempotent, so a lost connection or a transient
- * reply is answered by sending the same bytes again, until the deadline.
+ * Sends commands until they are answered: every operation of the protocol is idempotent, so a lost
+ * connection or a transient reply is answered by sending the same bytes again, until the deadline.
  *
  * @param cancelled asked between two tries; true ends them (Spark: the task was killed)
- * @param firstContact looks at each server before the first operation, through the exchange that it is given
+ * @param firstContact looks at each server before the first operation, through the exchange that it
+ * is given
  * @param durability what commits wait for, at most `waitMs` in one try
- * @param awakeMs what one try takes at most; one that took longer slept, as the whole process did, and its connection did not outlast that
+ * @param awakeMs what one try takes at most; one that took longer slept, as the whole process did,
+ * and its connection did not outlast that
  */
 final class RedisBackend(
     transport: Transport,
@@ -109,11 +111,12 @@ final class RedisBackend(
   /**
    * `MULTI` … `EXEC` in one write; the replies of the commands in it.
    *
-   * @param byText the same with the texts of its scripts, which is sent if the server does not know the hash of one: the others may have
-   *   been carried out, and are then found done
-   * @param counts whether these replies are of something that has to last as `durability` says; then the commands have written, also if
-   *   they were sent before
-   * @param isCommit whether no answer until the deadline means that a version may have been committed
+   * @param byText the same with the texts of its scripts, which is sent if the server does not know
+   * the hash of one: the others may have been carried out, and are then found done
+   * @param counts whether these replies are of something that has to last as `durability` says;
+   * then the commands have written, also if they were sent before
+   * @param isCommit whether no answer until the deadline means that a version may have been
+   * committed
    */
   def transaction(
       what: String,
@@ -157,8 +160,9 @@ final class RedisBackend(
   /**
    * Does something in the background, in the order of the calls, on a thread that no task's end
    * interrupts. It is the server's own: one that is down blocks nobody who needs another. After
-   * `close` the caller does it. What is retried in it has its deadline from now on, so that what waits behind others for a server that
-   * is down does not wait for as many deadlines; one try it always has.
+   * `close` the caller does it. What is retried in it has its deadline from now on, so that what
+   * waits behind others for a server that is down does not wait for as many deadlines; one try it
+   * always has.
    */
   def later(work: => Unit): Future[_] = {
     val now = clock.nowMs

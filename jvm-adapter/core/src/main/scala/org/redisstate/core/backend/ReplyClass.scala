@@ -107,7 +107,10 @@ object ReplyClass {
     "TRYAGAIN" -> "The migration of a slot is incomplete: finish it."
   )
 
-  /** An error reply without what an old server puts before it, and without arguments; its first word says what it is. */
+  /**
+   * An error reply without what an old server puts before it, and without arguments; its first word
+   * says what it is.
+   */
   def bare(reply: String): String = {
     val cut = reply.indexOf(arguments)
     val message = if (cut < 0) reply else reply.take(cut)

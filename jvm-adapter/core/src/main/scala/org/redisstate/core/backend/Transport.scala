@@ -41,8 +41,8 @@ final case class Address(host: String, port: Int) {
 trait Transport extends AutoCloseable {
 
   /**
-   * Writes all commands in one flush on one connection and reads all replies. In a cluster this holds for each node that is concerned, and
-   * a transaction always goes to one.
+   * Writes all commands in one flush on one connection and reads all replies. In a cluster this
+   * holds for each node that is concerned, and a transaction always goes to one.
    *
    * @throws TransportException when the connection failed
    */

@@ -10,7 +10,8 @@ import javax.crypto.spec.SecretKeySpec
 import org.redisstate.core.errors.{ConfigException, FormatException}
 
 /**
- * Signs blocks with a key that the server does not hold, and checks those that are read (docs/format.md, section 4.7). For any thread.
+ * Signs blocks with a key that the server does not hold, and checks those that are read
+ * (docs/format.md, section 4.7). For any thread.
  *
  * @param secret at least [[BlockSigner.KeyBytesMin]] bytes
  */

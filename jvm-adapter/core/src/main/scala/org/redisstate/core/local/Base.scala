@@ -4,6 +4,7 @@ import java.util.concurrent.atomic.{AtomicInteger, AtomicLong, AtomicReferenceAr
 import java.util.concurrent.locks.ReentrantLock
 
 import org.redisstate.core.format.{Bucketing, RowBlock}
+import org.redisstate.core.local.blocks.{OrderedRows, Packed, Room}
 
 /**
  * Rows of a version below its layers: an array of buckets, each decoded, compressed, or still in

@@ -1,6 +1,7 @@
 package org.redisstate.core.local
 
 import org.redisstate.core.format.RowBlock
+import org.redisstate.core.local.blocks.Room
 
 /** Reads buckets of a base that are still in Redis only. */
 trait BucketSource {
@@ -23,8 +24,8 @@ object BucketSource {
       Array.fill(until - from)(RowBlock.Empty)
   }
 
-  /** Writers aim at 16 KiB or 128 rows a bucket, and each row has a place in an index. */
-  val BytesMax: Long = 17L << 10
+  /** Most bytes of a bucket while it is read. */
+  val BytesMax: Long = Room.BlockBytesMax
 
   /**
    * Estimated bytes of a bucket that was never seen: buckets fill up to the maximum and are then

@@ -108,7 +108,10 @@ private[core] final class ChangeTrace(
     }
   }
 
-  /** Returns whether changes are missing: the trace has ended, or too much has changed since the last `take`. */
+  /**
+   * Returns whether changes are missing: the trace has ended, or too much has changed since the
+   * last `take`.
+   */
   def isOver: Boolean = over
 
   /** Bytes that wait for `take` and that the write set does not hold. */

@@ -1,6 +1,7 @@
 package org.redisstate.core.local
 
 import org.redisstate.core.format.{Bucketing, RowBlock, RowMerge, Tombstone}
+import org.redisstate.core.local.blocks.{OrderedRows, Room}
 
 /**
  * Rows of a version: layers, newest first, over a base. Immutable, so that versions share their
@@ -266,10 +267,12 @@ object Content {
     if (inOrder) parts.indices.foreach(p => pass(p, p + 1)) else pass(0, parts.length)
   }
 
-  private def foldOrdered(old: Base, layer: Layer, families: Set[Int]): Map[Int, OrderedRows] =
+  private def foldOrdered(old: Base, layer: Layer, families: Set[Int]): Map[Int, OrderedRows] = {
+    val uncleared = Option.unless(layer.clearsNothing)(layer.uncleared _)
     (families ++ old.orderedFamilies).iterator.map { family =>
-      family -> old.ordered(family).merged(layer.rowsOf(family), layer)
+      family -> old.ordered(family).merged(layer.rowsOf(family), uncleared)
     }.toMap
+  }
 
   /**
    * Bucket counts are powers of two, so the rows of one bucket go to every `from`-th bucket of a

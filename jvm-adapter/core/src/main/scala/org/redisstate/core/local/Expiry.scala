@@ -30,7 +30,10 @@ final class Expiry private (timeS: Long, families: Set[Int]) {
   def left(value: Slice): Option[Long] =
     Some(expiryOf(value.array, value.offset, value.length)).filter(_ > timeS)
 
-  /** Removes the expiry from the value of a stored key, if it has one; @return whether the row is not expired */
+  /**
+   * Removes the expiry from the value of a stored key, if it has one; @return whether the row is
+   * not expired
+   */
   def show(key: Array[Byte], value: Slice): Boolean = !ofKey(key, 0) || show(value)
 
   /** Removes the expiry from a value; @return whether the row is not expired */

@@ -1,6 +1,7 @@
 package org.redisstate.core.local
 
 import org.redisstate.core.format.{RowBlock, Tombstone}
+import org.redisstate.core.local.blocks.OrderedRows
 
 /**
  * Rows of an ordered family within a range, in key order: the sorted rows of the layers and of the

@@ -77,7 +77,10 @@ private[core] final class BlockFileWriter(
     private var plainBytes = 0L
     put(RegionBlocks.Magic)
 
-    /** Adds the value of a field as Redis would hold it, in the order of a region; the header at any time. */
+    /**
+     * Adds the value of a field as Redis would hold it, in the order of a region; the header at any
+     * time.
+     */
     def add(name: String, value: Array[Byte]): Unit =
       add(name, value, blocks.plain(name, value))
 
@@ -220,7 +223,10 @@ private[core] object BlockFileWriter {
   }
 }
 
-/** A field of a segment by its name: part `part` of bucket `number`, or block `number` of an ordered family. */
+/**
+ * A field of a segment by its name: part `part` of bucket `number`, or block `number` of an ordered
+ * family.
+ */
 private[core] final case class FieldName(family: Int, number: Int, part: Int) {
 
   /** Returns whether it comes after another one in a region. */

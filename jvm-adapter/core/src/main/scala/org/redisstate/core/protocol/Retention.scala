@@ -37,7 +37,10 @@ private[protocol] final case class Retention(
 private[core] object Retention {
   private[core] val FieldsMax = 100
 
-  /** Computes the plan from what Redis holds: `opened` and `retained` of the holding run. Neither the caller's conf nor the newest version counts. */
+  /**
+   * Computes the plan from what Redis holds: `opened` and `retained` of the holding run. Neither
+   * the caller's conf nor the newest version counts.
+   */
   def of(manifest: Map[String, String]): Retention = {
     def number(field: String): Long = manifest.get(field).fold(0L) { text =>
       text.toLongOption.getOrElse(

@@ -32,7 +32,10 @@ final case class WriterFields(
     movedTo: Option[String],
     files: Option[String])
 
-/** The registry of one checkpoint: runs and their epochs, operators, instances (docs/format.md, section 9). */
+/**
+ * The registry of one checkpoint: runs and their epochs, operators, instances (docs/format.md,
+ * section 9).
+ */
 final class RunRegistry(backend: RedisBackend, prefix: String, gen: String) {
   import RunRegistry._
 
@@ -54,7 +57,10 @@ final class RunRegistry(backend: RedisBackend, prefix: String, gen: String) {
       case _ => throw purged(s"enter checkpoint $gen as run $runId")
     }
 
-  /** The partitions of all stores have moved to another gen: nobody writes here any more, and readers are told. */
+  /**
+   * The partitions of all stores have moved to another gen: nobody writes here any more, and
+   * readers are told.
+   */
   def move(to: String): Unit = {
     val places = fields().keys.filter(_.startsWith(OperatorPrefix)).toSeq
     if (places.nonEmpty) {
@@ -164,8 +170,8 @@ final class RunRegistry(backend: RedisBackend, prefix: String, gen: String) {
       .map(text) == Seq("OK")
 
   /**
-   * Enters something in the list of checkpoints, unless a purge took the checkpoint off. The purge marks the query first, so who looks at
-   * the mark behind the entry finds out.
+   * Enters something in the list of checkpoints, unless a purge took the checkpoint off. The purge
+   * marks the query first, so who looks at the mark behind the entry finds out.
    */
   @tailrec
   private def enter(what: String, field: String, value: String): Unit = {
@@ -315,7 +321,8 @@ object RunRegistry {
   val TotalsTtlMs: Long = 3600L * 1000
 
   /**
-   * One pipeline that reports all instances of an executor: a new one takes its place, an older one is renewed unless another has it.
+   * One pipeline that reports all instances of an executor: a new one takes its place, an older one
+   * is renewed unless another has it.
    *
    * @return of each whether it has its place
    */

@@ -3,7 +3,8 @@ package org.redisstate.core.store
 import java.util.concurrent.atomic.AtomicBoolean
 
 import org.redisstate.core.ids.PartitionId
-import org.redisstate.core.local.{Content, LayerSizes, Room}
+import org.redisstate.core.local.{Content, LayerSizes}
+import org.redisstate.core.local.blocks.Room
 import org.redisstate.core.store.loading.ContentLoader
 import org.redisstate.core.store.resources.{Background, StoreCounters}
 

@@ -4,7 +4,8 @@ import scala.collection.mutable
 
 import org.redisstate.core.format.{EncodedField, Entry, Family, RowBlock, Segment, SegmentWriter}
 import org.redisstate.core.ids.Pin
-import org.redisstate.core.local.{Content, OrderedRows, Room}
+import org.redisstate.core.local.Content
+import org.redisstate.core.local.blocks.{OrderedRows, Room}
 import org.redisstate.core.protocol.{PartitionClient, ShareFull}
 
 /**

@@ -7,9 +7,16 @@ import org.slf4j.LoggerFactory
 import org.redisstate.core.errors.{FormatException, InternalException}
 import org.redisstate.core.format.Block
 import org.redisstate.core.ids.Pin
-import org.redisstate.core.local.{Base, Content, LayerSizes, Room, RowValidator}
+import org.redisstate.core.local.{Base, Content, LayerSizes, RowValidator}
+import org.redisstate.core.local.blocks.Room
 import org.redisstate.core.protocol.{Opened, PartitionClient, SegmentGone}
-import org.redisstate.core.store.loading.{ContentLoader, Purpose, SegmentLoader, WholeSegment}
+import org.redisstate.core.store.loading.{
+  ContentLoader,
+  Purpose,
+  SegmentHead,
+  SegmentLoader,
+  WholeSegment
+}
 import org.redisstate.core.store.resources.{Background, StoreCounters}
 
 /**
@@ -75,16 +82,7 @@ private[store] final class VersionLoader(
       val entry = head.segment.entry
       val alone = head.segment.isSnapshot || entry.complete
       val next = table.after(head.header)
-      if (!alone && !table.expiresLike(next)) {
-        throw new FormatException(
-          s"${head.segment.ident} of ${client.id}: a family gets or loses a time to live, but the delta is not " +
-            s"complete.${Block.Advice}")
-      }
-      if (next.families.exists(_.ttl) != entry.time > 0) {
-        throw new FormatException(
-          s"${head.segment.ident} of ${client.id}: its entry has a time without a family that expires, or has none " +
-            s"though a family expires.${Block.Advice}")
-      }
+      checkExpiry(head, table, next)
       table = next
       if (alone) above.clear()
       if (alone) bottom = None
@@ -115,6 +113,21 @@ private[store] final class VersionLoader(
       history,
       if (isOnce) reloadOnce else reload,
       opened.time.orElse(start.map(_.timeS)).getOrElse(0))
+  }
+
+  /** Compares the families of a segment that expire with those below it, and with its time. */
+  private def checkExpiry(head: SegmentHead, below: FamilyTable, table: FamilyTable): Unit = {
+    val entry = head.segment.entry
+    val isAlone = head.segment.isSnapshot || entry.complete
+    val found =
+      if (!isAlone && !below.expiresLike(table))
+        Some("a family gets or loses a time to live, but the delta is not complete")
+      else if (table.families.exists(_.ttl) != entry.time > 0) Some(
+        "its entry has a time without a family that expires, or has none though a family expires")
+      else None
+    found.foreach { what =>
+      throw new FormatException(s"${head.segment.ident} of ${client.id}: $what.${Block.Advice}")
+    }
   }
 
   private def readAhead(base: Base): Unit =

@@ -42,7 +42,10 @@ private[store] final class WriteSet(
   private var liveInternal = local.live.internal
   private var written, removed = 0L
 
-  /** Bytes of the layer that lists take which were staged before: they do not bring the next stage nearer. */
+  /**
+   * Bytes of the layer that lists take which were staged before: they do not bring the next stage
+   * nearer.
+   */
   private var rejoined = 0L
 
   /** Changes for previews; null where there are none. */

@@ -5,8 +5,8 @@ import java.nio.charset.StandardCharsets.UTF_8
 import scala.util.Random
 
 /**
- * A cluster of two masters whose slots move while it is used: any call may bring the migration of a slot that was asked for a step
- * further, and one that has to wait brings it several.
+ * A cluster of two masters whose slots move while it is used: any call may bring the migration of a
+ * slot that was asked for a step further, and one that has to wait brings it several.
  */
 private[core] final class MovingCluster(
     cluster: RedisClusterProcesses,

@@ -2,7 +2,10 @@ package org.redisstate.core.format
 
 import scala.util.Random
 
-/** Good bytes with a few changes of the kinds that decoders get wrong; `tests/faults/fuzz.py` does the same. */
+/**
+ * Good bytes with a few changes of the kinds that decoders get wrong; `tests/faults/fuzz.py` does
+ * the same.
+ */
 final class Bender(random: Random) {
   private val heads = Array(0x00, 0x01, 0x7f, 0x80, 0x90, 0xc0, 0xc4, 0xc6, 0xc9, 0xdd, 0xdf, 0xff)
   private val numbers =

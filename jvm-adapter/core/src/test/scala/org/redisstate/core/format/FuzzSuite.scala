@@ -10,8 +10,8 @@ import org.scalatest.funsuite.AnyFunSuite
 import org.redisstate.core.errors.FormatException
 
 /**
- * Hostile bytes for every decoder, bent from good ones with a check that fits. `REDIS_STATE_FUZZ` changes their number,
- * `REDIS_STATE_SEED` what they are.
+ * Hostile bytes for every decoder, bent from good ones with a check that fits. `REDIS_STATE_FUZZ`
+ * changes their number, `REDIS_STATE_SEED` what they are.
  */
 class FuzzSuite extends AnyFunSuite {
   import FuzzSuite._

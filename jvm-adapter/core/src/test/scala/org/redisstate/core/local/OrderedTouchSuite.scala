@@ -5,6 +5,7 @@ import java.nio.ByteBuffer
 import org.scalatest.funsuite.AnyFunSuite
 
 import org.redisstate.core.format.{Family, FamilyKind, RowBlock, Tombstone}
+import org.redisstate.core.local.blocks.{OrderedRows, OrderedRun, OrderedSource}
 
 /** Rows that a scan touches in an ordered family of a million rows: counted, not timed. */
 class OrderedTouchSuite extends AnyFunSuite {

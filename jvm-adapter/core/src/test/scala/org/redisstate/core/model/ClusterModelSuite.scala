@@ -8,7 +8,10 @@ import org.redisstate.core.TestConnection
 import org.redisstate.core.backend._
 import org.redisstate.core.protocol.CheckpointFormat.{V1, V2}
 
-/** The schedules of `ProtocolModelSuite` in a cluster whose slots move under them; seeds are replayed in the same way. */
+/**
+ * The schedules of `ProtocolModelSuite` in a cluster whose slots move under them; seeds are
+ * replayed in the same way.
+ */
 final class ClusterModelSuite extends AnyFunSuite {
   private val schedules = sys.env.get("REDIS_STATE_CLUSTER_SCHEDULES").fold(50)(_.toInt)
   private val seed = sys.env.get("REDIS_STATE_SEED").map(_.toLong)

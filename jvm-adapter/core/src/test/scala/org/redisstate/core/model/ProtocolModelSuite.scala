@@ -13,8 +13,8 @@ import org.redisstate.core.protocol.CheckpointFormat
 import org.redisstate.core.protocol.CheckpointFormat.{V1, V2}
 
 /**
- * Random schedules of the protocol against a plain model, on a real server. `REDIS_STATE_SEED` replays one schedule,
- * `REDIS_STATE_SCHEDULES` changes their number.
+ * Random schedules of the protocol against a plain model, on a real server. `REDIS_STATE_SEED`
+ * replays one schedule, `REDIS_STATE_SCHEDULES` changes their number.
  */
 class ProtocolModelSuite extends AnyFunSuite with BeforeAndAfterAll {
   private val schedules = sys.env.get("REDIS_STATE_SCHEDULES").fold(200)(_.toInt)

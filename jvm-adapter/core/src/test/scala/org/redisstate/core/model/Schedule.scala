@@ -14,8 +14,9 @@ import org.redisstate.core.protocol._
 import org.redisstate.core.protocol.CheckpointFormat.V2
 
 /**
- * One schedule: a driver that runs batches with one or two attempts each, rewinds and restarts; zombies of earlier runs; readers that
- * nobody knows; maintenance; fail-over to an older copy; keys that expire. The model is a map from attempt to content.
+ * One schedule: a driver that runs batches with one or two attempts each, rewinds and restarts;
+ * zombies of earlier runs; readers that nobody knows; maintenance; fail-over to an older copy; keys
+ * that expire. The model is a map from attempt to content.
  *
  * @param formats the first run has the first of them; a restart may go over to the next, for good
  */
@@ -165,7 +166,8 @@ final class Schedule(
         if (run == runId)
           confirmed =
             confirmed.updated(version + 1, confirmed.getOrElse(version + 1, Set.empty) + uid)
-        // In format 1 a sibling may have taken the attempt out, and a fail-over in any; then the copy takes its place.
+        // In format 1 a sibling may have taken the attempt out, and a fail-over in any; then the
+        // copy takes its place.
         if (format == V2 && !failedOver && random.nextInt(4) == 0) {
           val other = changes.toMap + ("copy" -> Some(uid))
           val (copied, copiedEntry) = encode(ident, opened.pin.uid, other, after.size + 1)
@@ -175,7 +177,10 @@ final class Schedule(
     }
   }
 
-  /** A copy of the process, as a virtual machine that was copied is, goes on with the attempt in its own way. */
+  /**
+   * A copy of the process, as a virtual machine that was copied is, goes on with the attempt in its
+   * own way.
+   */
   private def commitCopy(uid: String)(commit: => Unit): Unit =
     try {
       commit
@@ -208,7 +213,10 @@ final class Schedule(
     }
   }
 
-  /** @param needed whether the driver may go on from the version: by its uid it is there, unless the server lost it */
+  /**
+   * @param needed whether the driver may go on from the version: by its uid it is there, unless the
+   * server lost it
+   */
   private def start(name: String, needed: => Boolean)(body: Transport => Unit): Unit =
     scheduler.start(name) { transport =>
       try body(transport)
@@ -250,7 +258,10 @@ final class Schedule(
     case e => problems.add(s"$e at ${e.getStackTrace.take(3).mkString(" < ")}")
   }
 
-  /** With nothing else running, a fresh run goes on from what the server confirms, and nothing was left behind. */
+  /**
+   * With nothing else running, a fresh run goes on from what the server confirms, and nothing was
+   * left behind.
+   */
   private def settle(): Unit = {
     val registry = new RunRegistry(plain, "", gen)
     val client = new PartitionClient(plain, id, settings(format), registry)
@@ -402,7 +413,8 @@ final class Schedule(
   /** The server comes back with an older copy of everything; the registry included. */
   private def failOver(old: Seq[(Array[Byte], Array[Byte])]): Unit = {
     counters.add("fail-overs")
-    // Runs that register in one millisecond have epochs that are ahead of the clock; no fail-over is as fast as that.
+    // Runs that register in one millisecond have epochs that are ahead of the clock; no fail-over
+    // is as fast as that.
     Thread.sleep(FailOverMs)
     failedOver = true
     keys().foreach(k => server.exchange(Seq(Command("UNLINK", Array(k)))))
@@ -455,7 +467,10 @@ object Schedule {
 
   private object PartitionUid { def apply(): String = UUID.randomUUID().toString.replace("-", "") }
 
-  /** Each look at the clock is a millisecond: deadlines come after so many tries, two looks each, not after waiting. */
+  /**
+   * Each look at the clock is a millisecond: deadlines come after so many tries, two looks each,
+   * not after waiting.
+   */
   private final class StepClock extends Clock {
     private var now = 0L
     override def nowMs: Long = { now += 1; now }

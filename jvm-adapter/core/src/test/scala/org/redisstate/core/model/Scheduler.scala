@@ -23,8 +23,9 @@ object Fate {
 final class Killed extends RuntimeException
 
 /**
- * Runs actors on threads of their own, one at a time: each waits before every exchange with the server until it is let through, in an
- * order and with a fate that the seed decides. So a schedule is a sequence of single server calls, and repeats with its seed.
+ * Runs actors on threads of their own, one at a time: each waits before every exchange with the
+ * server until it is let through, in an order and with a fate that the seed decides. So a schedule
+ * is a sequence of single server calls, and repeats with its seed.
  */
 final class Scheduler(random: Random, server: Transport, faults: Boolean, count: String => Unit) {
   import Scheduler._

@@ -13,9 +13,10 @@ import org.redisstate.core.RedisServerProcess
 import org.redisstate.core.local.Slice
 
 /**
- * Prints what the core's operations take, without Spark: `java -cp <test class path> org.redisstate.core.store.CoreTimings
- * [stores [rows]]`. That many stores, of that many rows each, open, change and commit at the same time, as the tasks of a
- * batch do. Rows are 32-byte keys and 24-byte values that compress little.
+ * Prints what the core's operations take, without Spark: `java -cp <test class path>
+ * org.redisstate.core.store.CoreTimings [stores [rows]]`. That many stores, of that many rows each,
+ * open, change and commit at the same time, as the tasks of a batch do. Rows are 32-byte keys and
+ * 24-byte values that compress little.
  */
 object CoreTimings {
   private val KeyBytes = 32

@@ -13,7 +13,10 @@ import org.redisstate.core.ids.Keys
 import org.redisstate.core.local.Slice
 import org.redisstate.core.protocol.CheckpointFormat
 
-/** Forks, whose segments are another checkpoint's, until they have their own (docs/format.md, section 14). */
+/**
+ * Forks, whose segments are another checkpoint's, until they have their own (docs/format.md,
+ * section 14).
+ */
 class ForkSuite extends AnyFunSuite {
   import ForkSuite._
   import ForkedPartitions._

@@ -7,7 +7,8 @@ import org.scalatest.funsuite.AnyFunSuite
 import org.redisstate.core.RedisServerProcess
 import org.redisstate.core.format.{Entry, RowBlock}
 import org.redisstate.core.ids.Pin
-import org.redisstate.core.local.{Base, BucketSource, Content, Room, RowValidator}
+import org.redisstate.core.local.{Base, BucketSource, Content, RowValidator}
+import org.redisstate.core.local.blocks.Room
 import org.redisstate.core.protocol.PartitionClient
 import org.redisstate.core.store.loading.{SegmentChecks, SegmentHead, SegmentLoader}
 import org.redisstate.core.store.resources.{MemoryBudget, StoreCounters, StoreRoom}

@@ -4,13 +4,17 @@ import org.jetbrains.lincheck.datastructures.ManagedStrategyGuaranteeKt.forClass
 import org.jetbrains.lincheck.datastructures.ModelCheckingOptions
 
 /**
- * Steps two threads through the operations of a class, in many orders: Lincheck makes a few random scenarios of the operations that are
- * marked in the class, and tries for each of them so many schedules. What they return has to be what one thread after the other gets.
+ * Steps two threads through the operations of a class, in many orders: Lincheck makes a few random
+ * scenarios of the operations that are marked in the class, and tries for each of them so many
+ * schedules. What they return has to be what one thread after the other gets.
  */
 private[store] object Interleavings {
   private val isLong = sys.env.get("REDIS_STATE_LONG").contains("1")
 
-  /** The first schedule waits until all classes are prepared: on a busy machine longer than Lincheck's 10 s. */
+  /**
+   * The first schedule waits until all classes are prepared: on a busy machine longer than
+   * Lincheck's 10 s.
+   */
   private val ScheduleMaxMs = 300000L
 
   /** Enough to find the mutants of docs/reliability.md. */

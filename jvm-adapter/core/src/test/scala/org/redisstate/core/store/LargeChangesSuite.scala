@@ -16,7 +16,10 @@ import org.redisstate.core.ids.Keys
 import org.redisstate.core.local.{LayerSizes, Slice}
 import org.redisstate.core.store.resources.MemoryBudget
 
-/** Changes, lists and snapshots that are larger than an array, a value, a server or the memory has room for. */
+/**
+ * Changes, lists and snapshots that are larger than an array, a value, a server or the memory has
+ * room for.
+ */
 class LargeChangesSuite extends AnyFunSuite with BeforeAndAfterAll with Eventually {
   import TestPartition._
 

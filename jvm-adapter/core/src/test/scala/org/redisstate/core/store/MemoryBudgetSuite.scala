@@ -22,7 +22,10 @@ class MemoryBudgetSuite extends AnyFunSuite with BeforeAndAfterAll {
   private val Rows = 12000
   private val Partitions = 16
 
-  /** Beyond the bound while room is made for them: what the tasks and the helpers ask for, each up to about 1 MiB. */
+  /**
+   * Beyond the bound while room is made for them: what the tasks and the helpers ask for, each up
+   * to about 1 MiB.
+   */
   private val OverBytes = 5 << 20
 
   private val HeapTries = 4

@@ -7,6 +7,7 @@ import org.redisstate.core.RedisServerProcess
 import org.redisstate.core.format.{Family, FamilyKind, RowBlock, Segment, Tombstone}
 import org.redisstate.core.ids.Pin
 import org.redisstate.core.local._
+import org.redisstate.core.local.blocks.{OrderedRows, OrderedSource}
 import org.redisstate.core.protocol.SegmentGone
 
 /** Scans of ordered families whose blocks come from Redis under way. */

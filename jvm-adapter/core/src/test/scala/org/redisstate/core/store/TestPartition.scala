@@ -20,9 +20,9 @@ import org.redisstate.core.protocol.{
   PartitionClient,
   ProtocolSettings,
   PublishedSegments,
-  RunRegistry,
-  VersionNames
+  RunRegistry
 }
+import org.redisstate.core.protocol.names.VersionNames
 import org.redisstate.core.store.resources.MemoryBudget
 
 /**

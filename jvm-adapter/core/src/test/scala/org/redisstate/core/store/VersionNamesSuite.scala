@@ -8,7 +8,7 @@ import org.scalatest.funsuite.AnyFunSuite
 import org.redisstate.core.RedisServerProcess
 import org.redisstate.core.errors.RedisStateException
 import org.redisstate.core.ids.Keys
-import org.redisstate.core.protocol.KeptStore
+import org.redisstate.core.protocol.names.KeptStore
 
 /** Names that the driver gives to versions (docs/format.md, section 14). */
 class VersionNamesSuite extends AnyFunSuite {

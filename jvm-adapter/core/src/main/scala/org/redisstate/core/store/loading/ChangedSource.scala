@@ -4,7 +4,8 @@ import java.util.BitSet
 
 import org.redisstate.core.concurrent.GuardedBy
 import org.redisstate.core.format.{RowBlock, RowMerge}
-import org.redisstate.core.local.{BucketSource, Room}
+import org.redisstate.core.local.BucketSource
+import org.redisstate.core.local.blocks.Room
 
 /**
  * Buckets with small deltas over them. All deltas are read in one go when a bucket is asked for, and

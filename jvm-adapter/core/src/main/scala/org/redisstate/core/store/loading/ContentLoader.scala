@@ -1,7 +1,8 @@
 package org.redisstate.core.store.loading
 
 import org.redisstate.core.format.Entry
-import org.redisstate.core.local.{Content, LayerSizes, Room}
+import org.redisstate.core.local.{Content, LayerSizes}
+import org.redisstate.core.local.blocks.Room
 
 /** Use that a caller makes of the rows of a version. */
 private[store] sealed trait Purpose

@@ -2,6 +2,7 @@ package org.redisstate.core.store.loading
 
 import org.redisstate.core.format.{Bucketing, Entry, Family, RowBlock, RowMerge}
 import org.redisstate.core.local._
+import org.redisstate.core.local.blocks.{OrderedRows, Room}
 
 /**
  * Merged rows of a snapshot and of deltas on it, bucket by bucket: for changes that do not fit into

@@ -1,7 +1,8 @@
 package org.redisstate.core.store.loading
 
 import org.redisstate.core.format.{Family, RowBlock, RowMerge, SegmentReader}
-import org.redisstate.core.local.{BucketSource, OrderedRows, Room}
+import org.redisstate.core.local.BucketSource
+import org.redisstate.core.local.blocks.{OrderedRows, Room}
 import org.redisstate.core.protocol.SegmentIo
 import org.redisstate.core.store.resources.StoreCounters
 

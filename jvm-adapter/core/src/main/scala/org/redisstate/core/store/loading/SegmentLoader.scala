@@ -2,6 +2,7 @@ package org.redisstate.core.store.loading
 
 import org.redisstate.core.format._
 import org.redisstate.core.local._
+import org.redisstate.core.local.blocks.{OrderedRows, Room}
 import org.redisstate.core.protocol.{Piece, SegmentIo}
 import org.redisstate.core.store.resources.StoreCounters
 

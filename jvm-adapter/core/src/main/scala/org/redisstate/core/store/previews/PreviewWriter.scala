@@ -215,7 +215,7 @@ private[store] object PreviewWriter {
   /** Previews of an attempt take at most 1 of so many parts of a processor. */
   private val TimePerWork = 100L
 
-  /** So many changes are sent at once, whatever they cost: the round trips are most of it. */
+  /** Changes that are sent at once, whatever they cost: the round trips are most of it. */
   private val ChangesMin = 1000L
 
   /** The work of so many changes says what one of them takes. */

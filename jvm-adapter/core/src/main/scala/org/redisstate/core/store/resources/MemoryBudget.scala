@@ -71,7 +71,7 @@ final class MemoryBudget(val bytesMax: Long) {
     notePeak()
   }
 
-  /** @see [[org.redisstate.core.local.Room.take]] */
+  /** @see [[org.redisstate.core.local.blocks.Room.take]] */
   private[store] def take(bytes: Long): Unit = {
     granted.addAndGet(bytes)
     check()

@@ -1,6 +1,6 @@
 package org.redisstate.core.store.resources
 
-import org.redisstate.core.local.Room
+import org.redisstate.core.local.blocks.Room
 
 /**
  * Share of a store in the memory budget.

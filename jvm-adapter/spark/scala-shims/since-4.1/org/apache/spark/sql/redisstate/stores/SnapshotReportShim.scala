@@ -8,7 +8,10 @@ import org.apache.spark.SparkEnv
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.execution.streaming.state._
 
-/** Since 4.1 Spark asks for the newest snapshot of each store: its driver forces one where it lags behind, and progress shows it. */
+/**
+ * Since 4.1 Spark asks for the newest snapshot of each store: its driver forces one where it lags
+ * behind, and progress shows it.
+ */
 private[redisstate] trait SnapshotReportShim extends StateStoreProvider with Logging {
   import SnapshotReportShim._
 

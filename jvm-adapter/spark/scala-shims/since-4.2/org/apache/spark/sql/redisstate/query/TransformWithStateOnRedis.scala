@@ -5,8 +5,9 @@ import org.apache.spark.sql.execution.python.streaming.TransformWithStateInPySpa
 import org.apache.spark.sql.execution.streaming.operators.stateful.transformwithstate.TransformWithStateExec
 
 /**
- * Spark's `transformWithState`, which takes RocksDB's provider by its class name and no other, on this one. It is a class of its own for
- * `transformUp` too: that drops a node that equals the one before.
+ * Spark's `transformWithState`, which takes RocksDB's provider by its class name and no other, on
+ * this one. It is a class of its own for `transformUp` too: that drops a node that equals the one
+ * before.
  */
 private[redisstate] final class TransformWithStateOnRedis(of: TransformWithStateExec)
     extends TransformWithStateCopy(of) {

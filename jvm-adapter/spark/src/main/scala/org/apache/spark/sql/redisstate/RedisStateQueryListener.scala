@@ -38,7 +38,8 @@ import org.apache.spark.sql.streaming.StreamingQueryListener._
 
 import org.redisstate.core.backend.RedisBackend
 import org.redisstate.core.errors.RedisStateException
-import org.redisstate.core.protocol.{GenClaims, RunRegistry}
+import org.redisstate.core.protocol.RunRegistry
+import org.redisstate.core.protocol.names.GenClaims
 
 /**
  * Registers each run of a query before its first task exists, so that the run may take its
@@ -69,7 +70,8 @@ class RedisStateQueryListener extends StreamingQueryListener with Logging {
             "cannot restart from an older batch until this is fixed.",
           e)
     } finally {
-      // Spark takes a listener that was interrupted out of the session. A query that was stopped looks at its state, and ends.
+      // Spark takes a listener that was interrupted out of the session. A query that was stopped
+      // looks at its state, and ends.
       Thread.interrupted(): Unit
     }
 
@@ -92,7 +94,10 @@ class RedisStateQueryListener extends StreamingQueryListener with Logging {
           e)
     }
 
-  /** Listeners behind this one find the figures in the progress. What is for show alone stops nothing else. */
+  /**
+   * Listeners behind this one find the figures in the progress. What is for show alone stops
+   * nothing else.
+   */
   private def showFigures(progress: StreamingQueryProgress): Unit =
     try {
       BatchFigures.addTo(progress)
@@ -185,7 +190,10 @@ class RedisStateQueryListener extends StreamingQueryListener with Logging {
         StartRefused.refuse(e)
     }
 
-  /** Listeners behind this one, Spark's page of queries among them, would hear of the end of a query that they do not know. */
+  /**
+   * Listeners behind this one, Spark's page of queries among them, would hear of the end of a query
+   * that they do not know.
+   */
   private def tellThoseBehind(query: StreamExecution, event: QueryStartedEvent): Unit =
     query.sparkSession.streams.listListeners().dropWhile(_ ne this).drop(1).foreach { other =>
       try other.onQueryStarted(event)

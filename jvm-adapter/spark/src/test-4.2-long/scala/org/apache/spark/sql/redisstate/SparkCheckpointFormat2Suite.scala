@@ -12,7 +12,10 @@ import org.apache.spark.sql.types.StructType
 
 import org.redisstate.core.RedisServerProcess
 
-/** As Spark's `CkptIdCollectingStateStoreProviderWrapper`, which collects what stores report, round our provider. */
+/**
+ * As Spark's `CkptIdCollectingStateStoreProviderWrapper`, which collects what stores report, round
+ * our provider.
+ */
 class IdCollectingProvider extends StateStoreProvider {
   private val inner = new RedisStateStoreProvider
 

@@ -6,7 +6,10 @@ import org.apache.spark.sql.streaming._
 import org.apache.spark.sql.execution.streaming.EventTimeWatermarkWithWatermarkDefInSelectSuite
 import org.apache.spark.sql.execution.streaming.state._
 
-/** Spark's own suites of aggregations, deduplication, session windows, watermarks and several operators in a row, on our provider. */
+/**
+ * Spark's own suites of aggregations, deduplication, session windows, watermarks and several
+ * operators in a row, on our provider.
+ */
 class SparkOperatorsSuite
     extends Suites(
       new StreamingAggregationSuiteOnRedis,

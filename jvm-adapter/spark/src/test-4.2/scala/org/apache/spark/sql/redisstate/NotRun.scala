@@ -1,6 +1,9 @@
 package org.apache.spark.sql.redisstate
 
-/** Tests of Spark's that say nothing about our provider, or ask for another's nature, each with its reason. Everything else runs. */
+/**
+ * Tests of Spark's that say nothing about our provider, or ask for another's nature, each with its
+ * reason. Everything else runs.
+ */
 private[redisstate] object NotRun {
 
   private val Recorded =

@@ -8,7 +8,10 @@ import org.apache.spark.sql.redisstate.checkpoint.MarkerFile
 
 import org.redisstate.core.backend.Clock
 
-/** Joins of all state formats in Spark's own suites of its state reader, which run 3 and 4 for RocksDB's provider only, on ours. */
+/**
+ * Joins of all state formats in Spark's own suites of its state reader, which run 3 and 4 for
+ * RocksDB's provider only, on ours.
+ */
 class SparkRocksDBReaderSuite
     extends Suites(
       new RocksDBStateDataSourceReadSuiteOnRedis,

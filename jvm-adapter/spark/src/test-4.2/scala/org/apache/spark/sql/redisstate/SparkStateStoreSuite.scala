@@ -154,8 +154,9 @@ class SparkStateStoreSuite
 }
 
 /**
- * Where the suite allows for differences it goes by the name of the store's class: any class not named so is asked for the iterators of
- * HDFSBackedStateStoreProvider, which show later updates. Ours are those of RocksDB's provider.
+ * Where the suite allows for differences it goes by the name of the store's class: any class not
+ * named so is asked for the iterators of HDFSBackedStateStoreProvider, which show later updates.
+ * Ours are those of RocksDB's provider.
  */
 private class LikeRocksDBProvider extends RedisStateStoreProvider {
   override private[redisstate] def newStore(
@@ -164,7 +165,10 @@ private class LikeRocksDBProvider extends RedisStateStoreProvider {
       host: StoreHost): RedisStateStore =
     new LikeRocksDBStateStore(stateStoreId, session, codecs, host)
 
-  /** The suite asks again and again for versions of checkpoints without a marker: it need not wait for one. */
+  /**
+   * The suite asks again and again for versions of checkpoints without a marker: it need not wait
+   * for one.
+   */
   override private[redisstate] val clock: Clock = new Clock {
     private val sleptMs = new AtomicLong
     override def nowMs: Long = Clock.System.nowMs + sleptMs.get

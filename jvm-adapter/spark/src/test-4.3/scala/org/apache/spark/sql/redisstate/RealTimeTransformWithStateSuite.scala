@@ -18,10 +18,12 @@ import org.apache.spark.sql.streaming.{OutputMode, StreamingQuery, TimeMode, Tri
 
 import org.redisstate.core.RedisServerProcess
 
-/** `transformWithState` in Scala, in real-time mode: row for row what RocksDB's provider gives out.
-  *
-  * Spark's list of operators that may run in this mode goes by class names, so this provider's needs the list's switch.
-  */
+/**
+ * `transformWithState` in Scala, in real-time mode: row for row what RocksDB's provider gives out.
+ *
+ * Spark's list of operators that may run in this mode goes by class names, so this provider's needs
+ * the list's switch.
+ */
 class RealTimeTransformWithStateSuite extends AnyFunSuite with BeforeAndAfterAll {
   import Processors._
   import RealTimeTransformWithStateSuite._

@@ -44,7 +44,10 @@ class ScalaTransformWithStateSuite extends AnyFunSuite with SessionOnServer {
     rows.select(col("k").as("_1"), col("v").as("_2"), col("ts").as("_3")).as[In](in)
   }
 
-  /** Starts the query once for each group of batches; the output of each batch of each run as sorted text. */
+  /**
+   * Starts the query once for each group of batches; the output of each batch of each run as sorted
+   * text.
+   */
   private def outputs(provider: String, seed: Long, runs: Seq[Int], how: How)(
       build: Dataset[In] => DataFrame): Seq[Map[Long, Seq[String]]] = {
     val folder = Files.createTempDirectory("events")

@@ -14,7 +14,10 @@ import org.apache.spark.sql.redisstate.checkpoint.MarkerFile
 import org.redisstate.core.{RedisServerProcess, TestConnection}
 import org.redisstate.core.protocol.RunRegistry
 
-/** Tasks of two drivers that both live, beside a commit log as Spark writes it (docs/format.md, section 3.2). */
+/**
+ * Tasks of two drivers that both live, beside a commit log as Spark writes it (docs/format.md,
+ * section 3.2).
+ */
 class SecondStartSuite extends AnyFunSuite with BeforeAndAfterAll {
   private lazy val server = new RedisServerProcess
   private lazy val harness = new ProviderHarness(server.url)

@@ -17,7 +17,10 @@ import org.apache.spark.unsafe.types.UTF8String
 
 import org.redisstate.core.RedisServerProcess
 
-/** Spark's writer of state, which offline repartition uses, on this provider: what it writes is the whole of the version. */
+/**
+ * Spark's writer of state, which offline repartition uses, on this provider: what it writes is the
+ * whole of the version.
+ */
 class StateWriterSuite extends AnyFunSuite with BeforeAndAfterAll {
   private lazy val server = new RedisServerProcess
   private lazy val harness = new ProviderHarness(server.url)

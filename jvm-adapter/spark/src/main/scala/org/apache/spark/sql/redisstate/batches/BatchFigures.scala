@@ -46,7 +46,8 @@ private[redisstate] object BatchFigures {
    * `redis_state.map_partitions_with_state_store`.
    *
    * @param store whose figures they are
-   * @param figures JSON: an array of `name`, `kind` (`sum`, `size` in bytes or `timing` in ms) and `meaning`
+   * @param figures JSON: an array of `name`, `kind` (`sum`, `size` in bytes or `timing` in ms) and
+   * `meaning`
    * @param schema JSON: of the rows that remain
    */
   def shown(rows: DataFrame, store: String, figures: String, schema: String): DataFrame = {
@@ -64,8 +65,8 @@ private[redisstate] object BatchFigures {
   }
 
   /**
-   * Notes what a batch of this thread's streaming query counted, for its progress; nothing happens outside of `foreachBatch`. Called by
-   * `redis_state.map_partitions_with_state_store`.
+   * Notes what a batch of this thread's streaming query counted, for its progress; nothing happens
+   * outside of `foreachBatch`. Called by `redis_state.map_partitions_with_state_store`.
    *
    * @param figures JSON: numbers by name
    */
@@ -75,7 +76,10 @@ private[redisstate] object BatchFigures {
       batch <- Option(context.getLocalProperty("streaming.sql.batchId"))
     } reported.merge(query -> batch.toLong, Map(store -> row(numbers(figures))), _ ++ _)
 
-  /** Adds to a progress what the stores of its batch reported. Spark's listeners are told of it one after the other. */
+  /**
+   * Adds to a progress what the stores of its batch reported. Spark's listeners are told of it one
+   * after the other.
+   */
   def addTo(progress: StreamingQueryProgress): Unit =
     Option(reported.remove(progress.id.toString -> progress.batchId)).foreach { stores =>
       val observed: java.util.Map[String, Row] = progress.observedMetrics
@@ -101,8 +105,8 @@ private[redisstate] final case class Figure(name: String, kind: String, meaning:
 }
 
 /**
- * Leaves the row of the figures out, as its condition says; a session whose planner does not know it makes a plain filter of it. Such
- * are the other sessions whose rows meet those of a batch.
+ * Leaves the row of the figures out, as its condition says; a session whose planner does not know
+ * it makes a plain filter of it. Such are the other sessions whose rows meet those of a batch.
  */
 private[redisstate] final class StateFigures(
     condition: Expression,

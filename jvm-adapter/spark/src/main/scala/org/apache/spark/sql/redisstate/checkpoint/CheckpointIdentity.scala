@@ -3,7 +3,7 @@ package org.apache.spark.sql.redisstate.checkpoint
 import scala.annotation.tailrec
 
 import org.redisstate.core.errors.{FencedException, UnavailableException}
-import org.redisstate.core.protocol.GenClaims
+import org.redisstate.core.protocol.names.GenClaims
 
 /**
  * One gen for a checkpoint, whoever decides on it: the driver before the first task, or the first
@@ -50,7 +50,8 @@ private[redisstate] final class CheckpointIdentity(file: MarkerFile, claims: Gen
       case Some(marker) => Left(marker)
       case None =>
         val holder = claims.take(file.pathHash, mine)
-        // It is noted in Redis that there is a marker after that was made. So it is there by now, or was deleted.
+        // It is noted in Redis that there is a marker after that was made. So it is there by now,
+        // or was deleted.
         val used = holder.exists(claims.isUsed)
         file.find(expected = false) match {
           case Some(marker) =>

@@ -109,7 +109,8 @@ private[redisstate] final class MarkerFile(
   }
 
   /**
-   * Once its batch is committed, a file says that a change came to be: Spark removes old entries of its logs.
+   * Once its batch is committed, a file says that a change came to be: Spark removes old entries of
+   * its logs.
    *
    * @param now what a run began with; it holds even if its entry in the offset log is gone by now
    * @return whether there is nothing left to decide

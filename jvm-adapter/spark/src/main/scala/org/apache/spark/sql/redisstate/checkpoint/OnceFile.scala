@@ -40,7 +40,10 @@ private[redisstate] final class OnceFile(name: Path, hadoopConf: Configuration) 
   /** Opens it at once: whoever asks first whether it is there may have lost it by then. */
   def read(): Option[Array[Byte]] = local.fold(readRemote())(readLocal)
 
-  /** Leaves a file that is there as it is. What is there afterwards has to be read: it may be another one's. */
+  /**
+   * Leaves a file that is there as it is. What is there afterwards has to be read: it may be
+   * another one's.
+   */
   def create(bytes: Array[Byte]): Unit =
     try local.fold(createRemote(bytes))(createLocal(_, bytes))
     catch { case _: IOException if Try(read()).toOption.flatten.isDefined => () }
@@ -103,7 +106,8 @@ private[redisstate] final class OnceFile(name: Path, hadoopConf: Configuration) 
       try Files.createLink(file, temporary)
       catch {
         case _: FileAlreadyExistsException => ()
-        // Some mounted file systems have no links. Readers take a file that is cut for one that is being written.
+        // Some mounted file systems have no links. Readers take a file that is cut for one that is
+        // being written.
         case _: UnsupportedOperationException | _: FileSystemException => writeNew(file, bytes)
       }
     } finally Files.deleteIfExists(temporary)

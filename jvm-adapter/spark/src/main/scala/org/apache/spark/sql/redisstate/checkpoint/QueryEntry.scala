@@ -19,6 +19,7 @@ import org.redisstate.core.concurrent.GuardedBy
 import org.redisstate.core.errors.FencedException
 import org.redisstate.core.ids.{PartitionId, RegisteredRun}
 import org.redisstate.core.protocol._
+import org.redisstate.core.protocol.names.GenClaims
 import org.redisstate.core.store.PartitionVersions
 import org.redisstate.core.store.resources.StoreCounters
 

@@ -54,7 +54,8 @@ private[redisstate] final class StateCopies(checkpoint: Path, hadoopConf: Config
    * manifest may be there.
    *
    * @param own files that the caller has written
-   * @param since returns since when no copy names each file that the new one does not, given the manifests of all others
+   * @param since returns since when no copy names each file that the new one does not, given the
+   * manifests of all others
    * @throws UnavailableException if a file is none that a copy still names
    */
   def write(
@@ -89,8 +90,8 @@ private[redisstate] final class StateCopies(checkpoint: Path, hadoopConf: Config
   }
 
   /**
-   * Leaves the two newest complete copies of this timeline. All others can serve nobody: older ones, those of a timeline that the
-   * query went back from, and what was never finished.
+   * Leaves the two newest complete copies of this timeline. All others can serve nobody: older
+   * ones, those of a timeline that the query went back from, and what was never finished.
    *
    * @return the copies that are left
    */

@@ -65,7 +65,10 @@ private[redisstate] final class BatchConfirmation(
     later(batch)
   }
 
-  /** The run is over: the end of the JVM waits a while for this; the caller, who is Spark's listener bus, does not. */
+  /**
+   * The run is over: the end of the JVM waits a while for this; the caller, who is Spark's listener
+   * bus, does not.
+   */
   def finish(): Unit = {
     val hook = Try(ShutdownHookManager.addShutdownHook(BeforeSpark)(() => awaitEnd()))
     thread.execute { () =>

@@ -13,7 +13,8 @@ import org.apache.spark.sql.redisstate.checkpoint.QueryLogs
 import org.apache.spark.sql.redisstate.conf.RedisStateConf
 import org.apache.spark.sql.redisstate.executor.{ExecutorRegistry, RegisteredStores}
 
-import org.redisstate.core.protocol.{KeptStore, RunRegistry, VersionNames}
+import org.redisstate.core.protocol.RunRegistry
+import org.redisstate.core.protocol.names.{KeptStore, VersionNames}
 
 /**
  * Keeps the state after the first batch of each interval under a name (option `keepEvery`), on a

@@ -15,8 +15,8 @@ private[redisstate] object KeyTypes {
     Set("TransformWithState", "TransformWithStateInPandas", "TransformWithStateInPySpark")
 
   /**
-   * Rejects collated key columns of processors. Spark rejects those of all other operators; here it drops the collation on the way to the
-   * state, so no store sees it.
+   * Rejects collated key columns of processors. Spark rejects those of all other operators; here it
+   * drops the collation on the way to the state, so no store sees it.
    *
    * @throws ConfigException a key column is collated, or a part of one
    */

@@ -9,7 +9,10 @@ import org.redisstate.core.backend.{ConnectionSettings, Topology}
 import org.redisstate.core.errors.{RedisStateException, UnavailableException}
 import org.redisstate.core.protocol.Rights
 
-/** Asks the server before the first task of a query exists: its address, version and settings, the login, and the user's rights. */
+/**
+ * Asks the server before the first task of a query exists: its address, version and settings, the
+ * login, and the user's rights.
+ */
 private[redisstate] object StartCheck {
 
   /** Nobody listens at a wrong address, however long one asks. */
@@ -20,7 +23,8 @@ private[redisstate] object StartCheck {
 
   /** @throws RedisStateException what is wrong, and what to do */
   def run(conf: RedisStateConf): Unit = {
-    // The connections of the queries before: they know the nodes of a cluster, where the one of the URL may be gone.
+    // The connections of the queries before: they know the nodes of a cluster, where the one of the
+    // URL may be gone.
     val backend = ExecutorRegistry.acquire(conf.connection)
     try Rights.check(backend.within(limitMs(conf.connection)), conf.keyPrefix)
     catch {
@@ -34,8 +38,9 @@ private[redisstate] object StartCheck {
 }
 
 /**
- * Ends a query before its first batch. Spark's listener bus keeps every other error to itself: only those go through that Scala does not
- * count as `NonFatal`. Spark makes the query's end of it, with this text.
+ * Ends a query before its first batch. Spark's listener bus keeps every other error to itself: only
+ * those go through that Scala does not count as `NonFatal`. Spark makes the query's end of it, with
+ * this text.
  */
 private[redisstate] final class StartRefused(ours: RedisStateException)
     extends ControlThrowable(s"The query was not started. ${ours.getMessage}") {
@@ -51,7 +56,10 @@ private[redisstate] object StartRefused {
    */
   def isPossible: Boolean = Thread.currentThread().getName.startsWith(QueryThread)
 
-  /** Spark throws it on after it has noted it; the thread is at its end then, and nobody else need hear of it. */
+  /**
+   * Spark throws it on after it has noted it; the thread is at its end then, and nobody else need
+   * hear of it.
+   */
   def refuse(ours: RedisStateException): Nothing = {
     Thread.currentThread().setUncaughtExceptionHandler((_, _) => ())
     throw new StartRefused(ours)

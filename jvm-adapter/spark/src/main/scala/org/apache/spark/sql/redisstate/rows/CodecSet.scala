@@ -9,7 +9,10 @@ import org.apache.spark.sql.types.StructType
 import org.redisstate.core.format.{Family, MultiValue}
 import org.redisstate.core.local.{RowIterator, Slice}
 
-/** The codecs of one store object, by column family name; the checks of Spark's RocksDB provider apply. For one thread. */
+/**
+ * The codecs of one store object, by column family name; the checks of Spark's RocksDB provider
+ * apply. For one thread.
+ */
 private[redisstate] final class CodecSet(defaultLayout: FamilyLayout, encoders: EncoderPool) {
   private val default = new RowCodec(defaultLayout, encoders)
   private val others = mutable.HashMap.empty[String, RowCodec]
@@ -26,8 +29,8 @@ private[redisstate] final class CodecSet(defaultLayout: FamilyLayout, encoders: 
     }
 
   /**
-   * The default family as the query has it, where a version describes other columns and all of its rows fit. Not where families are
-   * declared: Spark leaves the default one empty then.
+   * The default family as the query has it, where a version describes other columns and all of its
+   * rows fit. Not where families are declared: Spark leaves the default one empty then.
    *
    * @param rows of the default family, which are checked as they are read
    * @throws Exception named, when a row does not fit
@@ -81,8 +84,8 @@ private[redisstate] final class CodecSet(defaultLayout: FamilyLayout, encoders: 
     name == StateStore.DEFAULT_COL_FAMILY_NAME || others.contains(name)
 
   /**
-   * Makes a family known that is about to be written or read. What is encoded from now on is so by the given spec, whatever the version
-   * says of the family.
+   * Makes a family known that is about to be written or read. What is encoded from now on is so by
+   * the given spec, whatever the version says of the family.
    *
    * @param nextId for a family that the version does not have
    * @param rows of a family of the version, by its id

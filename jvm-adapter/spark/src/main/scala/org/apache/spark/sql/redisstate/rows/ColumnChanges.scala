@@ -38,7 +38,10 @@ private[redisstate] object ColumnChanges {
     else Seq(s"the $what columns were in the order ${names(written)} and are ${names(now)}")
   }
 
-  /** Columns by name, and by their number among those of one name: the buffers of an aggregation share theirs. */
+  /**
+   * Columns by name, and by their number among those of one name: the buffers of an aggregation
+   * share theirs.
+   */
   private def numbered(columns: StructType): Seq[((String, Int), StructField)] =
     columns.indices.map { i =>
       val name = columns(i).name

@@ -41,10 +41,11 @@ private[redisstate] final class FamilyEncoders(layout: FamilyLayout, useColumnFa
 }
 
 /**
- * The encoders of one provider that no store uses at present. Spark generates their code with each that is made, which took a fourth of
- * opening and committing a small batch. Its RocksDB provider keeps one of each for all of its stores, as no two of them are used at
- * once; here two attempts may be, so each takes its own, and only one that has committed gives them back: of an attempt that failed
- * another thread may still be at work.
+ * The encoders of one provider that no store uses at present. Spark generates their code with each
+ * that is made, which took a fourth of opening and committing a small batch. Its RocksDB provider
+ * keeps one of each for all of its stores, as no two of them are used at once; here two attempts
+ * may be, so each takes its own, and only one that has committed gives them back: of an attempt
+ * that failed another thread may still be at work.
  */
 private[redisstate] final class EncoderPool(val useColumnFamilies: Boolean) {
   import EncoderPool._

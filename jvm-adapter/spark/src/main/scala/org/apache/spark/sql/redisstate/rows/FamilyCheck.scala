@@ -74,7 +74,10 @@ private[redisstate] final class FamilyCheck(val family: Family) {
       if (wrong) "a column of the key's order has another length" else null
     }
 
-  /** Spark's Avro decoder does not read past its bytes, whatever they are: only the frame is checked here. */
+  /**
+   * Spark's Avro decoder does not read past its bytes, whatever they are: only the frame is checked
+   * here.
+   */
   private def avroRow(bytes: Array[Byte], offset: Int, length: Int, least: Int): String =
     if (length < least || bytes(offset) != RowCodec.RowVersion)
       s"$length bytes are not an Avro row of encoding version 0"

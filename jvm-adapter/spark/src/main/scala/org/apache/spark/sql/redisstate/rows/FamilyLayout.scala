@@ -6,8 +6,9 @@ import org.apache.spark.sql.types._
 import org.redisstate.core.format.{Family, FamilyKind}
 
 /**
- * A column family and what Spark calls its parts. The columns of a key are those of the spec: Spark's join state format 4 passes its join
- * keys beside it, and only the spec has the event time too.
+ * A column family and what Spark calls its parts. The columns of a key are those of the spec:
+ * Spark's join state format 4 passes its join keys beside it, and only the spec has the event time
+ * too.
  *
  * @param asked the columns that keys are read as, where they were written with others (`KeyShape`)
  */

@@ -6,13 +6,15 @@ import org.apache.spark.sql.types.{LongType, StructType}
 import org.redisstate.core.format.FamilyKind
 
 /**
- * Keys of Spark's join state format 4 as its state reader asks for them (`StreamStreamJoinStatePartitionReader`). It passes the key
- * columns of the schema file for the join keys. They have the event time already, so its spec has two columns for one event time.
+ * Keys of Spark's join state format 4 as its state reader asks for them
+ * (`StreamStreamJoinStatePartitionReader`). It passes the key columns of the schema file for the
+ * join keys. They have the event time already, so its spec has two columns for one event time.
  */
 private[redisstate] object KeyShape {
 
   /**
-   * The layout that reads a family for Spark's state reader, None where others ask. Keys cannot be written with it.
+   * The layout that reads a family for Spark's state reader, None where others ask. Keys cannot be
+   * written with it.
    *
    * @param known of the family, as a version describes it
    */

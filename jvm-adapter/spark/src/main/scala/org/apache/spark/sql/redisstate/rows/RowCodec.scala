@@ -8,8 +8,9 @@ import org.redisstate.core.format.{Family, MultiValue}
 import org.redisstate.core.local.Slice
 
 /**
- * Rows of one column family to stored keys and values and back (docs/format.md, section 4.2): the bytes are those of Spark's RocksDB
- * encoders, so that their order is Spark's too. For one thread; the rows given back are reused. With Avro the bytes are Spark's as well.
+ * Rows of one column family to stored keys and values and back (docs/format.md, section 4.2): the
+ * bytes are those of Spark's RocksDB encoders, so that their order is Spark's too. For one thread;
+ * the rows given back are reused. With Avro the bytes are Spark's as well.
  *
  * @param declared whether Spark gave the layout, and not a version's description
  */
@@ -81,7 +82,10 @@ private[redisstate] final class RowCodec(
   /** Length of the stored bucketing bytes of a prefix that `key` now holds. */
   def encodePrefix(row: UnsafeRow): Int = store(encodePrefixBound(row))
 
-  /** Length of the bytes that `value` now holds: those of a value, or those of a list with this one element. */
+  /**
+   * Length of the bytes that `value` now holds: those of a value, or those of a list with this one
+   * element.
+   */
   def encodeValue(row: UnsafeRow): Int =
     if (family.multiValue) hold(encodeElements(Array(row)))
     else if (isAvro) hold(encoders.avro.encodeValue(row))

@@ -7,8 +7,8 @@ import org.redisstate.core.format.Family
 import org.redisstate.core.local.{RowValidator, StoredKey}
 
 /**
- * Checks the rows that come from Redis against the schemas of the operator and of its column families. A row whose offsets point outside
- * of its bytes would make Spark read foreign memory.
+ * Checks the rows that come from Redis against the schemas of the operator and of its column
+ * families. A row whose offsets point outside of its bytes would make Spark read foreign memory.
  */
 private[redisstate] final class StateRowValidator(
     keySchema: StructType,

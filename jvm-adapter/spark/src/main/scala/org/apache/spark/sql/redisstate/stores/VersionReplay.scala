@@ -60,8 +60,8 @@ private[redisstate] trait VersionReplay extends StateStoreProvider {
 }
 
 /**
- * The net changes of some versions, oldest version first, each key once a version; a list is a put of its first element, and its other
- * elements appended.
+ * The net changes of some versions, oldest version first, each key once a version; a list is a put
+ * of its first element, and its other elements appended.
  */
 private[redisstate] final class ChangeFeed(
     versions: Seq[Long],

@@ -43,7 +43,10 @@ final class LatencyLane private (name: String) {
 
   def add(rowsAndNanos: Array[Long]): Unit = late.add(rowsAndNanos): Unit
 
-  /** Writes what the sink has seen of this run: for each row its number from the run's first, and its latency in ns. */
+  /**
+   * Writes what the sink has seen of this run: for each row its number from the run's first, and
+   * its latency in ns.
+   */
   def write(file: String): Unit = {
     val first = run.fold(0L)(_.first)
     val all = late.asScala.toArray

@@ -9,8 +9,8 @@ import org.apache.hadoop.fs._
 import org.apache.hadoop.fs.permission.FsPermission
 
 /**
- * The local file system as one of other kinds, at which a process can be held between two of its steps. Points are named
- * `<step>:<file>`.
+ * The local file system as one of other kinds, at which a process can be held between two of its
+ * steps. Points are named `<step>:<file>`.
  */
 final class CheckpointFiles extends RawLocalFileSystem {
   import CheckpointFiles._

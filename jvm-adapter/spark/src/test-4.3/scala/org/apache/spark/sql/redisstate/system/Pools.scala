@@ -6,8 +6,8 @@ import java.util.concurrent.atomic.AtomicInteger
 import scala.jdk.CollectionConverters._
 
 /**
- * What `java.util.concurrent.Executors` is to the classes of a [[ProcessLoader]]: pools that say when nothing is under way, and a heart
- * that beats only when it is told to.
+ * What `java.util.concurrent.Executors` is to the classes of a [[ProcessLoader]]: pools that say
+ * when nothing is under way, and a heart that beats only when it is told to.
  */
 object Pools {
   private val made = new ConcurrentLinkedQueue[Counted]

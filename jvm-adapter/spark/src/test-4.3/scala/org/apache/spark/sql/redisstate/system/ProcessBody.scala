@@ -20,7 +20,8 @@ import org.apache.spark.sql.redisstate.executor.ExecutorRegistry
 import org.redisstate.core.errors.RedisStateException
 
 /**
- * A process: an executor, a driver, or both. It is loaded by a [[ProcessLoader]], so the adapter's statics are its own.
+ * A process: an executor, a driver, or both. It is loaded by a [[ProcessLoader]], so the adapter's
+ * statics are its own.
  *
  * @param user of the server; without its rights nothing of the process reaches the server
  */

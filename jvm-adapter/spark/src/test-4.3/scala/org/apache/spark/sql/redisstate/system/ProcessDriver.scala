@@ -21,7 +21,10 @@ import org.apache.spark.sql.streaming._
 import org.apache.spark.sql.types.StringType
 import org.apache.spark.util.SystemClock
 
-/** The driver's side of queries: Spark's own execution, which is told of but never run, with its logs, and our listener. */
+/**
+ * The driver's side of queries: Spark's own execution, which is told of but never run, with its
+ * logs, and our listener.
+ */
 private[system] final class ProcessDriver(spark: SparkSession, options: Map[String, String]) {
   private val key = AttributeReference("k", StringType)()
 

@@ -7,7 +7,8 @@ import java.util.concurrent.ConcurrentHashMap
 import org.apache.xbean.asm9.{ClassReader, ClassVisitor, ClassWriter, MethodVisitor, Opcodes}
 
 /**
- * Loads the adapter anew, so that everything static in it exists once for each process that is played; Spark is shared.
+ * Loads the adapter anew, so that everything static in it exists once for each process that is
+ * played; Spark is shared.
  *
  * @param mutants a folder of classes and scripts that take the place of the adapter's
  */

@@ -10,7 +10,8 @@ import scala.collection.mutable
 import org.apache.spark.sql.SparkSession
 
 /**
- * The JVM of `tests/faults/system`: plays processes, each a class loader of its own, and does what it is told, one command a line.
+ * The JVM of `tests/faults/system`: plays processes, each a class loader of its own, and does what
+ * it is told, one command a line.
  *
  * Arguments: URL of the server, a folder of mutated classes or `-`.
  */

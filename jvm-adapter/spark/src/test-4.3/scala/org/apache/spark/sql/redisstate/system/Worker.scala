@@ -2,7 +2,10 @@ package org.apache.spark.sql.redisstate.system
 
 import java.util.concurrent.{LinkedBlockingQueue, Semaphore, TimeUnit}
 
-/** A thread of a process that is played: does one command at a time, and can be held in the middle of it. */
+/**
+ * A thread of a process that is played: does one command at a time, and can be held in the middle
+ * of it.
+ */
 final class Worker(name: String, body: Array[String] => String) extends Thread(name) {
   import Worker._
 

@@ -69,7 +69,10 @@ private[bench] final class BenchLane(
     made
   }
 
-  /** Adds 1 to the sum and count of each key, as an aggregation does; key `k` lives in partition `k % partitions`. */
+  /**
+   * Adds 1 to the sum and count of each key, as an aggregation does; key `k` lives in partition `k
+   * % partitions`.
+   */
   def batch(keys: Array[Long]): Times = {
     var times = Times(0, 0, 0)
     providers.zipWithIndex.foreach { case (provider, partition) =>

@@ -16,10 +16,12 @@ import org.json4s.jackson.JsonMethods.{compact, render}
 import org.apache.spark.sql.SparkSession
 
 /**
- * Providers of many queries on one server, without queries of Spark: `FleetBench URL FOLDER QUERIES PARTITIONS ROWS UPDATES`.
+ * Providers of many queries on one server, without queries of Spark: `FleetBench URL FOLDER QUERIES
+ * PARTITIONS ROWS UPDATES`.
  *
- * A line on standard input names a step and how much of it, such as `saturate 20`. Its answer is one line of JSON on standard output:
- * the times of each batch of a store, the mean of its query's, with the processor time of this process.
+ * A line on standard input names a step and how much of it, such as `saturate 20`. Its answer is
+ * one line of JSON on standard output: the times of each batch of a store, the mean of its query's,
+ * with the processor time of this process.
  */
 object FleetBench {
   private val Threads = 2

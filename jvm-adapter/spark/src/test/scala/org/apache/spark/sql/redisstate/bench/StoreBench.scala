@@ -14,10 +14,12 @@ import org.json4s.jackson.JsonMethods.{compact, render}
 import org.apache.spark.sql.SparkSession
 
 /**
- * The state stores themselves, without queries: `StoreBench URL REDIS_PID FOLDER KEYS UPDATES WARM_UP BATCHES`.
+ * The state stores themselves, without queries: `StoreBench URL REDIS_PID FOLDER KEYS UPDATES
+ * WARM_UP BATCHES`.
  *
- * Three providers do the same work in one JVM, in turns and in random order; then their states are compared, and one line of JSON with the
- * figures goes to standard output. CPU is the JVM's, its background threads included, and the server's, each from the operating system.
+ * Three providers do the same work in one JVM, in turns and in random order; then their states are
+ * compared, and one line of JSON with the figures goes to standard output. CPU is the JVM's, its
+ * background threads included, and the server's, each from the operating system.
  */
 object StoreBench {
   private val Partitions = 4

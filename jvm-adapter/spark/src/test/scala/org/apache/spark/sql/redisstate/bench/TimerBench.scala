@@ -13,8 +13,8 @@ import org.apache.spark.sql.SparkSession
 /**
  * Timers of a `transformWithState`, without queries: `TimerBench URL FOLDER TIMERS FIRED BATCHES`.
  *
- * Our provider and RocksDB's with change log do the same work in turns; which timers fire, and in which order, has to be equal. One
- * line of JSON with the figures goes to standard output.
+ * Our provider and RocksDB's with change log do the same work in turns; which timers fire, and in
+ * which order, has to be equal. One line of JSON with the figures goes to standard output.
  */
 object TimerBench {
 

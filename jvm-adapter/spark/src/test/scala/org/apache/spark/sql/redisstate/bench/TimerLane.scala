@@ -23,8 +23,9 @@ private[bench] final case class TimerBatch(
     fired: Seq[(String, Long)])
 
 /**
- * One partition of `transformWithState` on one provider, reduced to its timers: Spark's own class keeps them, in a family sorted by
- * key and one sorted by time. One timer expires each millisecond; one that fired is set again after all others.
+ * One partition of `transformWithState` on one provider, reduced to its timers: Spark's own class
+ * keeps them, in a family sorted by key and one sorted by time. One timer expires each millisecond;
+ * one that fired is set again after all others.
  */
 private[bench] final class TimerLane(
     val name: String,

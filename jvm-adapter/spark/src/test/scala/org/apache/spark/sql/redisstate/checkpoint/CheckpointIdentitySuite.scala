@@ -12,7 +12,8 @@ import org.scalatest.funsuite.AnyFunSuite
 import org.redisstate.core.{RedisServerProcess, TestConnection}
 import org.redisstate.core.backend.Clock
 import org.redisstate.core.errors._
-import org.redisstate.core.protocol.{GenClaims, RunRegistry}
+import org.redisstate.core.protocol.RunRegistry
+import org.redisstate.core.protocol.names.GenClaims
 
 /** One gen a checkpoint, on file systems of every kind, whoever decides and whoever sleeps meanwhile. */
 class CheckpointIdentitySuite extends AnyFunSuite with BeforeAndAfterAll {

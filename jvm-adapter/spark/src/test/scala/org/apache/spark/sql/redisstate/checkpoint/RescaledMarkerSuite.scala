@@ -11,7 +11,10 @@ import org.scalatest.funsuite.AnyFunSuite
 
 import org.redisstate.core.errors.{CheckpointMovedException, FormatException, UnavailableException}
 
-/** The gen of a checkpoint whose number of partitions changes in place, on file systems of every kind, whoever else is at it. */
+/**
+ * The gen of a checkpoint whose number of partitions changes in place, on file systems of every
+ * kind, whoever else is at it.
+ */
 class RescaledMarkerSuite extends AnyFunSuite {
   import RescaledMarkerSuite._
   private val schedules = if (sys.env.contains("REDIS_STATE_LONG")) 1000 else 40
@@ -68,7 +71,10 @@ class RescaledMarkerSuite extends AnyFunSuite {
   private def decide(file: MarkerFile): Unit =
     file.undecided().foreach(change => file.decide(change.now))
 
-  /** Two changes, a run without one, one that commits the batch, and a reader at once; some end amid their steps. None if the files agree with the log. */
+  /**
+   * Two changes, a run without one, one that commits the batch, and a reader at once; some end amid
+   * their steps. None if the files agree with the log.
+   */
   private def schedule(
       seed: Int,
       scheme: String,
@@ -128,7 +134,10 @@ class RescaledMarkerSuite extends AnyFunSuite {
     }
   }
 
-  /** Two changes, of which the later file took the place of the first one, are named until the first one looks again. */
+  /**
+   * Two changes, of which the later file took the place of the first one, are named until the first
+   * one looks again.
+   */
   private def isExpected(e: Throwable, scheme: String): Boolean = e match {
     case _: UnavailableException | _: Killed => true
     case _: FormatException => Overwriting(scheme)

@@ -17,7 +17,10 @@ import org.apache.hadoop.util.Progressable
 
 import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager
 
-/** A folder of this machine under another scheme. A test is told of each step before it is made, and may hold it up. */
+/**
+ * A folder of this machine under another scheme. A test is told of each step before it is made, and
+ * may hold it up.
+ */
 private[redisstate] abstract class SteppedFileSystem(scheme: String) extends RawLocalFileSystem {
   override def getUri: URI = URI.create(s"$scheme:///")
   override def getScheme: String = scheme
@@ -83,7 +86,10 @@ private[redisstate] final class LooseFileSystem extends SteppedFileSystem("loose
   }
 }
 
-/** As S3A of older Hadoops: whether the object is there is asked when it is created, and it appears when the stream is closed. */
+/**
+ * As S3A of older Hadoops: whether the object is there is asked when it is created, and it appears
+ * when the stream is closed.
+ */
 private[redisstate] final class StoreFileSystem extends SteppedFileSystem("s3a") {
   override def create(
       f: Path,

@@ -23,8 +23,9 @@ import org.apache.spark.unsafe.types.UTF8String
 import org.redisstate.core.RedisServerProcess
 
 /**
- * Column families of Avro rows whose value schemas evolve from run to run: this provider and Spark's RocksDB provider are asked the
- * same, and have to answer the same, in the same order where an order is promised.
+ * Column families of Avro rows whose value schemas evolve from run to run: this provider and
+ * Spark's RocksDB provider are asked the same, and have to answer the same, in the same order where
+ * an order is promised.
  */
 class AvroFamiliesSuite extends AnyFunSuite with BeforeAndAfterAll {
   import AvroFamiliesSuite._

@@ -20,8 +20,9 @@ import org.apache.spark.sql.types.StructType
 import org.redisstate.core.RedisServerProcess
 
 /**
- * Random column families, rows and scans, each asked of this provider and of Spark's RocksDB provider, over commits, aborts and fresh
- * providers: the answers have to be the same, in the same order where an order is promised.
+ * Random column families, rows and scans, each asked of this provider and of Spark's RocksDB
+ * provider, over commits, aborts and fresh providers: the answers have to be the same, in the same
+ * order where an order is promised.
  */
 class FamilyOracleSuite extends AnyFunSuite with BeforeAndAfterAll {
   private val dummy = new StructType().add("key", "binary")
@@ -110,7 +111,8 @@ class FamilyOracleSuite extends AnyFunSuite with BeforeAndAfterAll {
       val at = random.nextInt(families.length)
       val old = families(at)
       Seq(one, other).foreach(s => assert(s.removeColFamilyIfExists(old.name)))
-      // Under its old name a family of another schema is decoded wrongly by RocksDB's provider, which caches encoders by name.
+      // Under its old name a family of another schema is decoded wrongly by RocksDB's provider,
+      // which caches encoders by name.
       if (random.nextBoolean()) {
         replaced += 1
         families(at) = new FamilyRows(s"${old.name}-$replaced", old.kind, old.lists, random)

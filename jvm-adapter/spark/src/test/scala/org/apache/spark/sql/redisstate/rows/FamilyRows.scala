@@ -7,7 +7,10 @@ import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.types._
 import org.apache.spark.unsafe.types.UTF8String
 
-/** A column family with random schemas, and random rows for it out of a small set, so that keys meet again. */
+/**
+ * A column family with random schemas, and random rows for it out of a small set, so that keys meet
+ * again.
+ */
 private[redisstate] final class FamilyRows(
     val name: String,
     val kind: String,

@@ -16,7 +16,10 @@ import org.redisstate.core.RedisServerProcess
 import org.redisstate.core.format.Family
 import org.redisstate.core.store.WriteSession
 
-/** The columns of keys are those of the encoder's spec: in what is written, in what a version says of itself, and where an earlier version did neither. */
+/**
+ * The columns of keys are those of the encoder's spec: in what is written, in what a version says
+ * of itself, and where an earlier version did neither.
+ */
 class KeyColumnsSuite extends AnyFunSuite with BeforeAndAfterAll {
   import KeyColumnsSuite._
 

@@ -16,15 +16,17 @@ private[redisstate] final class CheckpointFiles(hadoopConf: Configuration) {
   import CheckpointFiles._
 
   /**
-   * Replaces a file: by a rename where the file system has one, else by an upload, which is seen whole or not at all. Spark's own way
-   * of writing files for object stores renames on a local disk, and leaves an older file there.
+   * Replaces a file: by a rename where the file system has one, else by an upload, which is seen
+   * whole or not at all. Spark's own way of writing files for object stores renames on a local
+   * disk, and leaves an older file there.
    *
-   * A local disk and HDFS replace in one step. ABFS removes the older file first: what a process that dies then has left is put in
-   * place by [[recover]].
+   * A local disk and HDFS replace in one step. ABFS removes the older file first: what a process
+   * that dies then has left is put in place by [[recover]].
    */
   def write(file: Path, text: String): Unit = {
     val system = file.getFileSystem(hadoopConf) match {
-      // The checksum that Hadoop keeps of a local file is in a second one. A file without one is not checked.
+      // The checksum that Hadoop keeps of a local file is in a second one. A file without one is
+      // not checked.
       case local: ChecksumFileSystem =>
         local.getRawFileSystem.delete(local.getChecksumFile(file), false): Unit
         local.getRawFileSystem

@@ -69,7 +69,10 @@ private[redisstate] final case class QueryCheckpoint(
    */
   def partitions: Option[Int] = partitionsIn(offsets.metadata)
 
-  /** The entry of the batch as a query with another provider, or another number of partitions, would have it. */
+  /**
+   * The entry of the batch as a query with another provider, or another number of partitions, would
+   * have it.
+   */
   def offsetsWith(provider: String, partitions: Option[Int]): LogEntry =
     offsets.copy(metadata = merged(
       offsets.metadata,

@@ -40,8 +40,9 @@ object MoveWatcher {
 }
 
 /**
- * Moves the rows of stores between providers, as Spark jobs with a task for each partition. Rows are read by the source's provider and
- * written by the target's, both as Spark's own operators see them; what was written is read again and compared.
+ * Moves the rows of stores between providers, as Spark jobs with a task for each partition. Rows
+ * are read by the source's provider and written by the target's, both as Spark's own operators see
+ * them; what was written is read again and compared.
  */
 final class StateEngine(session: SparkSession, hadoopConf: Configuration) {
   import StateEngine._

@@ -108,8 +108,9 @@ private[redisstate] object TargetSink {
   }
 
   /**
-   * HDFSBackedStateStoreProvider begins with version 0 only. It writes version 1 in a folder of its own; a delta that has
-   * only rows that were put has the format of a snapshot, and is renamed to be that.
+   * HDFSBackedStateStoreProvider begins with version 0 only. It writes version 1 in a folder of its
+   * own; a delta that has only rows that were put has the format of a snapshot, and is renamed to
+   * be that.
    */
   private final class Scratch(
       spec: StoreSpec,

@@ -11,7 +11,8 @@ import org.redisstate.core.errors.{ConfigException, FormatException}
 /**
  * Stores of a checkpoint that get another number of partitions, and their routing.
  *
- * @param single stores whose operator has one partition whatever the number is: an aggregation without a key, a limit
+ * @param single stores whose operator has one partition whatever the number is: an aggregation
+ * without a key, a limit
  * @param spread the others
  */
 private[redisstate] final case class Rescale(

@@ -1,4 +1,4 @@
-package org.redisstate.core.local
+package org.redisstate.core.local.blocks
 
 /** Reserves the memory for rows from Redis, before they are read. Thread-safe. */
 trait Room {
@@ -23,6 +23,9 @@ trait Room {
 }
 
 object Room {
+
+  /** Writers aim at 16 KiB or 128 rows a block, and each row has a place in an index. */
+  val BlockBytesMax: Long = 17L << 10
 
   /** Room for rows that no store counts. */
   val Unbounded: Room = new Room {

@@ -1,9 +1,10 @@
-package org.redisstate.core.protocol
+package org.redisstate.core.protocol.names
 
 import java.nio.charset.StandardCharsets.UTF_8
 
 import org.redisstate.core.backend.{Command, RedisBackend, Script}
 import org.redisstate.core.ids.Keys
+import org.redisstate.core.protocol.RunRegistry
 
 /**
  * Claims on the gen of a checkpoint without a marker: all writers agree on the first claim

@@ -1,4 +1,4 @@
-package org.redisstate.core.local
+package org.redisstate.core.local.blocks
 
 import java.util.concurrent.atomic.{AtomicLong, AtomicReference}
 import java.util.concurrent.locks.ReentrantLock
@@ -35,7 +35,7 @@ private[local] final class OrderedSlot private (
   def memoryBytes: Long = OverheadBytes + firstKey.length + Packed.sizeOf(held.get)
 
   /** Bytes of the block when decoded; an estimate until it was read once. */
-  def decodedBytes: Long = if (wasHere) seenBytes else BucketSource.BytesMax
+  def decodedBytes: Long = if (wasHere) seenBytes else Room.BlockBytesMax
 
   def rows(room: Room): RowBlock = {
     touched = true
@@ -140,7 +140,7 @@ private[local] final class OrderedRun(firstKeys: Seq[Array[Byte]], source: Order
     rows
   }
 
-  private def grantFor(blocks: Int): Long = blocks * BucketSource.BytesMax
+  private def grantFor(blocks: Int): Long = blocks * Room.BlockBytesMax
 
   /** First of the blocks around one, within its chunk, that are not here. */
   private def gapStart(index: Int): Int = {

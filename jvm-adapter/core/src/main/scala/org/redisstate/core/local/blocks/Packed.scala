@@ -1,4 +1,4 @@
-package org.redisstate.core.local
+package org.redisstate.core.local.blocks
 
 import org.redisstate.core.errors.InternalException
 import org.redisstate.core.format.{Compression, RowBlock}

@@ -1,4 +1,4 @@
-package org.redisstate.core.local
+package org.redisstate.core.local.blocks
 
 import scala.collection.mutable
 
@@ -89,13 +89,14 @@ private[core] final class OrderedRows private (slots: Array[OrderedSlot], room: 
     low
   }
 
-  /** @param changes rows and removals of newer versions, in key order */
-  def merged(changes: RowBlock, layer: Layer): OrderedRows = {
-    val kept =
-      if (layer.clearsNothing) slots
-      else
-        slots.map(slot => layer.uncleared(slot.rows(room))).filter(_.count > 0).map(
-          OrderedSlot.of)
+  /**
+   * @param changes rows and removals of newer versions, in key order
+   * @param uncleared of a block the rows that newer versions do not clear; None if they clear none
+   */
+  def merged(changes: RowBlock, uncleared: Option[RowBlock => RowBlock]): OrderedRows = {
+    val kept = uncleared.fold(slots) { left =>
+      slots.map(slot => left(slot.rows(room))).filter(_.count > 0).map(OrderedSlot.of)
+    }
     val all = new Collector(room)
     if (kept.isEmpty) all.add(RowMerge.merge(RowBlock.Empty, changes, resolve = true))
     var from = 0

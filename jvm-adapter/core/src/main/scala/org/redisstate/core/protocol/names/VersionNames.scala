@@ -1,4 +1,4 @@
-package org.redisstate.core.protocol
+package org.redisstate.core.protocol.names
 
 import java.nio.charset.StandardCharsets.UTF_8
 
@@ -9,6 +9,7 @@ import org.slf4j.LoggerFactory
 import org.redisstate.core.backend.{Command, RedisBackend, Script}
 import org.redisstate.core.errors.{RedisStateException, UnavailableException}
 import org.redisstate.core.ids.{Keys, PartitionId, Pin}
+import org.redisstate.core.protocol.{PartitionCalls, Refusal}
 
 /**
  * Partitions of a store whose version is to be kept.
