@@ -43,6 +43,7 @@ private[redisstate] final class Metrics(store: PartitionVersions) {
       fileReads -> store.client.filed.reads.get,
       fileReadMs -> ms(store.client.filed.readNs),
       fileBytes -> store.client.filed.readBytes.get,
+      diskHits -> store.client.filed.diskHits.get,
       movedBytes -> store.client.filed.movedBytes.get
     )
   }
@@ -76,6 +77,7 @@ private[redisstate] object Metrics {
   val fileReads: StateStoreCustomMetric = sum("FileReads", "reads from files")
   val fileReadMs: StateStoreCustomMetric = timing("FileReadMs", "time to read from files")
   val fileBytes: StateStoreCustomMetric = size("FileBytes", "bytes read from files")
+  val diskHits: StateStoreCustomMetric = sum("DiskHits", "reads from the local disk")
   val movedBytes: StateStoreCustomMetric = size("MovedBytes", "bytes moved into files")
   val localBytes: StateStoreCustomMetric = size("LocalBytes", "local memory")
 
@@ -104,6 +106,7 @@ private[redisstate] object Metrics {
     fileReads,
     fileReadMs,
     fileBytes,
+    diskHits,
     movedBytes,
     localBytes,
     internalKeys,
