@@ -156,7 +156,7 @@ class Lane:
 
     def used(self) -> int:
         """Bytes of the state in Redis, by the server's count."""
-        return int(self.client.eval(SCRIPT, 0, f"{{{self.prefix}:rs:*"))  # type: ignore[arg-type]
+        return int(self.client.eval(SCRIPT, 0, f"{{{self.prefix}:rs:*"))
 
     def feed(self, file: Path) -> Batch:
         """Runs one batch."""
