@@ -142,8 +142,9 @@ class Lane:
             "placesFolder": f"{scheme}://{self.folder / 'segments'}",
         }
         if self.place.has_disk:
-            # A process has one local disk.
-            options |= {"localDisk": _DISK, "localDiskFolder": str(self.folder.parent / "disk")}
+            # A process has one local disk, which the queries of all shapes use.
+            disk = self.folder.parent.parent / "local-disk"
+            options |= {"localDisk": _DISK, "localDiskFolder": str(disk)}
         self._start(options)
 
     def wait_for_room(self) -> None:

@@ -1,7 +1,7 @@
 package org.redisstate.core.places
 
 import java.io.{IOException, RandomAccessFile}
-import java.nio.file.{Files, Path}
+import java.nio.file.{Files, NoSuchFileException, Path}
 import java.nio.file.StandardOpenOption.CREATE_NEW
 import java.util.concurrent.{Executor, Executors}
 import java.util.concurrent.atomic.AtomicLong
@@ -156,6 +156,10 @@ final class LocalDisk private[core] (
     var isWhole = false
     try isWhole = path.exists(write(copy, files, _))
     catch {
+      case e: NoSuchFileException =>
+        // A program that cleans up removed the folder: the next copy makes another one.
+        folder.forget()
+        skip(e)
       case e: IOException => turnOff(e)
       case e @ (_: FileMissing | _: RedisStateException) => skip(e)
       case NonFatal(e) => log.warn(s"no local copy of ${copy.id.place.file}", e)
@@ -280,6 +284,12 @@ object LocalDisk {
         made = Some(DiskFolder.open(at))
       }
       made.get
+    }
+
+    def forget(): Unit = synchronized {
+      val gone = made.filterNot(one => Files.exists(one.path))
+      gone.foreach(_.close())
+      if (gone.nonEmpty) made = None
     }
 
     def close(): Unit = synchronized {

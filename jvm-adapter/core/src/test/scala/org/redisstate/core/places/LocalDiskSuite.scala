@@ -145,11 +145,25 @@ class LocalDiskSuite extends AnyFunSuite {
     }
   }
 
-  test("a disk that takes no bytes is off, with its copies") {
+  test("a folder that a program removed is made again") {
     onDisk() { played =>
       val (one, two) = (played.region(0), played.region(1))
       played.disk.want(one, played.files)
       played.removeFolder()
+      played.disk.want(two, played.files)
+      assert(played.disk.read(one, 0, 1).isEmpty && played.disk.read(two, 0, 1).isEmpty)
+      assert(played.disk.usedBytes == 0)
+      played.pass(61)
+      played.disk.want(one, played.files)
+      assert(played.disk.read(one, 0, 1).nonEmpty && played.copies.size == 1)
+    }
+  }
+
+  test("a disk that takes no bytes is off, with its copies") {
+    onDisk() { played =>
+      val (one, two) = (played.region(0), played.region(1))
+      played.disk.want(one, played.files)
+      played.breakDisk()
       played.disk.want(two, played.files)
       assert(played.disk.usedBytes == 0)
       played.pass(61)
@@ -292,6 +306,13 @@ private object LocalDiskSuite {
 
     def copies: Seq[Path] =
       children(parent).flatMap(children).filter(_.getFileName.toString.endsWith(".seg"))
+
+    /** A file is where the folder was. */
+    def breakDisk(): Unit = {
+      removeFolder()
+      Files.delete(parent)
+      Files.write(parent, Array[Byte](1)): Unit
+    }
 
     def removeFolder(): Unit =
       children(parent).foreach { own =>
