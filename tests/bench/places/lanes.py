@@ -30,7 +30,7 @@ _DISK = "4g"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a query has its state.
+    """Location of a query's state.
 
     Attributes:
         title: Cell of the table.
@@ -50,7 +50,7 @@ class Place:
 
     @property
     def is_near(self) -> bool:
-        """Whether what leaves Redis is on a disk of this machine."""
+        """True if the disk of this machine has all that leaves Redis."""
         return not self.is_slow or self.has_disk
 
 
@@ -125,7 +125,7 @@ class Lane:
         return f"{'distinct' if self.shape.is_distinct else 'counts'}-{self.place.name}"
 
     def fill(self, files: Sequence[Path]) -> None:
-        """Puts the first rows in one batch, without a bound."""
+        """Writes the first rows in one batch, before the query has a bound."""
         (self.folder / "in").mkdir(parents=True)
         for file in files:
             self._add(file)
