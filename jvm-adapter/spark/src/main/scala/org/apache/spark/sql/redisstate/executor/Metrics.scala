@@ -40,10 +40,10 @@ private[redisstate] final class Metrics(store: PartitionVersions) {
       bucketsLoaded -> c.bucketsLoaded.get,
       bucketsReloaded -> c.bucketsReloaded.get,
       snapshots -> c.snapshots.get,
+      diskHits -> store.client.filed.diskHits.get,
       fileReads -> store.client.filed.reads.get,
       fileReadMs -> ms(store.client.filed.readNs),
       fileBytes -> store.client.filed.readBytes.get,
-      diskHits -> store.client.filed.diskHits.get,
       movedBytes -> store.client.filed.movedBytes.get
     )
   }
@@ -74,10 +74,10 @@ private[redisstate] object Metrics {
   val bucketsReloaded: StateStoreCustomMetric =
     sum("BucketsReloaded", "buckets read again, for which local memory had no room")
   val snapshots: StateStoreCustomMetric = sum("Snapshots", "snapshots written")
+  val diskHits: StateStoreCustomMetric = sum("DiskHits", "reads from the local disk")
   val fileReads: StateStoreCustomMetric = sum("FileReads", "reads from files")
   val fileReadMs: StateStoreCustomMetric = timing("FileReadMs", "time to read from files")
   val fileBytes: StateStoreCustomMetric = size("FileBytes", "bytes read from files")
-  val diskHits: StateStoreCustomMetric = sum("DiskHits", "reads from the local disk")
   val movedBytes: StateStoreCustomMetric = size("MovedBytes", "bytes moved into files")
   val localBytes: StateStoreCustomMetric = size("LocalBytes", "local memory")
 
@@ -103,10 +103,10 @@ private[redisstate] object Metrics {
     bucketsLoaded,
     bucketsReloaded,
     snapshots,
+    diskHits,
     fileReads,
     fileReadMs,
     fileBytes,
-    diskHits,
     movedBytes,
     localBytes,
     internalKeys,
