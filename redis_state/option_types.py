@@ -44,6 +44,8 @@ class Options(TypedDict, total=False):
     places_grace: str | float | timedelta | None
     places_delete: bool | None
     redis_memory: str | None
+    local_disk: str | None
+    local_disk_folder: str | None
     state_ttl: str | float | timedelta | None
     publish_every: str | float | timedelta | None
     state_bytes_max: str | None

@@ -33,6 +33,7 @@ class Config:
         state_ttl: ``None`` means that rows do not expire.
         publish_every: ``None`` means never.
         redis_memory: ``None`` means no bound.
+        local_disk: ``None`` means no copies, as for `local_disk_folder`.
         state_ttls: Pairs of an operator id and its `state_ttl`, in ascending order.
         state_bytes_max: ``None`` means no limit, as for `prefix_bytes_max`.
     """
@@ -64,6 +65,8 @@ class Config:
     places_grace: int = 86_400_000
     places_delete: bool = False
     redis_memory: int | None = None
+    local_disk: int | None = None
+    local_disk_folder: str | None = None
     state_ttl: int | None = None
     publish_every: int | None = None
     state_bytes_max: int | None = None

@@ -9,7 +9,7 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
 
@@ -43,7 +43,12 @@ FULL_STORES = (
 )
 
 
-def session(url: str, folder: Path) -> SparkSession:
+def session(url: str, folder: Path, more: Mapping[str, str] | None = None) -> SparkSession:
+    """Starts Spark.
+
+    Args:
+        more: Further settings.
+    """
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = (
         SparkSession.builder.master("local[2]")
@@ -60,6 +65,8 @@ def session(url: str, folder: Path) -> SparkSession:
         .config("spark.sql.streaming.noDataMicroBatches.enabled", "false")
         .config(FORMAT, "1")  # HDFSBacked has no other
     )
+    for name, text in (more or {}).items():
+        builder = builder.config(name, text)
     spark = redis_state.configure(builder, url=url).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark

@@ -52,14 +52,20 @@ def test_query_with_a_bound_gives_the_same_rows_and_stays_below_it(
     streams: Streams,
     redis_conf: Callable[[dict[str, str]], None],
     shared_redis_server: RedisServer,
+    tmp_path: Path,
 ) -> None:
     prefix = f"bound-{name}"
-    redis_conf({"redisMemory": f"{BOUND >> 10}k", "keyPrefix": prefix, "versionsToRetain": "5"})
+    options = {"redisMemory": f"{BOUND >> 10}k", "keyPrefix": prefix, "versionsToRetain": "5"}
+    disk = tmp_path / "disk"
+    if name == "counts":  # a process has one local disk
+        options |= {"localDisk": "64m", "localDiskFolder": str(disk)}
+    redis_conf(options)
     partitions = "spark.sql.shuffle.partitions"
     with kept(spark, partitions), MemorySampler(shared_redis_server.url, prefix) as sampler:
         spark.conf.set(partitions, str(PARTITIONS))
         streams.same_on_both(build, [SCHEMA], batches())
     assert sampler.samples > 10
+    assert (name == "counts") == any(one.stat().st_size for one in disk.glob("*/*.seg"))
     assert BOUND / 3 < sampler.peak <= BOUND
     folder: Path = streams.checkpoint("RedisStateStoreProvider")
     files = list((folder / "state" / "_redis_state_segments").glob("*/*/*.seg"))

@@ -39,6 +39,7 @@ METRICS = {
         "FileReads",
         "FileReadMs",
         "FileBytes",
+        "DiskHits",
         "MovedBytes",
         "LocalBytes",
         "InternalKeys",

@@ -78,6 +78,11 @@ object Block {
     }
   }
 
+  /** Returns whether the check of a block is right, without a look at its payload. */
+  private[core] def isIntact(ident: String, field: String, block: Array[Byte]): Boolean =
+    block.length >= HeaderBytes && block(0) == Magic &&
+      getInt(block, 6) == checkOf(ident, field, block)
+
   /** The four check bytes of a block, as the segment checksum wants them. */
   def check(block: Array[Byte]): Int = getInt(block, 6)
 

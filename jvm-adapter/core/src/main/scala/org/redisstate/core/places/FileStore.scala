@@ -66,4 +66,7 @@ trait FileFolders {
    * @return whether it has
    */
   def lookAgain(gen: String): Boolean = false
+
+  /** Disk of this machine for copies of what is read often; None without one. */
+  def disk: Option[LocalDisk] = None
 }

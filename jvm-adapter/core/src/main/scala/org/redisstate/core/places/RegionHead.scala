@@ -234,6 +234,11 @@ private[core] final class RegionBlocks(
   def open(name: String, value: Array[Byte]): Array[Byte] =
     Block.decode(segment.ident, name, plain(name, value))
 
+  /** Returns whether signature and check of a value are right, without a look at its payload. */
+  def isIntact(name: String, value: Array[Byte]): Boolean =
+    try Block.isIntact(segment.ident, name, plain(name, value))
+    catch { case _: FormatException => false }
+
   /** A value without its signature, which is checked. */
   def plain(name: String, value: Array[Byte]): Array[Byte] =
     signer.fold(value)(_.opened(key, name, value))

@@ -1,11 +1,20 @@
 package org.redisstate.core.protocol
 
 import java.util
+import java.util.concurrent.atomic.AtomicInteger
 
 import org.redisstate.core.concurrent.GuardedBy
 import org.redisstate.core.errors.{FileLostException, InternalException, UnavailableException}
-import org.redisstate.core.format.{BlockSigner, Segment}
-import org.redisstate.core.places.{BlockFileReader, FileFolders, FileMissing, FileStore}
+import org.redisstate.core.format.{BlockSigner, Header, Segment}
+import org.redisstate.core.places.{
+  BlockFileReader,
+  DiskFiles,
+  FileFolders,
+  FileMissing,
+  FileStore,
+  RegionBlocks,
+  RegionId
+}
 
 /**
  * Blocks of segments that are in files. The directories of the regions that were read last stay in
@@ -21,7 +30,7 @@ private[protocol] final class FileBlocks(
 
   @GuardedBy("this") private var blocks = 0L
   @GuardedBy("this") private val readers =
-    new util.LinkedHashMap[(Segment, Source.File), BlockFileReader](16, 0.75f, true)
+    new util.LinkedHashMap[(Segment, Source.File), Opened](16, 0.75f, true)
 
   /**
    * Values of fields, null where the segment has no such field.
@@ -49,12 +58,21 @@ private[protocol] final class FileBlocks(
     moved || kept
   }
 
-  private def known(key: (Segment, Source.File)): Option[BlockFileReader] =
+  private def known(key: (Segment, Source.File)): Option[Opened] =
     synchronized(Option(readers.get(key)))
 
-  private def open(segment: Segment, source: Source.File): BlockFileReader = {
-    val opened =
-      BlockFileReader.open(storeOf(segment, source), source.owner, segment, source.place, signer)
+  private def open(segment: Segment, source: Source.File): Opened = {
+    val store = storeOf(segment, source)
+    val copied = folders.flatMap(_.disk).map { disk =>
+      new DiskFiles(store, disk, RegionId(source.owner.gen, source.place), calls.filed.diskHits)
+    }
+    val opened = new Opened(copied, new RegionBlocks(source.owner, segment, signer))(
+      BlockFileReader.open(
+        copied.getOrElse(store),
+        source.owner,
+        segment,
+        source.place,
+        signer))
     synchronized {
       if (readers.put((segment, source), opened) == null) blocks += segment.entry.blocks
       val oldest = readers.entrySet.iterator
@@ -97,6 +115,30 @@ private[protocol] final class FileBlocks(
 }
 
 private[protocol] object FileBlocks {
+
+  /**
+   * Reader of a segment. A copy that is damaged is given up, and the file read instead.
+   *
+   * @param copied None without a local disk
+   */
+  private final class Opened(copied: Option[DiskFiles], blocks: RegionBlocks)(
+      open: => BlockFileReader) {
+    private val header = Seq(Header.Field)
+    private val reads = new AtomicInteger
+    private val reader =
+      copied.fold(open)(_.checked(open)(found => areIntact(header, found.read(header))))
+
+    def read(fields: Seq[String]): Seq[Array[Byte]] =
+      copied.fold(reader.read(fields)) { files =>
+        // What is read once, such as a delta, is not worth a copy.
+        if (fields != header && reads.getAndIncrement() > 0) files.want()
+        files.checked(reader.read(fields))(areIntact(fields, _))
+      }
+
+    private def areIntact(fields: Seq[String], values: Seq[Array[Byte]]): Boolean =
+      fields.lazyZip(values).forall((field, value) =>
+        value == null || blocks.isIntact(field, value))
+  }
 
   /** Each takes about four bytes. */
   private val BlocksMax = 1L << 18

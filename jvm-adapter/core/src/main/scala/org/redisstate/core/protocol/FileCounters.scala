@@ -12,6 +12,9 @@ final class FileCounters {
   val readNs: AtomicLong = new AtomicLong
   val readBytes: AtomicLong = new AtomicLong
 
+  /** Reads that a copy on the local disk answered. */
+  val diskHits: AtomicLong = new AtomicLong
+
   /** Bytes of segments that moved into files. */
   val movedBytes: AtomicLong = new AtomicLong
   val failedMoves: AtomicLong = new AtomicLong

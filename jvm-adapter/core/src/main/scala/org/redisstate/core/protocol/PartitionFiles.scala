@@ -106,6 +106,9 @@ final class PartitionFiles private[protocol] (
         open.end(blocks(open.addBlock))
       }
       readBack(what, store, region)
+      // The stores of this process will need it at once.
+      val counted = new CountedFiles(store, calls.filed)
+      folders.flatMap(_.disk).foreach(_.want(RegionId(id.gen, region.place), counted))
       region.segment -> region.place
     }
   }

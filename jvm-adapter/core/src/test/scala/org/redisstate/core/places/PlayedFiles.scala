@@ -39,7 +39,11 @@ private[core] final class PlayedFiles(clock: () => Long = () => 0L)
   /** Names of what was read. */
   val reads: mutable.ArrayBuffer[String] = mutable.ArrayBuffer.empty
 
+  /** The disk of the machine that reads. */
+  var localDisk: Option[LocalDisk] = None
+
   override def of(gen: String): FileStore = this
+  override def disk: Option[LocalDisk] = localDisk
   override def folder: String = "played:/files"
 
   override def create(name: String): FileSink = step("create") {

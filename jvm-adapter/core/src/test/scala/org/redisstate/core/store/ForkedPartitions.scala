@@ -129,8 +129,11 @@ private[store] final class Timeline(
   def check(version: Long): Unit = checkAt(partition, version)
 
   /** Compares the rows of a version where a partition is that has it. */
-  def checkAt(place: TestPartition, version: Long): Unit = {
-    val found = rows(open(coldStore(place), version).iterator(0)).toMap
+  def checkAt(place: TestPartition, version: Long): Unit = checkWith(coldStore(place), version)
+
+  /** Compares the rows of a version as a store reads it. */
+  def checkWith(store: PartitionVersions, version: Long): Unit = {
+    val found = rows(open(store, version).iterator(0)).toMap
     assert(found == versions(version)._2.map { case (k, v) => hex(key(0, k)) -> hex(v.getBytes) })
   }
 

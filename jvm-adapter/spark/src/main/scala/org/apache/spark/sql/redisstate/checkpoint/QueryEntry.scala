@@ -205,8 +205,9 @@ private[redisstate] object QueryEntry {
     val own = CheckpointIdentity.genOf(plan.runId)
     val gen = marker.fold(identity.proposed(own))(_.gen)
     val registry = new RunRegistry(backend, conf.keyPrefix, gen)
+    val disk = conf.localDiskBytes.map(ExecutorRegistry.localDisk(_, conf.localDiskFolder))
     val folders =
-      SegmentFolders.of(plan.id.checkpointRootLocation, plan.hadoopConf, conf, backend, gen)
+      SegmentFolders.of(plan.id.checkpointRootLocation, plan.hadoopConf, conf, backend, gen, disk)
     val client = clientOf(plan, backend, gen, registry, folders)
     val counters = new StoreCounters
     val quota = Option.when(conf.quota.isSet)(

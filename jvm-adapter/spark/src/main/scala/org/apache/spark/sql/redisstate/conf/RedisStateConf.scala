@@ -80,6 +80,12 @@ final class RedisStateConf private (
   /** Limits of this query, and of all of the key prefix, in Redis. */
   val quota: QuotaLimits = QuotaLimits(number("stateBytesMax"), number("prefixBytesMax"))
 
+  /** Bytes of an executor's own disk for copies of what files have; None for no copies. */
+  val localDiskBytes: Option[Long] = number("localDisk")
+
+  /** Folder for them; None for Spark's local folders. */
+  val localDiskFolder: Option[String] = text("localDiskFolder")
+
   val localMemoryBytes: Long = number("localMemory").getOrElse(Runtime.getRuntime.maxMemory / 4)
 
   /**
@@ -138,6 +144,10 @@ object RedisStateConf {
       throw new ConfigException(
         "option 'placesFolder'; the address has a password in it, and Redis shows it to every reader. Leave it out: " +
           "credentials come from the configuration of the file system.")
+    }
+    if (conf.localDiskFolder.exists(_.contains("://"))) {
+      throw new ConfigException(
+        "option 'localDiskFolder'; it is an address. Give a path on the disk of every executor, such as /mnt/disk1.")
     }
     OptionTable.max("versionsToRetain").filter(_ < conf.versionsToRetain).foreach { max =>
       throw new ConfigException(

@@ -1,5 +1,6 @@
 package org.apache.spark.sql.redisstate.executor
 
+import java.nio.file.Paths
 import java.util.{Collections, WeakHashMap}
 import java.util.concurrent.{Executors, ScheduledExecutorService, TimeUnit}
 import java.util.concurrent.atomic.AtomicReference
@@ -15,6 +16,7 @@ import org.json4s.jackson.JsonMethods.{compact, render}
 import org.apache.spark.{SparkEnv, TaskContext}
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.redisstate.conf.QuotaLimits
+import org.apache.spark.util.Utils
 
 import org.redisstate.core.backend.{
   Clock,
@@ -25,12 +27,14 @@ import org.redisstate.core.backend.{
 }
 import org.redisstate.core.concurrent.GuardedBy
 import org.redisstate.core.ids.PartitionId
+import org.redisstate.core.places.LocalDisk
 import org.redisstate.core.protocol.{InstanceReport, PartitionClient, RunRegistry}
 import org.redisstate.core.store.resources.{MemoryBudget, StoreCounters}
 
 /**
  * Resources that all stores of one executor process share: a connection pool for each server, with
- * a heartbeat that reports the instances and renews ephemeral checkpoints, and one memory budget.
+ * a heartbeat that reports the instances and renews ephemeral checkpoints, one memory budget, and
+ * one local disk.
  */
 private[redisstate] object ExecutorRegistry extends Logging {
   val InstanceTtlMs: Long = 60000L
@@ -104,6 +108,7 @@ private[redisstate] object ExecutorRegistry extends Logging {
 
   @GuardedBy("this") private val backends = mutable.HashMap.empty[ConnectionSettings, Shared]
   @GuardedBy("this") private var budget: MemoryBudget = _
+  @GuardedBy("this") private var disk: LocalDisk = _
 
   /** The partitions that were served last, the newest last. */
   @GuardedBy("this") private val figures =
@@ -172,6 +177,23 @@ private[redisstate] object ExecutorRegistry extends Logging {
   def memoryBudget(bytes: Long): MemoryBudget = synchronized {
     if (budget == null) budget = new MemoryBudget(bytes)
     budget
+  }
+
+  /**
+   * The first store of the process with such a disk decides, too.
+   *
+   * @param folder None for Spark's local folders
+   */
+  def localDisk(bytes: Long, folder: Option[String]): LocalDisk = synchronized {
+    if (disk == null) {
+      def ofSpark =
+        Option(SparkEnv.get).fold(Seq.empty[String])(env =>
+          Utils.getConfiguredLocalDirs(env.conf).toSeq)
+      val folders = folder.fold(ofSpark)(Seq(_))
+      val parents = if (folders.isEmpty) Seq(System.getProperty("java.io.tmpdir")) else folders
+      disk = LocalDisk.of(bytes, parents.map(Paths.get(_)))
+    }
+    disk
   }
 
   private def recentOf(id: PartitionId, runId: String): RecentFigures = synchronized {

@@ -40,6 +40,7 @@ private[redisstate] final class Metrics(store: PartitionVersions) {
       bucketsLoaded -> c.bucketsLoaded.get,
       bucketsReloaded -> c.bucketsReloaded.get,
       snapshots -> c.snapshots.get,
+      diskHits -> store.client.filed.diskHits.get,
       fileReads -> store.client.filed.reads.get,
       fileReadMs -> ms(store.client.filed.readNs),
       fileBytes -> store.client.filed.readBytes.get,
@@ -73,6 +74,7 @@ private[redisstate] object Metrics {
   val bucketsReloaded: StateStoreCustomMetric =
     sum("BucketsReloaded", "buckets read again, for which local memory had no room")
   val snapshots: StateStoreCustomMetric = sum("Snapshots", "snapshots written")
+  val diskHits: StateStoreCustomMetric = sum("DiskHits", "reads from the local disk")
   val fileReads: StateStoreCustomMetric = sum("FileReads", "reads from files")
   val fileReadMs: StateStoreCustomMetric = timing("FileReadMs", "time to read from files")
   val fileBytes: StateStoreCustomMetric = size("FileBytes", "bytes read from files")
@@ -101,6 +103,7 @@ private[redisstate] object Metrics {
     bucketsLoaded,
     bucketsReloaded,
     snapshots,
+    diskHits,
     fileReads,
     fileReadMs,
     fileBytes,

@@ -14,7 +14,7 @@ import org.apache.spark.sql.redisstate.conf.RedisStateConf
 
 import org.redisstate.core.backend.RedisBackend
 import org.redisstate.core.errors.{ConfigException, FormatException}
-import org.redisstate.core.places.{BlockFileName, FileFolders, FileStore}
+import org.redisstate.core.places.{BlockFileName, FileFolders, FileStore, LocalDisk}
 import org.redisstate.core.protocol.RunRegistry
 
 /** Settings of a checkpoint's block files: the field `places` of its registry (docs/format.md, section 17). */
@@ -59,13 +59,15 @@ private[redisstate] object FilesField {
  * @param gen of this checkpoint
  * @param option value of the option `placesFolder`
  * @param fieldOf reads the field `places` of a checkpoint
+ * @param disk for copies of what is read often
  */
 private[redisstate] final class SegmentFolders(
     stateRoot: String,
     hadoopConf: Configuration,
     gen: String,
     option: Option[String],
-    fieldOf: String => Option[String])
+    fieldOf: String => Option[String],
+    override val disk: Option[LocalDisk] = None)
     extends FileFolders {
   private val known = new ConcurrentHashMap[String, FileStore]
 
@@ -147,13 +149,15 @@ private[redisstate] object SegmentFolders {
       hadoopConf: Configuration,
       conf: RedisStateConf,
       backend: RedisBackend,
-      gen: String): SegmentFolders =
+      gen: String,
+      disk: Option[LocalDisk] = None): SegmentFolders =
     new SegmentFolders(
       stateRoot,
       hadoopConf,
       gen,
       conf.placesFolder,
-      wanted => new RunRegistry(backend, conf.keyPrefix, wanted).files)
+      wanted => new RunRegistry(backend, conf.keyPrefix, wanted).files,
+      disk)
 
   /** Returns whether a folder is that which a checkpoint has for its files by default. */
   private[places] def isInCheckpoint(folder: String): Boolean =

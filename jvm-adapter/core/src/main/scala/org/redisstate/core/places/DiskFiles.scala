@@ -1,0 +1,51 @@
+package org.redisstate.core.places
+
+import java.util.concurrent.atomic.AtomicLong
+
+import org.redisstate.core.errors.FormatException
+
+/**
+ * Files of a folder, of which one region is read from its local copy, where there is one. For
+ * readers of that region; thread-safe.
+ *
+ * @param hits counts reads from the copy
+ */
+private[core] final class DiskFiles(
+    files: FileStore,
+    disk: LocalDisk,
+    id: RegionId,
+    hits: AtomicLong)
+    extends FileStore {
+
+  /** Number of reads from the copy so far. */
+  private val served = new AtomicLong
+
+  /** Begins a copy, if there is none. */
+  def want(): Unit = disk.want(id, files)
+
+  /** Reads, and without the copy if that gave bytes that are damaged: it is removed then. */
+  def checked[A](read: => A)(isIntact: A => Boolean): A = {
+    val before = served.get
+    val found =
+      try Some(read)
+      catch { case _: FormatException if served.get != before => None }
+    found.filter(served.get == before || isIntact(_)).getOrElse {
+      disk.drop(id)
+      read
+    }
+  }
+
+  override def folder: String = files.folder
+  override def create(name: String): FileSink = files.create(name)
+  override def delete(name: String): Unit = files.delete(name)
+  override def list(under: String): Option[Seq[String]] = files.list(under)
+
+  override def read(name: String, offset: Long, length: Int): Array[Byte] =
+    disk.read(id, offset - id.place.offset, length) match {
+      case Some(bytes) =>
+        served.incrementAndGet()
+        hits.incrementAndGet()
+        bytes
+      case None => files.read(name, offset, length)
+    }
+}
