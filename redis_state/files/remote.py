@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, BinaryIO, cast
 
 from redis_state.errors import ConfigError, RedisStateError, UnavailableError
@@ -11,6 +12,7 @@ from redis_state.files.folder import Item
 from redis_state.files.urls import FolderAddress, options_of
 
 _PIECE_BYTES = 8 << 20
+_READS_AT_ONCE = 64
 _TEXT_MAX = 200
 _NO_BUCKET = re.compile("(bucket|container) does not exist", re.IGNORECASE)
 _BEHIND_END = re.compile("InvalidRange|range is not satisfiable", re.IGNORECASE)
@@ -128,9 +130,23 @@ class RemoteFiles:
         """Implements `Files.read_ranges`; drivers that can send the requests at once do so."""
         ends = [offset + length for offset, length in spans]
         starts = [offset for offset, _ in spans]
+        if len(spans) > 1 and self._place.protocol == "webhdfs":
+            return self._read_at_once(path, starts, ends)
         # With "raise" fsspec raises a library's own error of a group of requests in some drivers.
         found = self._fs.cat_ranges([path] * len(spans), starts, ends, on_error="return")
         return [_range_of(one) for one in found]
+
+    def _read_at_once(self, path: str, starts: Sequence[int], ends: Sequence[int]) -> list[bytes]:
+        """Reads ranges by a driver that sends one request after the other."""
+
+        def read(begin: int, end: int) -> Any:
+            try:
+                return self._fs.cat_file(path, begin, end)
+            except Exception as error:  # noqa: BLE001  # as `on_error="return"` of fsspec
+                return error
+
+        with ThreadPoolExecutor(min(len(starts), _READS_AT_ONCE)) as threads:
+            return [_range_of(one) for one in threads.map(read, starts, ends)]
 
     def create(self, path: str, raw: bytes) -> None:
         """Implements `Files.create`, in one conditional request if the driver supports that."""

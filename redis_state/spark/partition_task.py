@@ -35,12 +35,23 @@ class BatchStore:
     The task calls `commit` when the function has read all its rows and returned.
     """
 
-    __slots__ = ("_store", "get", "get_many", "put", "put_many", "remove", "remove_many")
+    __slots__ = (
+        "_store",
+        "get",
+        "get_many",
+        "prefetch",
+        "put",
+        "put_many",
+        "remove",
+        "remove_many",
+    )
 
     get: Callable[[Any], Any]
     """Returns the value of a key; ``None`` if the key is absent."""
     get_many: Callable[[Iterable[Any]], list[Any]]
     """Returns the values of keys, in their order; ``None`` for each absent key."""
+    prefetch: Callable[[Iterable[Any]], int]
+    """Reads the rows of keys into memory together. See `ReadStateStore.prefetch`."""
     put: Callable[[Any, Any], None]
     """Sets the value of a key."""
     put_many: Callable[..., None]
@@ -54,7 +65,7 @@ class BatchStore:
         self._store = store
         self.get, self.put, self.remove = store.get, store.put, store.remove
         self.get_many, self.put_many = store.get_many, store.put_many
-        self.remove_many = store.remove_many
+        self.remove_many, self.prefetch = store.remove_many, store.prefetch
 
     def __repr__(self) -> str:
         return f"BatchStore({self.id}, version={self.version})"

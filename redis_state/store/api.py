@@ -134,6 +134,22 @@ class ReadStateStore(ABC):
         """
 
     @abstractmethod
+    def prefetch(self, keys: Iterable[Any]) -> int:
+        """Reads the rows of keys into memory together, as far as `localMemory` has room.
+
+        For rows that are asked for one by one soon; `get_many` reads its rows together anyway. Rows
+        in memory cost nothing. An error of Redis or of a folder is not raised here, but by the
+        `get` that follows.
+
+        Returns:
+            Number of keys, from the first one on, whose rows are in memory. Give the others again
+            once these were used.
+
+        Raises:
+            UsageError: A key has no encoding; the message names its position.
+        """
+
+    @abstractmethod
     def get_range(self, start: Any | None = None, end: Any | None = None) -> Iterator[KeyValue]:
         """Iterates over the rows from `start` up to, not including, `end`, in key order.
 

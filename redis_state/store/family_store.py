@@ -22,6 +22,7 @@ from redis_state.format.rows import (
 from redis_state.store.api import Operation, State, following
 from redis_state.store.bulk import STORED_KEY_BYTES_MAX, check_all_limits
 from redis_state.store.local.families import Families
+from redis_state.store.local.prefetch import is_here, prefetch
 from redis_state.store.local.version import LocalVersion
 from redis_state.store.write_session import Partition, WriteSession
 
@@ -180,6 +181,15 @@ class FamilyStore(WriteSession):
         """Returns the values of stored keys in their order, read in few round trips."""
         self._changes.settle()
         return self._local.get_many(stored, self._changed)
+
+    def prefetch(self, stored: Sequence[bytes]) -> int:
+        """Reads rows together; see `ReadStateStore.prefetch`."""
+        return prefetch(self._local, stored)
+
+    @property
+    def is_here(self) -> bool:
+        """Returns whether all rows of the opened version are in memory."""
+        return is_here(self._local)
 
     def put_many(self, rows: Mapping[bytes, bytes]) -> None:
         """Sets the values of many stored keys; no value is set if a row is too large."""

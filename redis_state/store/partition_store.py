@@ -22,6 +22,7 @@ from redis_state.store.bulk import (
     encoded_values,
     stored_rows,
 )
+from redis_state.store.local.prefetch import prefetch
 from redis_state.store.local.version import LocalVersion
 from redis_state.store.write_session import OpenedVersion, Partition, WriteSession
 
@@ -55,6 +56,10 @@ class PartitionReadStore(OpenedVersion, ReadStateStore):
     def get_many(self, keys: Iterable[Any]) -> list[Any]:
         """Implements `ReadStateStore.get_many`."""
         return self._values(self._local.get_many(self._stored(keys)))
+
+    def prefetch(self, keys: Iterable[Any]) -> int:
+        """Implements `ReadStateStore.prefetch`."""
+        return prefetch(self._local, self._stored(keys))
 
     def get_range(self, start: Any | None = None, end: Any | None = None) -> Iterator[KeyValue]:
         """Implements `ReadStateStore.get_range`."""

@@ -75,6 +75,9 @@ class ModelStore(StateStore):
         found = [self._rows.get(key) for key in encoded]
         return [None if data is None else self._codec.decode_value(data) for data in found]
 
+    def prefetch(self, keys: Iterable[Any]) -> int:
+        return len([self._codec.encode_key(key) for key in keys])
+
     def put(self, key: Any, value: Any) -> None:
         encoded, data = self._codec.encode_key(key), self._codec.encode_value(value)
         self._update()

@@ -185,6 +185,27 @@ def test_ordered_keys_are_read_in_few_round_trips(partitions: Partitions) -> Non
     store.abort()
 
 
+def test_prefetched_keys_are_read_in_few_round_trips(partitions: Partitions) -> None:
+    rows = Rows(6)
+    fill(partitions, 0, rows)
+    partitions.worker.warm.clear()
+    provider, store = partitions.open(0)
+    values, _ = rows.declare(store)
+    keys, done = rows.some(400), 0
+    before = partitions.worker.client(partitions.config).round_trips
+    while done < len(keys):
+        count = store.prefetch([values + key for key in keys[done:]])
+        assert count
+        partitions.check_room(provider)
+        for key in keys[done : done + count]:
+            assert store.get(values + key) == rows.values.get(key)
+        done += count
+    trips = partitions.worker.client(partitions.config).round_trips - before
+    # Nearly every key is in a block of its own, and a few dozen blocks fit at a time.
+    assert trips < 30
+    store.abort()
+
+
 def test_large_changes_are_folded_into_a_snapshot(partitions: Partitions) -> None:
     rows = Rows(4)
     fill(partitions, 0, rows)

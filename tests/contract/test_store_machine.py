@@ -203,6 +203,12 @@ class StoreMachine(RuleBasedStateMachine):
         assert self.store.get_many(keys) == [self.rows.get(key) for key in keys]
 
     @precondition(lambda self: self.store is not None)
+    @rule(keys=st.lists(st.one_of(KEYS, st.tuples(st.just("n"), st.integers(0, 900))), max_size=50))
+    def prefetch(self, keys: list[Any]) -> None:
+        assert self.store is not None
+        assert 0 <= self.store.prefetch(keys) <= len(keys)
+
+    @precondition(lambda self: self.store is not None)
     @rule(low=st.integers(-4, 7), high=st.integers(-4, 7))
     def range_of_numbers(self, low: int, high: int) -> None:
         assert self.store is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from redis_state.config import parse
 from redis_state.errors import ConfigError, RedisStateError, UnavailableError, UsageError
 from redis_state.files import Folder, folder_at, read_storage_options
 from redis_state.files.open import options_at
+from redis_state.files.remote import RemoteFiles
 from redis_state.files.urls import options_of, place_of
 from redis_state.places.declaring import places_by
 from redis_state.recovery.marker import gen_of
@@ -383,3 +385,23 @@ def test_storage_options_may_be_of_one_address() -> None:
     assert options_at("gs://bucket/flights", given) == {"timeout": 1}
     with pytest.raises(ConfigError, match="those of s3a:// are not"):
         options_at("gs://bucket/flights", {"s3a://": "key"})
+
+
+def test_driver_with_one_request_at_a_time_reads_ranges_in_threads() -> None:
+    class Slow:
+        """Answers when two requests wait."""
+
+        def __init__(self) -> None:
+            self.two = threading.Barrier(2)
+
+        def cat_file(self, path: str, start: int, end: int) -> bytes:
+            self.two.wait(10)
+            if start == 4:
+                raise FileNotFoundError(path)
+            return b"%d-%d" % (start, end)
+
+    files = RemoteFiles(place_of("hdfs://node/a"), {"user": "someone"})
+    files._fs = Slow()
+    assert files.read_ranges("/a/b", [(0, 2), (8, 1)]) == [b"0-2", b"8-9"]
+    with pytest.raises(FileNotFoundError):
+        files.read_ranges("/a/b", [(0, 2), (4, 1)])

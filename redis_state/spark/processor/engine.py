@@ -15,6 +15,7 @@ from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, StatefulP
 
 from redis_state.batches.event_time import declare_notes, note_times
 from redis_state.batches.streams import Inputs
+from redis_state.spark.processor.ahead import read_ahead
 from redis_state.spark.processor.groups import RowForm, groups
 from redis_state.spark.processor.handle import Handle, ProcessorQueryInfo, Times
 from redis_state.spark.processor.output import output_of
@@ -127,7 +128,8 @@ class Engine:
     def _rows(self, handle: Handle, table: pa.Table, times: Times) -> Iterator[Any]:
         call, values = self.processor.handleInputRows, times.values
         alone = self.form != "rows"
-        for found, rows in groups(table, self.inputs.keys, self.form, self.inputs.time_zone):
+        found_groups = groups(table, self.inputs.keys, self.form, self.inputs.time_zone)
+        for found, rows in read_ahead(handle, found_groups):
             key = self._begin(handle, found)
             given: Iterable[Any] | None = call(key, iter((rows,) if alone else rows), values)
             yield from given or ()

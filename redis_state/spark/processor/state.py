@@ -112,6 +112,11 @@ class _Variable:
         self._load, self._put = store.get, store.put
         self._encode, self._decode = row.encode, row.decode_with_expiry
 
+    @property
+    def prefix(self) -> bytes:
+        """Returns the prefix of its stored keys, which the key of a group follows."""
+        return self._prefix
+
     def _stored(self) -> Iterator[tuple[bytes, bytes]]:
         """Yields places and values of all groups, as of the call."""
         for stored, data in self._store.rows(*family_range(family_of(self._prefix))):

@@ -151,6 +151,35 @@ class Base:
             start = end
         return list(map(found.get, keys))
 
+    def prefetch(self, keys: Sequence[bytes]) -> int:
+        """Reads the blocks of stored keys together, as far as there is room for them.
+
+        Returns:
+            Number of keys, from the first one on, whose blocks are in memory.
+        """
+        with self._turn:
+            return self._prefetch(keys)
+
+    def _prefetch(self, keys: Sequence[bytes]) -> int:
+        numbers = [bisect_right(self.index.firsts, key) - 1 for key in keys]
+        missing = self._missing(numbers)
+        if missing and not self._is_measured and len(missing) > _FIRST_BLOCKS:
+            # The size of a block decides how many of them fit.
+            self.load(sorted(missing[:_FIRST_BLOCKS]))
+            missing = missing[_FIRST_BLOCKS:]
+        room = self._made_room(len(missing))
+        # To make room may have dropped blocks of these keys.
+        some = set(self._missing(numbers)[:room])
+        self.load(sorted(some))
+        return next(
+            (at for at, one in enumerate(numbers) if one >= 0 and self._keys[one] is None),
+            len(keys),
+        )
+
+    def _missing(self, numbers: Sequence[int]) -> list[int]:
+        """Returns the blocks among these that are not in memory, each once and in this order."""
+        return [one for one in dict.fromkeys(numbers) if one >= 0 and self._keys[one] is None]
+
     def rows_between(
         self, low: bytes, high: bytes | None, *, last: int
     ) -> tuple[list[bytes], list[bytes | None]]:
