@@ -1,5 +1,6 @@
 package org.redisstate.core.local
 
+import java.util.BitSet
 import java.util.concurrent.atomic.{AtomicInteger, AtomicLong, AtomicReferenceArray}
 import java.util.concurrent.locks.ReentrantLock
 
@@ -117,6 +118,54 @@ final class Base private (
       val few = math.min(until - from, AsideBuckets)
       Room.taking(room, grantFor(few))(read(from, from + few))
     }
+
+  /** Returns whether buckets that are not here may have to be read from a file. */
+  def isInFiles: Boolean = {
+    val from = source
+    from != null && from.isInFiles
+  }
+
+  private[core] def isMissing(index: Int): Boolean = slots.get(index) == null
+
+  /** Bytes that one more bucket takes while it is read. */
+  private[core] def bucketGrant: Long = {
+    val from = source
+    if (from == null) 0L else from.bucketBytes
+  }
+
+  /**
+   * Missing buckets of a prefetch, ascending, in groups that are read at once.
+   *
+   * @param grantMax most bytes of a range, unless a single bucket has more
+   */
+  private[core] def prefetchGroups(wanted: BitSet, grantMax: Long): Seq[Array[Int]] = {
+    val from = source
+    if (from == null) Nil
+    else {
+      val missing = wanted.stream.filter(isMissing(_)).toArray
+      val isMuch = missing.length.toLong * BucketGroups.WantedShare > buckets
+      BucketGroups.of(missing, from.blockBytes, isMuch, grantMax)
+    }
+  }
+
+  /**
+   * Reads those of some buckets, ascending, that are not here; in one go. They count as touched, so
+   * that room is first made elsewhere.
+   */
+  private[core] def prefetch(wanted: Array[Int]): Unit = {
+    val missing = wanted.filter(isMissing)
+    val from = source
+    if (missing.nonEmpty && keeps && from != null) {
+      val span = (missing.last - missing.head + 1) * from.blockBytes
+      Room.taking(room, missing.length * from.bucketBytes + span) {
+        val rows = noted(missing.toIndexedSeq)(from.read(_))
+        missing.indices.foreach { i =>
+          touched(missing(i)) = true
+          if (keeps) replace(missing(i), null, rows(i))
+        }
+      }
+    }
+  }
 
   /** Number of rows in buckets, if they are all here. */
   private[local] def rowsHere: Option[Long] = {
@@ -279,11 +328,15 @@ final class Base private (
     rows
   }
 
-  private def read(from: Int, until: Int): Array[RowBlock] = {
-    val rows = source.read(from, until)
-    val again = (from until until).count(seen(_))
+  private def read(from: Int, until: Int): Array[RowBlock] =
+    noted(from until until)(_ => source.read(from, until))
+
+  private def noted(wanted: IndexedSeq[Int])(
+      read: IndexedSeq[Int] => Array[RowBlock]): Array[RowBlock] = {
+    val rows = read(wanted)
+    val again = wanted.count(seen(_))
     if (again > 0) room.readAgain(again)
-    rows.indices.foreach(i => note(from + i, rows(i)))
+    rows.indices.foreach(i => note(wanted(i), rows(i)))
     rows
   }
 

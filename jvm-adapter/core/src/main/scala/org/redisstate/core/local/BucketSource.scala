@@ -9,6 +9,15 @@ trait BucketSource {
   /** Rows of the buckets [from, until), validated; called from any thread. */
   def read(from: Int, until: Int): Array[RowBlock]
 
+  /** Rows of some buckets, ascending, which need not be neighbours; otherwise as `read`. */
+  def read(wanted: IndexedSeq[Int]): Array[RowBlock] = wanted.flatMap(i => read(i, i + 1)).toArray
+
+  /** True if a read may wait for a file, and not for Redis alone. */
+  def isInFiles: Boolean = false
+
+  /** Approximate bytes of a bucket at its place. */
+  def blockBytes: Long = BucketSource.AverageBytes
+
   /** Approximate bytes of a bucket while it is read. */
   def bucketBytes: Long = BucketSource.BytesMax
 

@@ -30,6 +30,23 @@ object Layers {
     found >= 0
   }
 
+  /** Returns whether layers alone have all there is of a key, so that nobody asks their base. */
+  def decide(
+      layers: List[Layer],
+      hash: Int,
+      key: Array[Byte],
+      offset: Int,
+      length: Int): Boolean = {
+    var rest = layers
+    while (rest ne Nil) {
+      val entry = rest.head.find(hash, key, offset, length)
+      if (entry >= 0 && !rest.head.isAppended(entry)) return true
+      if (!rest.head.clearsNothing && rest.head.isCleared(key, offset, length)) return true
+      rest = rest.tail
+    }
+    false
+  }
+
   /**
    * Bytes of the value of a key: of a list those of all its parts, none of which is read.
    *

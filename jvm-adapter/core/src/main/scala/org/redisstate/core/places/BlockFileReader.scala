@@ -71,6 +71,9 @@ private[core] object BlockFileReader {
   /** Neighbours are read together if less than this lies between them. */
   private val GapMax = 128 << 10
 
+  /** Share of a range, as a divisor, from which on all of the range is read. */
+  private val WantedShare = 10
+
   /** One read has so many bytes at most, unless a single block is larger. */
   private val ReadMax = 8 << 20
 
@@ -235,11 +238,14 @@ private[core] object BlockFileReader {
 
   private val IsName = "(?:(?:0|[1-9][0-9]{0,4})/)?i(?:0|[1-9][0-9]{0,9})".r
 
-  /** Spans that one read brings, in order. */
+  /** Spans that one read brings, in order; all that lies between them where enough of it is wanted. */
   private def together(spans: Seq[Span]): Seq[Seq[Span]] = {
     val groups = mutable.ArrayBuffer.empty[mutable.ArrayBuffer[Span]]
+    val wanted = spans.iterator.map(_.length.toLong).sum
+    val isMuch = spans.nonEmpty && wanted * WantedShare > spans.last.end - spans.head.offset
     spans.foreach { span =>
-      val joins = groups.nonEmpty && span.offset - groups.last.last.end <= GapMax &&
+      val gap = if (groups.isEmpty) 0 else span.offset - groups.last.last.end
+      val joins = groups.nonEmpty && (isMuch || gap <= GapMax) &&
         span.end - groups.last.head.offset <= ReadMax
       if (joins) groups.last += span else groups += mutable.ArrayBuffer(span)
     }

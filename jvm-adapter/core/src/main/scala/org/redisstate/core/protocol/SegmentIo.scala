@@ -113,12 +113,19 @@ final class SegmentIo private[protocol] (
     }
 
   /**
-   * Blocks of a segment, null where there is no such field; replies of about 1 MiB each.
+   * Blocks of a segment, null where there is no such field; replies of Redis have about 1 MiB each.
    *
    * @throws SegmentGone when the segment is not whole any more: open again
    */
   def fetch(segment: Segment, fields: Seq[String]): Seq[Array[Byte]] =
-    pieces(segment, fields).flatMap(piece => fetch(Seq(piece)).head).toVector
+    if (isInFile(segment)) fetch(Seq(Piece(segment, fields, 0))).head
+    else pieces(segment, fields).flatMap(piece => fetch(Seq(piece)).head).toVector
+
+  /** Returns whether the blocks of a segment are in a file, as far as is known here. */
+  private[core] def isInFile(segment: Segment): Boolean = places.of(segment) match {
+    case _: Source.File => true
+    case _: Source.Redis => false
+  }
 
   /** A new listing of a version has these segments, with their places. */
   private[protocol] def listed(segments: Seq[Segment]): Unit = places.forget(segments)

@@ -38,6 +38,9 @@ final class OpenVersion private[store] (
   def get(key: Array[Byte], length: Int, out: Slice): Boolean =
     local.get(key, length, out) && expiry.show(key, out)
 
+  /** A prefetch of rows of this version; None where none of them is in a file. */
+  def prefetch(): Option[Prefetch] = store.prefetch(local)
+
   /** Returns all rows of a family, in key order for an ordered family. */
   def iterator(family: Int): RowIterator = expiry.shown(family, local.rows(family))
 

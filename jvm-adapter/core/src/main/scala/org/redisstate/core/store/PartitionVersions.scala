@@ -152,6 +152,10 @@ final class PartitionVersions(
     new OpenVersion(this, nothing, held, isAlone = true, nextS = nextS)
   }
 
+  private[store] override def prefetch(version: LocalVersion): Option[Prefetch] =
+    version.here.filter(_.base.isInFiles)
+      .map(new Prefetch(_, version.hashOf, budget, counters))
+
   private[store] override def changes(version: LocalVersion, family: Int): ChangeIterator = {
     val segments = loader.segments()
     val layers = new LayerLoader(segments.whole, sizes)

@@ -27,6 +27,9 @@ private[store] trait VersionKeeper {
    */
   private[store] def families(local: LocalVersion): Seq[Family]
 
+  /** A prefetch of rows of a version; None where none of them is in a file. */
+  private[store] def prefetch(version: LocalVersion): Option[Prefetch]
+
   /** Changed rows of a family of a version above 0. */
   private[store] def changes(version: LocalVersion, family: Int): ChangeIterator
 

@@ -100,6 +100,9 @@ final class WriteSession private[store] (
 
   def get(key: Array[Byte], length: Int, out: Slice): Boolean = changes.get(key, length, out)
 
+  /** A prefetch of rows of the version below; None where none of them is in a file. */
+  def prefetch(): Option[Prefetch] = store.prefetch(local)
+
   /** Returns whether a key exists; reads no list of values. */
   def contains(key: Array[Byte], length: Int): Boolean = changes.contains(key, length)
 

@@ -37,20 +37,25 @@ private[store] final class ChangedSource(
     if (now == null) 0L else now.bytes
   }
 
-  override def read(from: Int, until: Int): Array[RowBlock] = {
-    val rows = below.read(from, until)
-    val changes = changesOf(from, until)
+  override def isInFiles: Boolean = below.isInFiles
+  override def blockBytes: Long = below.blockBytes
+
+  override def read(from: Int, until: Int): Array[RowBlock] = read(from until until)
+
+  override def read(wanted: IndexedSeq[Int]): Array[RowBlock] = {
+    val rows = below.read(wanted)
+    val changes = changesOf(wanted)
     rows.indices.foreach { i =>
-      val newer = changes.bucket(from + i)
+      val newer = changes.bucket(wanted(i))
       if (newer.count > 0) rows(i) = RowMerge.merge(rows(i), newer, resolve = true)
     }
     rows
   }
 
-  private def changesOf(from: Int, until: Int): ChangedRows = synchronized {
+  private def changesOf(wanted: IndexedSeq[Int]): ChangedRows = synchronized {
     if (held == null) Room.taking(room, grant) { held = readAll() }
     val changes = held
-    isOut.set(from, until)
+    wanted.foreach(isOut.set)
     if (isOut.cardinality == buckets) {
       held = null
       isOut.clear()

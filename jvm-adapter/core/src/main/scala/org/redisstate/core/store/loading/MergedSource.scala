@@ -41,10 +41,15 @@ private[store] final class MergedSource(
     2 * math.max(BucketSource.BytesMax, ofRows) + segments.map(_.blockBytes).max
   }
 
-  override def read(from: Int, until: Int): Array[RowBlock] = {
-    val rows = Array.fill(until - from)(RowBlock.Empty)
+  override def isInFiles: Boolean = segments.exists(_.isInFile)
+  override def blockBytes: Long = segments.map(_.blockBytes).max
+
+  override def read(from: Int, until: Int): Array[RowBlock] = read(from until until)
+
+  override def read(wanted: IndexedSeq[Int]): Array[RowBlock] = {
+    val rows = Array.fill(wanted.length)(RowBlock.Empty)
     segments.zip(cleared).foreach { case (segment, gone) =>
-      val changed = bucketsOf(segment, from, until)
+      val changed = bucketsOf(segment, wanted)
       rows.indices.foreach(i => rows(i) = merged(rows(i), changed(i), gone))
     }
     rows
@@ -58,19 +63,18 @@ private[store] final class MergedSource(
   }
 
   /** Returns the rows of a segment for each of these buckets; counts are powers of two. */
-  private def bucketsOf(segment: SegmentBlocks, from: Int, until: Int): Array[RowBlock] =
-    if (segment.buckets == buckets) segment.read(from until until).toArray
-    else splitOf(segment, from, until)
+  private def bucketsOf(segment: SegmentBlocks, wanted: IndexedSeq[Int]): Array[RowBlock] =
+    if (segment.buckets == buckets) segment.read(wanted).toArray
+    else splitOf(segment, wanted.toArray)
 
-  private def splitOf(segment: SegmentBlocks, from: Int, until: Int): Array[RowBlock] = {
-    val wanted = (from until until).map(_ & (segment.buckets - 1)).distinct
-    val into = Array.fill(until - from)(new RowBlock.Builder(1024))
-    segment.read(wanted).foreach { rows =>
+  private def splitOf(segment: SegmentBlocks, wanted: Array[Int]): Array[RowBlock] = {
+    val into = Array.fill(wanted.length)(new RowBlock.Builder(1024))
+    segment.read(wanted.map(_ & (segment.buckets - 1)).distinct.sorted.toSeq).foreach { rows =>
       var i = 0
       while (i < rows.count) {
         val hash = hashOf(rows.bytes, rows.keyOffset(i), rows.keyLength(i))
-        val bucket = Bucketing.bucket(hash, buckets)
-        if (bucket >= from && bucket < until) into(bucket - from).addFrom(rows, i)
+        val place = java.util.Arrays.binarySearch(wanted, Bucketing.bucket(hash, buckets))
+        if (place >= 0) into(place).addFrom(rows, i)
         i += 1
       }
     }

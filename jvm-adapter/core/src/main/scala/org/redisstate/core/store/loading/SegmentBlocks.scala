@@ -25,6 +25,9 @@ private[store] final class SegmentBlocks(
 
   def buckets: Int = segment.entry.buckets
 
+  /** True if the blocks are in a file. */
+  def isInFile: Boolean = io.isInFile(segment)
+
   /** Bytes of a block as it arrives. */
   val blockBytes: Long = segment.entry.bytes / math.max(1, segment.entry.blocks)
 
@@ -78,8 +81,10 @@ private[store] final class SnapshotSource(blocks: SegmentBlocks) extends BucketS
   /** Bytes of a bucket as it arrives and after decoding. */
   override val bucketBytes: Long = BucketSource.BytesMax + blocks.blockBytes
 
-  override def read(from: Int, until: Int): Array[RowBlock] =
-    blocks.read(from until until).toArray
+  override def read(from: Int, until: Int): Array[RowBlock] = read(from until until)
+  override def read(wanted: IndexedSeq[Int]): Array[RowBlock] = blocks.read(wanted).toArray
+  override def isInFiles: Boolean = blocks.isInFile
+  override def blockBytes: Long = blocks.blockBytes
 
   def ordered(room: Room): Map[Int, OrderedRows] = blocks.orderedFamilies.map { family =>
     family -> OrderedRows.remote(

@@ -46,6 +46,9 @@ final class MemoryBudget(val bytesMax: Long) {
   private val granted = new AtomicLong
   private val peak = new AtomicLong
 
+  /** Part of `held` and `granted` that was read ahead of its use. */
+  private val ahead = new AtomicLong
+
   /** Held while room is made: computes only, never waits for others. */
   private val making = new ReentrantLock
 
@@ -93,6 +96,16 @@ final class MemoryBudget(val bytesMax: Long) {
     }
   }
 
+  /** Bytes that one more prefetch may read ahead; a few buckets always, which `take` counts too. */
+  private[store] def aheadFree: Long =
+    math.min(bytesMax / AheadShareOfOne, math.max(0L, bytesMax / AheadShare - ahead.get))
+
+  /** Adjusts the bytes that prefetches have read, and that are not used yet. */
+  private[store] def aheadBy(bytes: Long): Unit = {
+    ahead.addAndGet(bytes)
+    ()
+  }
+
   private[store] def give(bytes: Long): Unit = {
     granted.addAndGet(-bytes)
     check()
@@ -136,6 +149,10 @@ final class MemoryBudget(val bytesMax: Long) {
 }
 
 private object MemoryBudget {
+
+  /** Shares for rows that are read ahead of their use: of all prefetches, and of one. */
+  private val AheadShare = 4
+  private val AheadShareOfOne = 16
 
   /** Share of the memory that reading ahead does not fill. */
   private val KeptFreeShare = 8

@@ -28,6 +28,10 @@ final class StoreCounters {
   val misses: AtomicLong = new AtomicLong
   val missNs: AtomicLong = new AtomicLong
 
+  /** Buckets that were read ahead of their use, and those of them that their use waited for. */
+  val prefetched: AtomicLong = new AtomicLong
+  val prefetchedLate: AtomicLong = new AtomicLong
+
   /** Time in which room was made for what was about to be read. */
   val roomNs: AtomicLong = new AtomicLong
 

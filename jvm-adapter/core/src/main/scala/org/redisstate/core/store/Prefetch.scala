@@ -1,0 +1,115 @@
+package org.redisstate.core.store
+
+import java.util.BitSet
+import java.util.concurrent.{CancellationException, ExecutionException, FutureTask}
+
+import scala.util.control.NonFatal
+
+import org.slf4j.LoggerFactory
+
+import org.redisstate.core.format.Bucketing
+import org.redisstate.core.local.{Content, KeyHash, Layers, StoredKey}
+import org.redisstate.core.store.resources.{FileReads, MemoryBudget, StoreCounters}
+
+/**
+ * Rows that a task will ask for, read from files together. Keys are added, `start` begins to read,
+ * `await` returns when all is here, or has failed: an error costs only speed, since the `get` that
+ * follows reads again and raises it. For one thread; `close` may be called by any.
+ */
+final class Prefetch private[store] (
+    content: Content,
+    hashOf: KeyHash,
+    budget: MemoryBudget,
+    counters: StoreCounters)
+    extends AutoCloseable {
+  import Prefetch._
+
+  private val base = content.base
+  private val wanted = new BitSet
+  private var buckets = 0
+  private val bucketsMax =
+    math.max(BucketsMin, budget.aheadFree / math.max(1L, base.bucketGrant))
+  @volatile private var reads: Seq[Read] = Nil
+  @volatile private var isClosed = false
+  private var bytes = 0L
+
+  /** Adds the key of a row: family id and encoded key. */
+  def add(key: Array[Byte], length: Int): Unit =
+    if (!hashOf.ordered(StoredKey.familyOf(key, 0))) {
+      val hash = hashOf(key, 0, length)
+      if (!Layers.decide(content.layers, hash, key, 0, length)) want(hash)
+    }
+
+  /** Adds all rows with these stored bucketing bytes. */
+  def addPrefix(prefix: Array[Byte], length: Int): Unit = want(KeyHash.ofPrefix(prefix, length))
+
+  /** True if the rows of more keys would not find room. */
+  def isFull: Boolean = buckets >= bucketsMax
+
+  private def want(hash: Int): Unit = {
+    val bucket = Bucketing.bucket(hash, base.buckets)
+    if (!isFull && base.isMissing(bucket) && !wanted.get(bucket)) {
+      wanted.set(bucket)
+      buckets += 1
+    }
+  }
+
+  /** Begins to read, in other threads. */
+  def start(): Unit = synchronized {
+    if (!isClosed && buckets > 0) {
+      counters.prefetched.addAndGet(buckets.toLong)
+      bytes = buckets * base.bucketGrant
+      budget.aheadBy(bytes)
+      reads =
+        base.prefetchGroups(wanted, budget.bytesMax / RangeShare).map { group =>
+          Read(group.length, new FutureTask[Unit](() => bring(group)))
+        }
+      reads.foreach(read => FileReads.submit(read.task))
+    }
+  }
+
+  /** Waits until everything is here, or has failed; reads what no other thread has begun to read. */
+  def await(): Unit = {
+    val late = reads.filterNot(_.task.isDone)
+    if (late.nonEmpty) {
+      counters.prefetchedLate.addAndGet(late.iterator.map(_.buckets.toLong).sum)
+      StoreCounters.timed(counters.missNs)(late.foreach(read => await(read.task)))
+    }
+  }
+
+  private def await(task: FutureTask[Unit]): Unit =
+    try {
+      task.run()
+      task.get()
+    } catch {
+      case _: CancellationException => ()
+      case e: ExecutionException => throw e.getCause
+    }
+
+  /** Drops what was not read yet, and stops counting the rest as read ahead. */
+  override def close(): Unit = synchronized {
+    if (!isClosed) {
+      isClosed = true
+      reads.foreach(read => FileReads.cancel(read.task))
+      budget.aheadBy(-bytes)
+    }
+  }
+
+  private def bring(group: Array[Int]): Unit =
+    try if (!isClosed) base.prefetch(group)
+    catch {
+      case NonFatal(e) => log.debug("a prefetch failed; the next reader of the rows repeats it", e)
+    }
+}
+
+private object Prefetch {
+  private val log = LoggerFactory.getLogger(classOf[Prefetch])
+
+  private final case class Read(buckets: Int, task: FutureTask[Unit])
+
+  /** Least number of buckets that are read together, however small the local memory is. */
+  private val BucketsMin = 32L
+
+  /** Share of the local memory that one range may have: all that are read at once have an eighth. */
+  private val RangeShare = 8L * FileReads.ParallelMax
+}

@@ -1,0 +1,244 @@
+package org.redisstate.core.store
+
+import java.nio.charset.StandardCharsets.ISO_8859_1
+import java.util.concurrent.{CountDownLatch, CyclicBarrier, FutureTask, TimeUnit}
+
+import scala.util.{Random, Using}
+
+import org.scalatest.funsuite.AnyFunSuite
+
+import org.redisstate.core.RedisServerProcess
+import org.redisstate.core.errors.UnavailableException
+import org.redisstate.core.local.Slice
+import org.redisstate.core.places.PlayedFiles
+import org.redisstate.core.store.resources.{Background, FileReads, MemoryBudget, StoreCounters}
+
+/** Rows that are read from files ahead of their use. */
+class PrefetchSuite extends AnyFunSuite {
+  import PrefetchSuite._
+
+  test("1,000 cold rows need a fraction of the rounds, and no more memory than allowed") {
+    onFiles() { (of, files) =>
+      val alone = of(new MemoryBudget(SmallMemory))
+      val without = Rounds.of(files)(keys(1000).foreach(i => assert(alone.get(i) == valueOf(i))))
+      val budget = new MemoryBudget(SmallMemory)
+      val reader = of(budget)
+      val together = Rounds.of(files) {
+        reader.ahead(keys(1000))(i => assert(reader.get(i) == valueOf(i)))
+      }
+      assert(without.rounds > 300)
+      assert(together.rounds * 8 < without.rounds)
+      assert(together.mostAtOnce > 8 && together.mostAtOnce <= FileReads.ParallelMax)
+      assert(budget.peakBytes <= SmallMemory + SmallMemory / 4)
+      assert(reader.counters.prefetched.get > 300)
+      assert(budget.aheadFree == SmallMemory / 16)
+    }
+  }
+
+  test("neighbours are read together") {
+    onFiles() { (of, files) =>
+      val reader = of(new MemoryBudget(LargeMemory))
+      val reads = files.reads.size
+      reader.ahead(0 until Rows)(_ => ())
+      assert((files.reads.size - reads) * 20 < Rows / 4)
+      val after = files.reads.size
+      (0 until Rows).foreach(i => assert(reader.get(i) == valueOf(i)))
+      assert(files.reads.size == after)
+    }
+  }
+
+  test("deltas in files over a base in a file are read ahead as one") {
+    onFiles(versions = 6) { (of, files) =>
+      val reader = of(new MemoryBudget(SmallMemory))
+      val read = Rounds.of(files) {
+        reader.ahead(keys(1000))(i => assert(reader.get(i) == valueOf(i)))
+      }
+      assert(read.mostAtOnce > 8)
+      (0 until Rows by 7).foreach(i => assert(reader.get(i) == valueOf(i)))
+    }
+  }
+
+  test("an error of a prefetch is left to the get that follows") {
+    onFiles() { (of, files) =>
+      val reader = of(new MemoryBudget(SmallMemory))
+      files.answers = false
+      reader.ahead(keys(100)) { _ => () }
+      intercept[UnavailableException](keys(1000).foreach(reader.get))
+      files.answers = true
+      keys(100).foreach(i => assert(reader.get(i) == valueOf(i)))
+    }
+  }
+
+  test("a closed prefetch reads no more, and counts nothing") {
+    onFiles() { (of, files) =>
+      val budget = new MemoryBudget(LargeMemory)
+      val reader = of(budget)
+      val gate = new CountDownLatch(1)
+      val others = Seq.fill(FileReads.ParallelMax)(new FutureTask[Unit](() => gate.await()))
+      others.foreach(FileReads.submit)
+      val reads = files.reads.size
+      val free = budget.aheadFree
+      val prefetch = reader.opened.prefetch().get
+      keys(50).foreach(i => prefetch.add(stored(i), stored(i).length))
+      prefetch.start()
+      prefetch.close()
+      gate.countDown()
+      others.foreach(_.get())
+      prefetch.await()
+      assert(files.reads.size == reads)
+      assert(budget.aheadFree == free)
+      keys(10).foreach(i => assert(reader.get(i) == valueOf(i)))
+    }
+  }
+
+  test("nothing is read ahead of a state that is in Redis") {
+    onFiles(share = 0) { (of, _) =>
+      assert(of(new MemoryBudget(SmallMemory)).opened.prefetch().isEmpty)
+    }
+  }
+
+  /**
+   * @param versions with a large delta each above the base
+   * @param share of the partition in Redis; 0 for no bound
+   * @param body given makers of readers, which have nothing cached, by their memory
+   */
+  private def onFiles(versions: Int = 0, share: Long = Share)(
+      body: (MemoryBudget => Reader, PlayedFiles) => Unit): Unit =
+    Using.resource(new RedisServerProcess()) { server =>
+      val files = new PlayedFiles
+      val writer = new TestPartition(server, 2, folders = Some(files))
+      try {
+        val at = write(writer, versions, share)
+        def of(budget: MemoryBudget): Reader = {
+          val p = new TestPartition(
+            server,
+            2,
+            gen = writer.id.gen,
+            folders = Some(files),
+            budget = budget)
+          // Reading ahead in the background takes no more than is free.
+          if (budget.bytesMax == LargeMemory) budget.take(LargeMemory / 10 * 9)
+          new Reader(p, at)
+        }
+        body(of, files)
+      } finally writer.close()
+    }
+
+  private def write(p: TestPartition, versions: Int, share: Long): Long = {
+    val store = p.store("a")
+    if (share > 0) store.client.bindTo(share)
+    def put(at: Long, some: Seq[Int]): Long = {
+      val session = store.open(at).write()
+      some.foreach { i =>
+        val value = valueOf(i).getBytes(ISO_8859_1)
+        session.put(stored(i), stored(i).length, value, value.length)
+      }
+      session.commit().version
+    }
+    var at = (0 until 4).foldLeft(0L)((at, part) => put(at, (0 until Rows).filter(_ % 4 == part)))
+    store.open(at)
+    store.requestSnapshot()
+    assert(store.snapshotIfDue())
+    (1 to 3).foreach(_ => at = put(at, Seq(0)))
+    store.retain()
+    (1 to versions).foreach(v => at = put(at, (0 until Rows).filter(_ % 4 == v % 4)))
+    at
+  }
+}
+
+private object PrefetchSuite {
+
+  /** Rows of 4,000 bytes that do not compress: four in a bucket. */
+  private val Rows = 4000
+  private val SmallMemory = 6L << 20
+
+  /** Memory in which nothing is read ahead of a task but by a prefetch. */
+  private val LargeMemory = 1L << 30
+  private val Share = 24L << 20
+
+  private val values = Array.tabulate(Rows)(i =>
+    new String(new Random(i).nextBytes(4000).map(b => (b & 0x7f).toByte), ISO_8859_1))
+  def valueOf(i: Int): String = values(i)
+  def stored(i: Int): Array[Byte] = TestPartition.key(0, s"k$i")
+
+  /** Some rows, in no order. */
+  def keys(count: Int): Seq[Int] = new Random(5).shuffle((0 until Rows).toList).take(count)
+
+  /** Waits until nothing is read in the background any more. */
+  private def whenIdle(): Unit = {
+    val all = new CyclicBarrier(Background.HelpersMax + 1)
+    def meet(): Unit = {
+      all.await(60, TimeUnit.SECONDS)
+      ()
+    }
+    (1 to Background.HelpersMax).foreach(_ => Background.helping("waiting for the others")(meet()))
+    meet()
+  }
+
+  final class Reader(p: TestPartition, at: Long) extends AutoCloseable {
+    private val store = p.store("reader")
+    val opened: OpenVersion = store.open(at)
+    private val found = new Slice
+    whenIdle()
+
+    def get(i: Int): String = {
+      assert(opened.get(stored(i), stored(i).length, found))
+      new String(found.array, found.offset, found.length, ISO_8859_1)
+    }
+
+    /** Uses rows in windows, each of which is read ahead of its use. */
+    def ahead(rows: Seq[Int])(use: Int => Unit): Unit = {
+      var rest = rows
+      while (rest.nonEmpty) {
+        Using.resource(opened.prefetch().get) { prefetch =>
+          var count = 0
+          while (count < rest.length && !prefetch.isFull) {
+            prefetch.add(stored(rest(count)), stored(rest(count)).length)
+            count += 1
+          }
+          prefetch.start()
+          prefetch.await()
+          rest.take(count).foreach(use)
+          rest = rest.drop(count)
+        }
+      }
+    }
+
+    def counters: StoreCounters = store.counters
+    override def close(): Unit = store.close()
+  }
+
+  /**
+   * Reads of files: how many one after the other, at least, and how many at one time. A read that
+   * begins after another one has ended is one round later.
+   */
+  final class Rounds {
+    private var running, most, ended = 0
+
+    def rounds: Int = synchronized(ended)
+    def mostAtOnce: Int = synchronized(most)
+
+    private def step(name: String): Unit = if (name == "read") {
+      val round = synchronized {
+        running += 1
+        most = math.max(most, running)
+        ended + 1
+      }
+      Thread.sleep(2)
+      synchronized {
+        running -= 1
+        ended = math.max(ended, round)
+      }
+    }
+  }
+
+  object Rounds {
+    def of(files: PlayedFiles)(body: => Unit): Rounds = {
+      val found = new Rounds
+      files.before = found.step
+      try body
+      finally files.before = _ => ()
+      found
+    }
+  }
+}
