@@ -35,6 +35,8 @@ METRICS = {
         "CacheMisses",
         "BucketsLoaded",
         "BucketsReloaded",
+        "BucketsPrefetched",
+        "BucketsLate",
         "Snapshots",
         "FileReads",
         "FileReadMs",

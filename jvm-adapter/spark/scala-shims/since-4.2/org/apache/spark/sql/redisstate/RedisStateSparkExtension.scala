@@ -8,35 +8,38 @@ import org.apache.spark.sql.execution.python.streaming.TransformWithStateInPySpa
 import org.apache.spark.sql.execution.streaming.operators.stateful.transformwithstate.TransformWithStateExec
 import org.apache.spark.sql.internal.{SQLConf, StaticSQLConf}
 import org.apache.spark.sql.redisstate.query.{
+  PrefetchStateRule,
   TransformWithStateInPySparkOnRedis,
   TransformWithStateOnRedis
 }
 
 /**
- * Extension that makes `transformWithState` run on this provider: `spark.sql.extensions` names it,
- * which `redis_state.configure` does.
+ * Extension that makes `transformWithState` run on this provider, and reads state ahead of its
+ * operators: `spark.sql.extensions` names it, which `redis_state.configure` does.
  */
 class RedisStateSparkExtension extends (SparkSessionExtensions => Unit) {
   override def apply(extensions: SparkSessionExtensions): Unit =
     extensions.injectColumnar((_: SparkSession) =>
       new ColumnarRule {
-        override def preColumnarTransitions: Rule[SparkPlan] = TransformWithStateRule
+        override def preColumnarTransitions: Rule[SparkPlan] = OnRedisRule
       })
 }
 
 /** Comes after all rules that give a streaming operator its state, watermark and schemas. */
-private[redisstate] object TransformWithStateRule extends Rule[SparkPlan] {
+private[redisstate] object OnRedisRule extends Rule[SparkPlan] {
   override def apply(plan: SparkPlan): SparkPlan =
     if (conf.getConf(SQLConf.STATE_STORE_PROVIDER_CLASS) != classOf[
         RedisStateStoreProvider].getName) plan
-    else plan.transformUp {
-      case spark: TransformWithStateExec
-          if spark.isStreaming && !spark.isInstanceOf[TransformWithStateOnRedis] =>
-        new TransformWithStateOnRedis(spark)
-      case spark: TransformWithStateInPySparkExec
-          if spark.isStreaming && !spark.isInstanceOf[TransformWithStateInPySparkOnRedis] =>
-        new TransformWithStateInPySparkOnRedis(spark)
-    }
+    else PrefetchStateRule(withProcessors(plan))
+
+  private def withProcessors(plan: SparkPlan): SparkPlan = plan.transformUp {
+    case spark: TransformWithStateExec
+        if spark.isStreaming && !spark.isInstanceOf[TransformWithStateOnRedis] =>
+      new TransformWithStateOnRedis(spark)
+    case spark: TransformWithStateInPySparkExec
+        if spark.isStreaming && !spark.isInstanceOf[TransformWithStateInPySparkOnRedis] =>
+      new TransformWithStateInPySparkOnRedis(spark)
+  }
 }
 
 /** Advice for a user whose query needs the extension. */

@@ -1,11 +1,30 @@
 package org.apache.spark.sql.redisstate
 
-import org.apache.spark.sql.SparkSessionExtensions
+import org.apache.spark.sql.{SparkSession, SparkSessionExtensions}
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan
+import org.apache.spark.sql.catalyst.rules.Rule
+import org.apache.spark.sql.execution.{ColumnarRule, SparkPlan}
+import org.apache.spark.sql.internal.SQLConf
+import org.apache.spark.sql.redisstate.query.PrefetchStateRule
 
-/** Until 4.1 Spark's `transformWithState` takes every provider: a conf that names this class does no harm. */
+/**
+ * Extension that reads state ahead of its operators: `spark.sql.extensions` names it, which
+ * `redis_state.configure` does. Until 4.1 Spark's `transformWithState` needs none.
+ */
 class RedisStateSparkExtension extends (SparkSessionExtensions => Unit) {
-  override def apply(extensions: SparkSessionExtensions): Unit = ()
+  override def apply(extensions: SparkSessionExtensions): Unit =
+    extensions.injectColumnar((_: SparkSession) =>
+      new ColumnarRule {
+        override def preColumnarTransitions: Rule[SparkPlan] = OnRedisRule
+      })
+}
+
+/** Comes after all rules that give a streaming operator its state, watermark and schemas. */
+private[redisstate] object OnRedisRule extends Rule[SparkPlan] {
+  override def apply(plan: SparkPlan): SparkPlan =
+    if (conf.getConf(SQLConf.STATE_STORE_PROVIDER_CLASS) != classOf[
+        RedisStateStoreProvider].getName) plan
+    else PrefetchStateRule(plan)
 }
 
 /** Advice for a user whose query needs the extension: no query does. */

@@ -6,6 +6,21 @@ package object checkpointing {
   val CheckpointFileManager: streaming.CheckpointFileManager.type = streaming.CheckpointFileManager
 }
 
+package operators {
+  package object stateful {
+    type BaseStreamingDeduplicateExec = streaming.BaseStreamingDeduplicateExec
+    type StatefulOperatorStateInfo = streaming.StatefulOperatorStateInfo
+    type SessionWindowStateStoreRestoreExec = streaming.SessionWindowStateStoreRestoreExec
+    type StateStoreRestoreExec = streaming.StateStoreRestoreExec
+  }
+}
+
+package operators.stateful {
+  package object flatmapgroupswithstate {
+    type FlatMapGroupsWithStateExec = streaming.FlatMapGroupsWithStateExec
+  }
+}
+
 package object runtime {
   type StreamExecution = streaming.StreamExecution
   val StreamExecution: streaming.StreamExecution.type = streaming.StreamExecution

@@ -22,9 +22,11 @@ import org.apache.spark.sql.redisstate.stores.{
   ProviderShim,
   RedisFill,
   RedisReadStateStore,
+  RedisReads,
   RedisStateStore,
   SnapshotReportShim,
-  StoreHost
+  StoreHost,
+  TaskStores
 }
 import org.apache.spark.sql.redisstate.stores.joins.JoinStore
 import org.apache.spark.sql.types.StructType
@@ -120,12 +122,19 @@ class RedisStateStoreProvider
 
   /** Spark's state reader makes one map of the rows of a prefix that follow each other. */
   override def getReadStore(version: Long, stateStoreCkptId: Option[String]): ReadStateStore =
-    new RedisReadStateStore(
-      id,
-      open(version, stateStoreCkptId),
-      codecs,
-      failed,
-      groupsPrefixes = true)
+    noted(
+      new RedisReadStateStore(
+        id,
+        open(version, stateStoreCkptId),
+        codecs,
+        failed,
+        groupsPrefixes = true))
+
+  /** Registers a store whose rows may be in files, for the input of its operator. */
+  private def noted[A <: RedisReads](store: A): A = {
+    if (plan.conf.needsFiles) TaskStores.note(id, store)
+    store
+  }
 
   override def upgradeReadStoreToWriteStore(
       readStore: ReadStateStore,
@@ -215,7 +224,7 @@ class RedisStateStoreProvider
           failed(e)
           throw StoreErrors.cannotLoad(id, e, WaysOn.after(e, id, plan.conf, plan.hadoopConf))
       }
-    newStore(session, codecs, new Host(linked, forceSnapshot, asked))
+    noted(newStore(session, codecs, new Host(linked, forceSnapshot, asked)))
   }
 
   /**

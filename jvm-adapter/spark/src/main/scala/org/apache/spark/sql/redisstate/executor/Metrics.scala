@@ -39,6 +39,8 @@ private[redisstate] final class Metrics(store: PartitionVersions) {
       cacheMisses -> c.cacheMisses.get,
       bucketsLoaded -> c.bucketsLoaded.get,
       bucketsReloaded -> c.bucketsReloaded.get,
+      bucketsPrefetched -> c.prefetched.get,
+      bucketsLate -> c.prefetchedLate.get,
       snapshots -> c.snapshots.get,
       diskHits -> store.client.filed.diskHits.get,
       fileReads -> store.client.filed.reads.get,
@@ -73,6 +75,10 @@ private[redisstate] object Metrics {
   val bucketsLoaded: StateStoreCustomMetric = sum("BucketsLoaded", "buckets read from Redis")
   val bucketsReloaded: StateStoreCustomMetric =
     sum("BucketsReloaded", "buckets read again, for which local memory had no room")
+  val bucketsPrefetched: StateStoreCustomMetric =
+    sum("BucketsPrefetched", "buckets read from files ahead of their use")
+  val bucketsLate: StateStoreCustomMetric =
+    sum("BucketsLate", "buckets read ahead of their use, and still waited for")
   val snapshots: StateStoreCustomMetric = sum("Snapshots", "snapshots written")
   val diskHits: StateStoreCustomMetric = sum("DiskHits", "reads from the local disk")
   val fileReads: StateStoreCustomMetric = sum("FileReads", "reads from files")
@@ -102,6 +108,8 @@ private[redisstate] object Metrics {
     cacheMisses,
     bucketsLoaded,
     bucketsReloaded,
+    bucketsPrefetched,
+    bucketsLate,
     snapshots,
     diskHits,
     fileReads,

@@ -8,6 +8,7 @@ import org.apache.spark.sql.redisstate.rows.{CodecSet, RowCodec}
 import org.redisstate.core.errors.RedisStateException
 import org.redisstate.core.format.FamilyKind
 import org.redisstate.core.local.{RowIterator, Slice}
+import org.redisstate.core.store.Prefetch
 
 /**
  * Conversion of rows to stored bytes and back, shared by stores for reading and for writing. Checks
@@ -26,6 +27,13 @@ private[redisstate] trait RedisReads extends ReadStateStore with ReadStoreShim {
       from: Option[Array[Byte]],
       to: Option[Array[Byte]]): RowIterator
   protected def checkReadable(): Unit
+
+  protected def prefetch(): Option[Prefetch]
+
+  /** Rows of the default family that the task will ask for; None where none is in a file. */
+  private[redisstate] def ahead(byPrefix: Boolean): Option[RowsAhead] = prefetch().map { some =>
+    new RowsAhead(codecs.of("prefetch", StateStore.DEFAULT_COL_FAMILY_NAME), byPrefix, some)
+  }
 
   /** Returns whether a scan returns the rows of one prefix consecutively. */
   protected def groupsPrefixes: Boolean

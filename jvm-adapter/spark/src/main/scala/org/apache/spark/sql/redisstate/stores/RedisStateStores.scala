@@ -10,7 +10,7 @@ import org.apache.spark.sql.types.StructType
 import org.redisstate.core.errors.RedisStateException
 import org.redisstate.core.ids.Pin
 import org.redisstate.core.local.{Expiry, RowIterator, Slice}
-import org.redisstate.core.store.{OpenVersion, WriteSession}
+import org.redisstate.core.store.{OpenVersion, Prefetch, WriteSession}
 
 /** A version, open for reading. */
 private[redisstate] final class RedisReadStateStore(
@@ -29,6 +29,7 @@ private[redisstate] final class RedisReadStateStore(
 
   override protected def lookup(key: Array[Byte], length: Int, out: Slice): Boolean =
     opened.get(key, length, out)
+  override protected def prefetch(): Option[Prefetch] = opened.prefetch()
   override protected def contains(key: Array[Byte], length: Int): Boolean =
     opened.contains(key, length)
   override protected def scan(family: Int): RowIterator = opened.iterator(family)
@@ -294,6 +295,7 @@ private[redisstate] class RedisStateStore(
 
   override protected def lookup(key: Array[Byte], length: Int, out: Slice): Boolean =
     session.get(key, length, out)
+  override protected def prefetch(): Option[Prefetch] = session.prefetch()
   override protected def contains(key: Array[Byte], length: Int): Boolean =
     session.contains(key, length)
   override protected def scan(family: Int): RowIterator = session.iterator(family)

@@ -1,0 +1,144 @@
+package org.apache.spark.sql.redisstate
+
+import java.io.ByteArrayOutputStream
+import java.nio.file.{Files, Path}
+
+import scala.collection.mutable
+import scala.util.Random
+
+import org.scalatest.funsuite.AnyFunSuite
+
+import org.apache.spark.sql.{DataFrame, Dataset, Encoders, Row}
+import org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider
+import org.apache.spark.sql.functions.{col, count, max, session_window}
+import org.apache.spark.sql.redisstate.checkpoint.SteppedFileSystem
+import org.apache.spark.sql.redisstate.conf.RedisStateConf
+import org.apache.spark.sql.streaming.{GroupState, GroupStateTimeout, OutputMode, Trigger}
+
+/** Operators whose state is read from files ahead of them: the plan, the rows and the reads. */
+class PrefetchStateSuite extends AnyFunSuite with SessionOnServer {
+  import PrefetchStateSuite._
+
+  override protected def settings: Map[String, String] =
+    SteppedFileSystem.settings.map { case (name, value) =>
+      (if (name.startsWith("fs.")) s"spark.hadoop.$name" else name) -> value
+    } ++ Map(
+      "spark.sql.streaming.noDataMicroBatches.enabled" -> "false",
+      RedisStateConf.Prefix + "versionsToRetain" -> "2",
+      "spark.sql.streaming.minBatchesToRetain" -> "2",
+      "spark.sql.streaming.stateStore.maintenanceInterval" -> "200ms"
+    )
+
+  private def run(provider: String, folder: Path, checkpoint: String, build: Build): Life = {
+    spark.conf.set("spark.sql.streaming.stateStore.providerClass", provider)
+    val outputs = mutable.ArrayBuffer.empty[Seq[String]]
+    val rows =
+      spark.readStream.schema("k string, pad string, ts timestamp").option("maxFilesPerTrigger", 1)
+        .json(folder.toString)
+    val query = build.of(rows).writeStream
+      .outputMode(build.mode)
+      .option("checkpointLocation", checkpoint)
+      .foreachBatch { (batch: Dataset[Row], _: Long) =>
+        outputs += batch.collect().map(_.toString).sorted.toSeq
+        ()
+      }
+      .trigger(Trigger.AvailableNow())
+      .start()
+    query.awaitTermination()
+    val plan = new ByteArrayOutputStream
+    Console.withOut(plan)(query.explain())
+    val prefetched = query.recentProgress.flatMap(_.stateOperators).map { operator =>
+      Option(operator.customMetrics.get("redisStateBucketsPrefetched")).fold(0L)(_.toLong)
+    }.sum
+    Life(outputs.toSeq, plan.toString, prefetched)
+  }
+
+  private val counts = Build("update", _.groupBy("k").agg(max("pad"), count("*")))
+
+  private val builds = Seq(
+    "aggregation" -> counts,
+    "deduplication" -> Build("append", _.dropDuplicates("pad")),
+    "session window" -> Build(
+      "complete",
+      _.groupBy(session_window(col("ts"), "1 minute"), col("k")).agg(max("pad"), count("*"))),
+    "groups with state" -> Build(
+      "update",
+      _.select("k", "pad").as[(String, String)](pair).groupByKey(_._1)(Encoders.STRING)
+        .flatMapGroupsWithState(OutputMode.Update, GroupStateTimeout.NoTimeout)(last)(pair, pair)
+        .toDF()
+    )
+  )
+
+  for ((name, build) <- builds) test(s"$name reads its state ahead, and gives the same rows") {
+    val folder = Files.createTempDirectory("events")
+    val dice = new Random(3)
+    val pads = Seq.fill(6000)(dice.alphanumeric.take(1000).mkString)
+    def more(batches: Range): Unit = batches.foreach { number =>
+      add(
+        folder,
+        number,
+        Seq.fill(500)(dice.nextInt(pads.size)).map(i =>
+          s"""{"k":"k$i","pad":"${pads(i)}","ts":"2024-01-01T10:0${i % 10}:00Z"}""")
+      )
+    }
+    val checkpoints = Providers.map(_ => s"names:${Files.createTempDirectory("checkpoint")}")
+    spark.conf.set(RedisStateConf.Prefix + "redisMemory", "2176k")
+    def lives(): (Life, Life) = {
+      val all = Providers.zip(checkpoints).map { case (one, at) => run(one, folder, at, build) }
+      (all.head, all.last)
+    }
+    more(0 until 10)
+    val (first, firstOurs) = lives()
+    assert(firstOurs.outputs == first.outputs)
+    more(10 until 12)
+    // A second run has nothing in memory; what it reads in the background comes late.
+    SteppedFileSystem.step = _ =>
+      if (Thread.currentThread.getName.startsWith("redis-state-background")) Thread.sleep(500)
+    try {
+      val (spark, ours) = lives()
+      assert(ours.outputs == spark.outputs)
+      assert(ours.prefetched > 0)
+      assert(ours.plan.contains(Node) && !spark.plan.contains(Node))
+    } finally SteppedFileSystem.step = _ => ()
+  }
+
+  test("a query without files has the plan of Spark") {
+    spark.conf.unset(RedisStateConf.Prefix + "redisMemory")
+    val folder = Files.createTempDirectory("events")
+    add(folder, 0, Seq("""{"k":"a","pad":"b"}"""))
+    val checkpoint = s"names:${Files.createTempDirectory("checkpoint")}"
+    val found = run(Providers.last, folder, checkpoint, counts)
+    assert(found.outputs == Seq(Seq("[a,b,1]")))
+    assert(found.plan.contains("StateStoreRestore") && !found.plan.contains(Node))
+  }
+}
+
+private object PrefetchStateSuite {
+
+  /** The node with its first argument, as a plan shows it. */
+  private val Node = "PrefetchState ["
+
+  /** Output of each batch, the plan of the last one, and buckets that were read ahead. */
+  private final case class Life(outputs: Seq[Seq[String]], plan: String, prefetched: Long)
+
+  private final case class Build(mode: String, of: DataFrame => DataFrame)
+
+  private val pair = Encoders.tuple(Encoders.STRING, Encoders.STRING)
+
+  /** Longest text of a group, and the number of its rows. */
+  private def last(
+      key: String,
+      rows: Iterator[(String, String)],
+      state: GroupState[(String, String)]): Iterator[(String, String)] = {
+    val (pad, before) = state.getOption.getOrElse(("", "0"))
+    val all = rows.map(_._2).toSeq
+    val now = ((pad +: all).max, (before.toInt + all.size).toString)
+    state.update(now)
+    Iterator((key, now._2))
+  }
+
+  /** Spark's own and this one. */
+  private val Providers = Seq(
+    classOf[RocksDBStateStoreProvider].getName,
+    classOf[RedisStateStoreProvider].getName)
+}
