@@ -1,9 +1,6 @@
 package org.apache.spark.sql.redisstate.checkpoint
 
-import scala.util.Try
-
 import org.apache.hadoop.conf.Configuration
-import org.apache.hadoop.fs.Path
 import org.json4s.{DefaultFormats, JValue}
 import org.json4s.JsonDSL._
 import org.json4s.jackson.JsonMethods.{compact, parse, render}
@@ -34,7 +31,7 @@ private[redisstate] final case class OperatorListing(
   def put(tasks: Int): Unit =
     if (id.partitionId == StateStore.PARTITION_ID_TO_CHECK_SCHEMA) {
       val metadata = this.metadata()
-      val planned = metadata.flatMap(partitionsIn)
+      val planned = metadata.flatMap(PlannedStores.partitionsIn(_).get(id.storeName))
       planned.filter(_ <= tasks).orElse(known.map(math.max(_, tasks))) match {
         case Some(partitions) =>
           registry.putOperator(id.operatorId, id.storeName, partitions, json(metadata, partitions))
@@ -68,18 +65,6 @@ private[redisstate] final case class OperatorListing(
         row))))
   }
 
-  /**
-   * Number of partitions that the operator was planned with; an operator that needs all rows
-   * together has one.
-   */
-  private def partitionsIn(metadata: JValue): Option[Int] =
-    (metadata \ "stateStoreInfo").children
-      .find(store => (store \ "storeName").extractOpt[String].contains(id.storeName))
-      .flatMap(store => (store \ "numPartitions").extractOpt[Int])
-
-  /** Reads Spark's metadata; None where it keeps another kind of file. */
-  private def metadata(): Option[JValue] = Try {
-    val operator = new Path(id.checkpointRootLocation, id.operatorId.toString)
-    OperatorMetadata.newest(operator, Long.MaxValue, hadoopConf)._2
-  }.toOption
+  private def metadata(): Option[JValue] =
+    PlannedStores.metadata(id.checkpointRootLocation, id.operatorId, hadoopConf)
 }

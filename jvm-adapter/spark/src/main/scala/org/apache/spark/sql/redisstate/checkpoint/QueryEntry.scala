@@ -47,6 +47,7 @@ private[redisstate] final case class StoreLink(
  *
  * @param gen that `connect` resolved
  * @param mine the proposed gen where no marker existed then; else None
+ * @param share of the partition by `redisMemory`; 0 without a bound
  */
 private[redisstate] final class QueryEntry private (
     plan: StorePlan,
@@ -56,6 +57,7 @@ private[redisstate] final class QueryEntry private (
     mine: Option[String],
     origin: QueryEntry.Origin,
     instance: ExecutorRegistry.Instance,
+    share: () => Long,
     folders: SegmentFolders)
     extends Logging {
   private val id = plan.id
@@ -131,8 +133,7 @@ private[redisstate] final class QueryEntry private (
       registry.confirm(compact(render(listing)), instance.keepMs)
     }
     OperatorListing(registry, id, plan.layout.family, plan.hadoopConf).put(origin.partitions)
-    // The stores of an operator are listed before their rows come, so their number is known by then.
-    instance.client.bindTo(QueryEntry.shareOf(plan, gen, registry))
+    instance.client.bindTo(share())
     // An earlier run may have kept its state otherwise; its instance counts no more.
     instance.client.renew()
     logInfo(s"Run ${run.id} (epoch ${run.epoch}) writes $id")
@@ -215,8 +216,11 @@ private[redisstate] object QueryEntry {
     val instance =
       new ExecutorRegistry.Instance(client, registry, plan.runId, keepMs(plan), counters, quota)
     val mine = Option.when(marker.isEmpty)(own)
+    val origin = taskOrigin()
+    val planned = new PlannedStores(plan.id.checkpointRootLocation, plan.hadoopConf)
+    def share = shareOf(plan, gen, registry, planned, origin)
     val entry =
-      new QueryEntry(plan, markerFile, identity, gen, mine, taskOrigin(), instance, folders)
+      new QueryEntry(plan, markerFile, identity, gen, mine, origin, instance, () => share, folders)
     val store = new PartitionVersions(
       client,
       plan.runId,
@@ -237,7 +241,7 @@ private[redisstate] object QueryEntry {
     val history = Option.when((conf.needsFiles || conf.placesDelete) && instance.keepMs == 0) {
       val checks = new FolderChecks(plan.id.checkpointRootLocation, plan.hadoopConf, gen, folders)
       def recorded = registry.files.map(FilesField.parsed(gen, _))
-      new HistoryUpkeep(client, conf, checks, () => recorded, () => shareOf(plan, gen, registry))
+      new HistoryUpkeep(client, conf, checks, () => recorded, () => share)
     }
     StoreLink(instance, store, new Metrics(store), entry, history)
   }
@@ -263,10 +267,15 @@ private[redisstate] object QueryEntry {
   }
 
   /** Returns the share of a partition of the query; 0 without a bound. */
-  private def shareOf(plan: StorePlan, gen: String, registry: RunRegistry): Long =
+  private def shareOf(
+      plan: StorePlan,
+      gen: String,
+      registry: RunRegistry,
+      planned: PlannedStores,
+      origin: Origin): Long =
     plan.conf.redisMemory.filter(_ => keepMs(plan) == 0).fold(0L) { total =>
-      val stores = RegisteredStores.of(gen, registry.fields())
-      MemoryBound.shareOf(total, math.max(1, stores.map(_.partitions).sum))
+      val listed = RegisteredStores.of(gen, registry.fields())
+      MemoryBound.shareOf(total, planned.partitions(plan.id, listed, origin.partitions))
     }
 
   private def keepMs(plan: StorePlan): Long =
