@@ -77,14 +77,12 @@ def _reason(arguments: argparse.Namespace, found: PurgedFiles) -> str:
         if checkpoint.items() is not None:
             return PurgedGuard(checkpoint)(found)
         # A file system that is not mounted looks like a folder that was deleted.
-        return (
-            ""
-            if arguments.exclusive
-            else (
-                f"there is no folder {checkpoint}: if the checkpoint was deleted with its files, give "
-                "--exclusive, which removes the note of the purge"
+        if not arguments.exclusive:
+            return (
+                f"there is no folder {checkpoint}: if the checkpoint was deleted with its files, "
+                "give --exclusive, which removes the note of the purge"
             )
-        )
+        return ""
     if not arguments.exclusive:
         return (
             f"the files are in {found.folder}, which is not in a checkpoint: a copy of this Redis "

@@ -92,12 +92,12 @@ def test_migrated_rescaled_and_repaired_state_passes_redis_by(
     moved: Moved, redis_conf: Callable[[dict[str, str]], None]
 ) -> None:
     spark, url = moved.spark, moved.url
-    small = {"key_prefix": "small", "redis_memory": "2m"}
+    small: dict[str, Any] = {"key_prefix": "small", "redis_memory": "2m"}
     with pytest.raises(ConfigError, match="too few for the 2 partitions"):
         redis_state.migrate(
             spark, moved.checkpoint("old"), moved.checkpoint("new"), to=url, **small
         )
-    options = {"key_prefix": "migrated", "redis_memory": memory(2)}
+    options: dict[str, Any] = {"key_prefix": "migrated", "redis_memory": memory(2)}
     with MemorySampler(url, "migrated") as sampler:
         done = redis_state.migrate(
             spark, moved.checkpoint("old"), moved.checkpoint("new"), to=url, **options
