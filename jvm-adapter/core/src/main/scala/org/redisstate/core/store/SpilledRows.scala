@@ -77,7 +77,10 @@ private[store] final class SpilledRows(what: String, folder: Option[Path]) exten
     }
   }
 
-  override def close(): Unit = answered(channel.close())
+  /** Never throws: the version may be committed, and the file has no name. */
+  override def close(): Unit =
+    try channel.close()
+    catch { case _: IOException => () }
 
   /** Reads the slices of a part. The layer groups its rows by what `bucketOf` gives for a hash. */
   private def read(part: Int, parts: Int, bucketOf: Int => Int): Layer = {
