@@ -20,6 +20,7 @@ from redis_state.errors import RedisStateError
 from redis_state.live import Reader
 from redis_state.protocol.pins import FORK, KEEP
 from redis_state.reader import QueryStatus, StoreStatus
+from redis_state.status.query_status import fullest
 from redis_state.status.totals import CheckpointStore, ErrorIncreases, Increases
 
 _LOG = logging.getLogger("redis_state.exporter")
@@ -52,6 +53,8 @@ _COUNTERS = (
     _CounterMetric("redis_state_file_read_bytes", "fileBytes", "Bytes read from files."),
     _CounterMetric("redis_state_moved_bytes", "movedBytes", "Bytes moved into files."),
     _CounterMetric("redis_state_failed_moves", "failedMoves", "Moves of history that failed."),
+    _CounterMetric("redis_state_room_waits", "roomWaits", "Calls that waited for a full share."),
+    _CounterMetric("redis_state_room_wait_seconds", "roomWaitMs", "Time for them.", 1000.0),
 )
 
 _Gauge = tuple[str, str, Callable[[QueryStatus], "float | None"]]
@@ -152,6 +155,23 @@ _STORE_GAUGES: tuple[_GaugeOfStore, ...] = (
         "redis_state_file_bytes",
         "Bytes of segments in files, which are not in Redis.",
         lambda store: sum(one.file_bytes for one in store.partitions),
+    ),
+    (
+        "redis_state_share_bytes",
+        "Share of redisMemory that each partition has.",
+        lambda store: max((one.share for one in store.partitions), default=0) or None,
+    ),
+    (
+        "redis_state_share_ratio",
+        "Used part of the fullest share; maintenance keeps a sixth of each free.",
+        lambda store: fullest(store.partitions),
+    ),
+    (
+        "redis_state_share_change_ratio",
+        "Part of a share that the largest kept change takes; above 1 a batch fails with NO_ROOM.",
+        lambda store: max(
+            (one.largest_change / one.share for one in store.partitions if one.share), default=None
+        ),
     ),
     (
         "redis_state_history_bytes",

@@ -205,6 +205,20 @@ PANELS = (
         "Older than the newest snapshot; with history=files it waits for a file.",
     ),
     Panel(
+        "Used part of the fullest share",
+        "percentunit",
+        ((_of_store(f"redis_state_share_ratio{_OF}"), _STORE),),
+        "Of redisMemory. Maintenance keeps a sixth free.",
+        high=1,
+    ),
+    Panel(
+        "Waits for room in an hour",
+        _COUNT,
+        ((_hourly("redis_state_room_waits_total"), _STORE),),
+        "Of commits, until segments had left a full share of redisMemory.",
+        high=1,
+    ),
+    Panel(
         "Moves into files in an hour that failed",
         _COUNT,
         ((_hourly("redis_state_failed_moves_total"), _STORE),),

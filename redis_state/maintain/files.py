@@ -16,6 +16,7 @@ from redis_state.ids import PartitionId
 from redis_state.places import Places, places_of
 from redis_state.places.moving import FileRow, bring_back, condemn, discard, rows_of
 from redis_state.places.reading import files_of
+from redis_state.places.room import Bound, bound_in
 from redis_state.places.settings import set_places
 from redis_state.progress import Progress, silent
 from redis_state.protocol import PartitionClient, SegmentGoneError
@@ -41,6 +42,7 @@ class PartitionPlaces:
         parent: Segments that a fork reads from its parent, and their bytes.
         rows: Files that Redis knows.
         oldest: Lowest version of a segment in files; 0 without one.
+        bound: Share of Redis by `redisMemory`, and what of it is used; ``None`` without a bound.
     """
 
     id: PartitionId
@@ -49,6 +51,7 @@ class PartitionPlaces:
     parent: tuple[int, int] = (0, 0)
     rows: list[FileRow] = field(default_factory=list)
     oldest: int = 0
+    bound: Bound | None = None
 
 
 @dataclass(slots=True)
@@ -114,7 +117,7 @@ def places_needed(client: Client, gen: str, *, tenant: str = "") -> Places:
     if found is None:
         raise NotFoundError(
             _WHAT,
-            found="it has no files: no run of it had the option history=files",
+            found="it has no files: no run of it had the option history=files or redisMemory",
             advice="Start it with history=files to move its history out of Redis.",
         )
     return found
@@ -127,7 +130,7 @@ def look_at_places(client: Client, id_: PartitionId) -> PartitionPlaces:
         FormatError: An entry is damaged.
     """
     (raw,) = client.call(_WHAT, [("HGETALL", keys.meta(id_))])
-    found = PartitionPlaces(id_, rows=rows_of(client, id_))
+    found = PartitionPlaces(id_, rows=rows_of(client, id_), bound=bound_in(raw))
     for one in _segments(raw):
         kind = "parent" if one.gen else "redis" if one.place is None else "files"
         count, size = getattr(found, kind)

@@ -71,15 +71,23 @@ def share_of(total: int, partitions: int) -> int:
 
 def cost_of(entry: Entry) -> int:
     """Returns the room that a segment takes, as the scripts count it."""
-    if not entry.blocks:
-        return 0
-    return entry.bytes + entry.bytes // 8 + _BLOCK_BYTES * entry.blocks + _SEGMENT_BYTES
+    return cost(entry.blocks, entry.bytes)
+
+
+def cost(blocks: int, size: int) -> int:
+    """Returns the room that so many blocks of together so many bytes take, as one segment."""
+    return size + size // 8 + _BLOCK_BYTES * blocks + _SEGMENT_BYTES if blocks else 0
 
 
 def bound_of(client: Client, id_: PartitionId) -> Bound | None:
     """Returns the bound of a partition; ``None`` if it has none."""
     (raw,) = client.call(_WHAT, [("HGET", keys.meta(id_), _FIELD)])
     return _parsed(raw)
+
+
+def bound_in(manifest: Mapping[bytes, bytes]) -> Bound | None:
+    """Returns the bound that a manifest has; ``None`` without one, or if it is damaged."""
+    return _parsed(manifest.get(_FIELD.encode()))
 
 
 def _parsed(raw: bytes | None) -> Bound | None:
@@ -139,7 +147,7 @@ def make_room(client: Client, id_: PartitionId, lacking: int) -> int | None:
     (manifest,) = client.call(_WHAT, [("HGETALL", keys.meta(id_))])
     if manifest.get(b"f") not in FORMATS:
         return None
-    bound = _parsed(manifest.get(_FIELD.encode()))
+    bound = bound_in(manifest)
     spare = bound.share // _FREE_PART if bound else 0
     chosen = leaving(manifest, lacking + spare)
     if not chosen:

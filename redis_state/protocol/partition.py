@@ -28,7 +28,7 @@ from redis_state.protocol import retention
 from redis_state.protocol.foreign import lost_with_parent
 from redis_state.protocol.opening import Opened, open_args, opening, read_opened
 from redis_state.protocol.refusal import refusal
-from redis_state.protocol.room import ROOM, RoomError, RoomMaker
+from redis_state.protocol.room import ROOM, RoomError, RoomMaker, RoomWaits
 from redis_state.protocol.runs import STAGED_TTL_MS, RegisteredRun, is_newest, register_run
 from redis_state.protocol.segments import fetch, fetch_whole
 
@@ -82,6 +82,7 @@ class PartitionClient:
         where: str = "",
     ) -> None:
         self.id = id_
+        self.waits = RoomWaits()
         self._home = Home()
         self._shared = client
         self._meta = keys.meta(id_)
@@ -406,7 +407,7 @@ class PartitionClient:
 
     def _room(self, ident: str) -> RoomMaker:
         gives_up = partial(self.abort, ident)
-        return RoomMaker(self.client, self.id, where=self._where, give_up=gives_up)
+        return RoomMaker(self.client, self.id, self.waits, where=self._where, give_up=gives_up)
 
     def _flat(self, ident: str, fields: Fields) -> list[str | bytes]:
         signer, key = self.client.signer, keys.segment(self.id, ident)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from redis_state.backend.client import Client
 from redis_state.errors import ConfigError, FullError, Kind, UnavailableError
@@ -12,10 +13,18 @@ from redis_state.places.room import make_room
 
 ROOM = "ROOM"
 """First word of a refusal."""
-_PAUSE_S = 0.5
+_PAUSE_MIN_S, _PAUSE_MAX_S = 0.5, 8.0
 _WASTED_MAX = 5
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class RoomWaits:
+    """Calls of a partition that waited until segments had left, and the time for it."""
+
+    count: int = 0
+    ms: int = 0
 
 
 class RoomError(Exception):
@@ -23,19 +32,25 @@ class RoomError(Exception):
 
 
 class RoomMaker:
-    """Makes room for one call, until the deadline of its first refusal.
+    """Makes room for one call; a folder that takes nothing has until the deadline.
 
     Args:
+        waits: Counts the waits.
         where: Name of the partition in errors.
         give_up: Called before `NO_ROOM` is raised: what can never fit leaves no blocks.
     """
 
     def __init__(
-        self, client: Client, id_: PartitionId, *, where: str, give_up: Callable[[], None]
+        self,
+        client: Client,
+        id_: PartitionId,
+        waits: RoomWaits,
+        *,
+        where: str,
+        give_up: Callable[[], None],
     ) -> None:
         self._client, self._id, self._where = client, id_, where
-        self._give_up = give_up
-        self._late_s: float | None = None
+        self._waits, self._give_up = waits, give_up
         self._is_empty = False
         self._wasted = 0
 
@@ -55,18 +70,13 @@ class RoomMaker:
             UnavailableError: The folder took nothing until the deadline.
         """
         lacking, share = int(reply[1]), int(reply[2])
-        clock = self._client.clock
-        if self._late_s is None:
-            self._late_s = clock.monotonic_s() + self._client.deadline_s
         log.info("%s: %s: %d bytes more than the share", self._id, attempted, lacking)
-        while True:
-            try:
-                moved = make_room(self._client, self._id, lacking)
-                break
-            except (ConfigError, UnavailableError) as error:
-                if error.kind is Kind.PERMISSION or clock.monotonic_s() >= self._late_s:
-                    raise self._no_folder(attempted, share, error) from error
-                clock.sleep_s(_PAUSE_S)
+        began_s = self._client.clock.monotonic_s()
+        self._waits.count += 1
+        try:
+            moved = self._moved(attempted, lacking, share)
+        finally:
+            self._waits.ms += round(1000 * (self._client.clock.monotonic_s() - began_s))
         if moved is None:
             # Another process may have moved the last segment meanwhile: then the next try fits.
             if self._is_empty:
@@ -77,6 +87,22 @@ class RoomMaker:
         self._wasted = 0 if moved else self._wasted + 1
         if self._wasted >= _WASTED_MAX:
             raise self._no_room(attempted, lacking, share)
+
+    def _moved(self, attempted: str, lacking: int, share: int) -> int | None:
+        """Moves segments out; returns their number, or ``None`` if none is left that could.
+
+        Each try announces a file, which has a row in Redis for a day: later tries are rarer.
+        """
+        clock = self._client.clock
+        late_s, pause_s = clock.monotonic_s() + self._client.deadline_s, _PAUSE_MIN_S
+        while True:
+            try:
+                return make_room(self._client, self._id, lacking)
+            except (ConfigError, UnavailableError) as error:
+                if error.kind is Kind.PERMISSION or clock.monotonic_s() >= late_s:
+                    raise self._no_folder(attempted, share, error) from error
+                clock.sleep_s(pause_s)
+                pause_s = min(2 * pause_s, _PAUSE_MAX_S)
 
     def _no_folder(self, attempted: str, share: int, error: Exception) -> UnavailableError:
         return UnavailableError(

@@ -1,4 +1,4 @@
-"""Cause of growing state: history that waits for a file (docs/history-in-files.md)."""
+"""Causes of growing state in files and in bounded memory, and what is wrong with the bound."""
 
 from __future__ import annotations
 
@@ -9,6 +9,16 @@ from redis_state.status.query_status import QueryStatus
 
 _WAITING_BYTES_MIN = 8 << 20
 _WAITING_SHARE = 0.5
+_FULL = 0.95
+_LARGE = 0.5
+_CONDEMNED_MIN = 100
+
+
+def file_causes(query: QueryStatus) -> Iterator[Cause]:
+    """Reports all causes that files and shares show."""
+    yield from waiting_history(query)
+    yield from share_causes(query)
+    yield from staying_files(query)
 
 
 def waiting_history(query: QueryStatus) -> Iterator[Cause]:
@@ -23,6 +33,53 @@ def waiting_history(query: QueryStatus) -> Iterator[Cause]:
         f"{waiting:,} of {query.bytes:,} bytes in Redis are history that waits for a file; "
         f"{failed:,} files were begun and got no segment.",
         "A pass of maintenance moves 64 MiB of a partition at most, once a minute. If it does not "
-        "shrink, look for 'stays in Redis' in the log of the executors or of the Python process: "
+        "shrink, look for 'in Redis' in the log of the executors or of the Python process: "
         "the folder cannot be reached or written, or is full.",
+    )
+
+
+def share_causes(query: QueryStatus) -> Iterator[Cause]:
+    """Reports shares that are full, or too small for the batches of their partition."""
+    for store in query.stores:
+        bounded = [one for one in store.partitions if one.share]
+        full = [one for one in bounded if one.share_bytes >= _FULL * one.share]
+        if full:
+            worst = max(full, key=lambda one: one.share_bytes / one.share)
+            yield Cause(
+                CauseKind.FULL_SHARE,
+                f"Partition {worst.partition} has {worst.share_bytes:,} of the {worst.share:,} "
+                "bytes of its share, of which maintenance keeps a sixth free.",
+                "Commits wait for files. Does maintenance run, and does the folder answer? Look "
+                "for 'in Redis for now' in the log of the executors, or raise redisMemory.",
+                store.operator,
+                store.store,
+                tuple(one.partition for one in full),
+            )
+        small = [one for one in bounded if one.largest_change >= _LARGE * one.share]
+        if small:
+            worst = max(small, key=lambda one: one.largest_change / one.share)
+            yield Cause(
+                CauseKind.SMALL_SHARE,
+                f"A batch of partition {worst.partition} took {worst.largest_change:,} of the "
+                f"{worst.share:,} bytes of its share.",
+                "A batch above the share fails with NO_ROOM. Raise redisMemory, make batches "
+                "smaller (maxOffsetsPerTrigger and the like), or use more partitions.",
+                store.operator,
+                store.store,
+                tuple(one.partition for one in small),
+            )
+
+
+def staying_files(query: QueryStatus) -> Iterator[Cause]:
+    """Reports files that nothing needs and that nobody deletes: each has a row in Redis."""
+    condemned = sum(one.files.condemned for one in query.partitions if one.files is not None)
+    # With a bound every new base makes an old file superfluous.
+    least = 1 if query.share_ratio is not None else _CONDEMNED_MIN
+    if query.deletes_files or condemned < least:
+        return
+    yield Cause(
+        CauseKind.FILES_STAY,
+        f"{condemned:,} files with {query.condemned_bytes:,} bytes are needed by nothing and stay, "
+        "each with a row of about 200 bytes in Redis, which no bound counts.",
+        "Start the query with placesDelete=true; `redis-state places QUERY --sweep` shows them.",
     )

@@ -23,6 +23,9 @@ class CauseKind(str, Enum):
     LATE_MAINTENANCE = "late-maintenance"
     PINNED = "pinned"
     WAITING_HISTORY = "waiting-history"
+    FULL_SHARE = "full-share"
+    SMALL_SHARE = "small-share"
+    FILES_STAY = "files-stay"
     OLDER_CHECKPOINT = "older-checkpoint"
     UNTOUCHED_ROWS = "untouched-rows"
 

@@ -17,7 +17,7 @@ from redis_state.ids import DEFAULT_STORE
 from redis_state.protocol.pins import FORK, KEEP
 from redis_state.protocol.quota import WARN_SHARE
 from redis_state.status.block_times import times_of_blocks
-from redis_state.status.file_causes import waiting_history
+from redis_state.status.file_causes import file_causes
 from redis_state.status.growth import Cause, CauseKind
 from redis_state.status.query_status import Hold, PartitionStatus, QueryStatus
 from redis_state.status.retained_versions import PartitionHistory, StoreHistory
@@ -58,7 +58,7 @@ def causes_of(
     """
     found = [cause for store in stores for look in _LOOKS for cause in look(store)]
     found += [*_older(query, older), *_near_limit(query), *_pinned(query)]
-    found += waiting_history(query)
+    found += file_causes(query)
     order = list(CauseKind)
     return sorted(found, key=lambda cause: order.index(cause.kind))
 

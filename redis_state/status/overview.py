@@ -19,8 +19,9 @@ from redis_state.backend.script import Command
 from redis_state.errors import FormatError
 from redis_state.format.entry import FORMATS, ident_of
 from redis_state.ids import EMPTY_UID, NUMBER_MAX, PartitionId, StoreId
+from redis_state.places.room import bound_in
 from redis_state.places.settings import FIELD as PLACES_FIELD
-from redis_state.places.settings import places_in
+from redis_state.places.settings import Places, places_in
 from redis_state.protocol.instances import KEYS_AT_ONCE, decode_instance
 from redis_state.protocol.newest_batch import NewestBatch
 from redis_state.protocol.opening import beyond
@@ -36,7 +37,7 @@ from redis_state.protocol.registry import (
 )
 from redis_state.protocol.runs import run_of_epoch
 from redis_state.protocol.texts import number_or_zero
-from redis_state.status.files import tally
+from redis_state.status.files import largest_change, tally
 from redis_state.status.pins import (
     IN_FILE,
     aside_in_files,
@@ -60,7 +61,7 @@ _BYTES_WORD = 4
 _NUMBERS = (
     "confirmed", "newest", "kept", "oldest", "wanted", "rows", "internal_rows", "snapshot",
     "snapshot_bytes", "delta_bytes", "bytes", "pinned_bytes", "foreign_bytes", "file_bytes",
-    "history_bytes", "written_ms",
+    "history_bytes", "written_ms", "share", "share_bytes", "largest_change",
 )  # fmt: skip
 _OTHER_TYPE = "its {} is a key of another type"
 _GONE = "its manifest is missing, while other partitions have theirs"
@@ -216,7 +217,7 @@ class _PolledQuery:
         )
         epoch = self._raw.get(b"epoch", b"")
         parent, began = fork_of(self._raw)
-        moves = self._moves_history()
+        places = self._places()
         copied, _, copied_at = self._raw.get(b"copied", b"").partition(b" ")
         return QueryStatus(
             gen=self.info.gen,
@@ -237,16 +238,16 @@ class _PolledQuery:
             fork_of=parent,
             fork_version=began,
             pins=total_pins(one for of in stores for one in of.partitions),
-            moves_history=moves,
+            moves_history=places is not None and places.moves,
+            deletes_files=places is not None and places.deletes,
         )
 
-    def _moves_history(self) -> bool:
+    def _places(self) -> Places | None:
         try:
-            places = places_in(self._raw)
+            return places_in(self._raw)
         except FormatError as error:
             self._problems.append(error.found)
-            return False
-        return places is not None and places.moves
+            return None
 
     def _store_status(
         self, one: OperatorInfo, partitions: tuple[PartitionStatus, ...]
@@ -344,6 +345,8 @@ def _counted(empty: PartitionStatus, raw: Mapping[bytes, bytes]) -> PartitionSta
     texts = [raw[name] for name in names]
     kinds, versions = _split_names(names)
     sizes = list(map(int, [text.split(b" ", _BYTES_WORD + 1)[_BYTES_WORD] for text in texts]))
+    bound = bound_in(raw) if has_places else None
+    changes = [raw[name] for name in names if name[:2] == _DELTA] if bound else []
     foreign, filed = _take_placed(raw, names, sizes) if has_places else (0, 0)
     is_snapshot = [kind == _SNAPSHOT[:1] for kind in kinds]
     snapshots = list(compress(zip(versions, sizes, strict=True), is_snapshot))
@@ -380,6 +383,9 @@ def _counted(empty: PartitionStatus, raw: Mapping[bytes, bytes]) -> PartitionSta
         foreign_bytes=foreign,
         file_bytes=filed + aside_in_files(raw) if has_places else 0,
         history_bytes=older - bases.get(base, 0),
+        share=bound.share if bound else 0,
+        share_bytes=bound.bytes if bound else 0,
+        largest_change=largest_change(one for one in changes if not one.endswith(_COMPLETE)),
         pins=pins,
         written_ms=int(raw.get(b"t", b"0")),
         run=raw.get(b"r", b"").decode("ascii", "replace"),

@@ -6,7 +6,7 @@ Numbers come from manifests and the registry alone; no row is read. Times are mi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
@@ -93,6 +93,10 @@ class PartitionStatus:
         file_bytes: Bytes of segments in files, which are not in Redis.
         history_bytes: Bytes in Redis of segments that the newest snapshot makes history; with
             `history=files` they wait for a file.
+        share: Most bytes of the partition in Redis, by `redisMemory`; 0 without a bound.
+        share_bytes: Bytes that count toward the share, staged and just dropped ones included; at
+            least what is there, and exact after each maintenance.
+        largest_change: Room in Redis that the largest kept delta takes; 0 without a bound.
         files: Files that Redis knows, by their state; ``None`` where the query never had files.
         pins: Forks and kept versions that hold segments of the partition.
         written_ms: Time of the last write, at most a minute too early: a partition notes writes
@@ -122,12 +126,20 @@ class PartitionStatus:
     foreign_bytes: int = 0
     file_bytes: int = 0
     history_bytes: int = 0
+    share: int = 0
+    share_bytes: int = 0
+    largest_change: int = 0
     files: FileTally | None = None
     written_ms: int = 0
     run: str = ""
     owner: Instance | None = None
     problem: str = ""
     pins: tuple[PinStatus, ...] = ()
+
+
+def fullest(partitions: Iterable[PartitionStatus]) -> float | None:
+    """Returns the used fraction of the fullest share; ``None`` if no partition has a bound."""
+    return max((one.share_bytes / one.share for one in partitions if one.share), default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +222,7 @@ class QueryStatus:
         fork_title: Name of the parent, or its id; empty if it is not listed any more.
         pins: Forks and kept versions that hold segments, over all partitions.
         moves_history: True if the newest writer has `history=files`.
+        deletes_files: True if it has `placesDelete=true`.
         replaced_by: Id of the checkpoint that replaced this one, after its folder was deleted and
             created again; empty if this one is current.
         problem: Reason why values are missing; empty if none are. Partitions have their own.
@@ -238,6 +251,7 @@ class QueryStatus:
     fork_title: str = ""
     pins: tuple[PinStatus, ...] = ()
     moves_history: bool = False
+    deletes_files: bool = False
 
     @property
     def title(self) -> str:
@@ -302,6 +316,11 @@ class QueryStatus:
     def condemned_bytes(self) -> int:
         """Bytes of files that nothing needs, and that are still there."""
         return sum(one.files.condemned_bytes for one in self.partitions if one.files is not None)
+
+    @property
+    def share_ratio(self) -> float | None:
+        """Used fraction of the fullest share; ``None`` if no partition has a bound."""
+        return fullest(self.partitions)
 
     @property
     def foreign_bytes(self) -> int:

@@ -20,6 +20,7 @@ from redis_state.status.slow_calls import (
     ms_text,
 )
 from redis_state.status.slow_figures import PARTS, PartitionFigures, StoreFigures, figures_of
+from redis_state.status.slow_files import reads_of_files, waits_for_room
 from redis_state.status.slowness import SlowCause, SlowCauseKind, Slowness, TimeSpent
 
 _LOADS_SHARE = 0.2
@@ -224,21 +225,6 @@ def _is_elsewhere(one: PartitionFigures) -> bool:
     return commits >= 2 and one.numbers.get("versions", 0) > _ELSEWHERE * commits
 
 
-def _files(of: StoreFigures, _servers: Servers) -> Iterator[SlowCause]:
-    """Checks for batches that wait for files: only versions below the newest snapshot are there."""
-    reads, spent = of.number("fileReads"), of.number("fileUs")
-    if reads and spent >= SHARE * of.total_us:
-        yield cause_of(
-            of,
-            SlowCauseKind.READING_FILES,
-            f"{reads:,} reads from files took {ms_text(spent / reads)} each, together "
-            f"{spent / max(1, of.total_us):.0%} of the time of all batches: the query, or a fork, "
-            "began at a version whose history is in files.",
-            "This ends with the next snapshot. If it goes on, look why snapshots fail, or bring "
-            "the history back: `redis-state places QUERY --bring-back`.",
-        )
-
-
 def _memory(of: StoreFigures, _servers: Servers) -> Iterator[SlowCause]:
     fullest = max(
         of.partitions,
@@ -393,7 +379,8 @@ def _outside(of: StoreFigures, _servers: Servers) -> Iterator[SlowCause]:
 _CHECKS: tuple[_Check, ...] = (
     call_causes,
     _loads,
-    _files,
+    waits_for_room,
+    reads_of_files,
     _memory,
     _background,
     _starved,

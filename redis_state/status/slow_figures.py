@@ -158,6 +158,8 @@ def _partition(number: int, totals: Totals) -> PartitionFigures:
         "commitUs": counts.get("commitMs", 0) * _US,
         "rows": counts.get("rowsWritten", 0) + counts.get("rowsRemoved", 0),
         "bytesSent": counts.get("bytesSent", 0),
+        "roomWaits": counts.get("roomWaits", 0),
+        "roomWaitUs": counts.get("roomWaitMs", 0) * _US,
     }
     return PartitionFigures(number, totals.instance, numbers, (), is_full=False)
 

@@ -19,6 +19,8 @@ class SlowCauseKind(str, Enum):
     MOVING_PARTITIONS = "moving-partitions"
     COLD_LOADS = "cold-loads"
     LONG_LOADS = "long-loads"
+    WAITING_FOR_ROOM = "waiting-for-room"
+    SLOW_FOLDER = "slow-folder"
     READING_FILES = "reading-files"
     SMALL_MEMORY = "small-memory"
     MAINTENANCE_BEHIND = "maintenance-behind"

@@ -42,6 +42,8 @@ CUSTOM_METRICS = (
     CustomMetric("dropped_bytes", MetricKind.SIZE, "bytes that retention dropped"),
     CustomMetric("moved_bytes", MetricKind.SIZE, "bytes of history moved into files"),
     CustomMetric("failed_moves", MetricKind.SUM, "moves of history that failed"),
+    CustomMetric("room_waits", MetricKind.SUM, "calls that waited until segments had left Redis"),
+    CustomMetric("room_wait_ms", MetricKind.TIMING, "time until segments had left Redis"),
     CustomMetric("round_trips", MetricKind.SUM, "pipelines sent to the server by this process"),
     CustomMetric("opens", MetricKind.SUM, "versions that were opened"),
     CustomMetric("commits", MetricKind.SUM, "versions that were committed"),
@@ -66,6 +68,8 @@ _TOTALS = {
     "bytesSent": "commit_bytes",
     "movedBytes": "moved_bytes",
     "failedMoves": "failed_moves",
+    "roomWaits": "room_waits",
+    "roomWaitMs": "room_wait_ms",
 }
 
 
@@ -82,6 +86,10 @@ class Counters:
     def add(self, name: str, amount: int) -> None:
         """Increases a counter."""
         self.values[name] += amount
+
+    def set(self, name: str, value: int) -> None:
+        """Sets a counter to what another object has counted."""
+        self.values[name] = value
 
     def go_on_from(self, other: Counters) -> None:
         """Continues the totals of an earlier store of the partition."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 
+from redis_state.clock import Clock
 from redis_state.errors import ConfigError, InternalError, UnavailableError
 from redis_state.format import ordered
 from redis_state.format.entry import Entry
@@ -21,6 +22,9 @@ from redis_state.store.local.version import LocalVersion, unexpired_rows
 from redis_state.store.local.version_cache import VersionCache
 from redis_state.store.metrics import Counters
 
+_PAUSE_S, _PAUSE_MAX_S = 60, 3600
+_DOUBLINGS_MAX = 6
+
 log = logging.getLogger("redis_state.store")
 
 
@@ -32,6 +36,8 @@ class PartitionMaintenance:
         self._cache = cache
         self._counters = counters
         self._is_marked = False
+        self._failures = 0
+        self._move_at_s = 0.0
 
     def run(self, *, make_room: bool = False) -> None:
         """Runs the maintenance that is due; does nothing without a checkpoint.
@@ -67,8 +73,8 @@ class PartitionMaintenance:
 
     def _move(self, link: LinkedPartition) -> None:
         """Moves segments into files; the store goes on if the folder does not answer."""
-        config = link.spec.config
-        if not needs_files(config):
+        config, clock = link.spec.config, link.shared.clock
+        if not needs_files(config) or (self._failures and clock.monotonic_s() < self._move_at_s):
             return
         # The folder may not have answered when the process declared it.
         self._is_marked = self._is_marked or link.mark_folder()
@@ -82,13 +88,21 @@ class PartitionMaintenance:
             if config.redis_memory is not None:
                 keep_room(link.shared, link.client.id, link.share())
         except (ConfigError, UnavailableError) as error:
-            self._counters.add("failed_moves", 1)
+            self._put_off(clock)
             log.warning("%s: history stays in Redis: %s", link.spec.id.store_id, error)
             return
+        self._failures = 0
         self._counters.add("moved_bytes", moved.bytes)
         if moved.segments:
             name = link.spec.id.store_id
             log.info("%s: %d segments moved into files", name, moved.segments)
+
+    def _put_off(self, clock: Clock) -> None:
+        """Counts a failure. Each try may announce a file, so later tries are rarer."""
+        pause_s = min(_PAUSE_S * 2 ** min(self._failures, _DOUBLINGS_MAX), _PAUSE_MAX_S)
+        self._move_at_s = clock.monotonic_s() + pause_s
+        self._failures += 1
+        self._counters.add("failed_moves", 1)
 
     def snapshot(self, local: LocalVersion) -> bool:
         """Adds a snapshot of an opened version; returns false if it is no longer needed."""

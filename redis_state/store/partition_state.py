@@ -177,8 +177,12 @@ class PartitionState:
                 time=time_s,
             )
             run = self._run or RegisteredRun(self._run_id, 0, "x")
-            with self._telling():
-                link.client.commit(run, local.pin, uid, written.entry, written.fields)
+            try:
+                with self._telling():
+                    link.client.commit(run, local.pin, uid, written.entry, written.fields)
+            finally:
+                self.counters.set("room_waits", link.client.waits.count)
+                self.counters.set("room_wait_ms", link.client.waits.ms)
         top = Layer(delta.rows, written.raw_bytes, delta.keys, in_order=delta.in_order)
         next_version = local.with_changes(Pin(version, uid), families, top, written.entry)
         self.cache.keep(next_version)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -223,6 +224,22 @@ def test_files_of_a_query_need_its_log(redis_server: RedisServer, tmp_path: Path
     status = purge(redis_server.url, GEN, "--files")
     gone = not list(folder.rglob("*.seg"))
     assert (status, gone) == ((0, True) if log == "same" else (1, False))
+
+
+def test_note_goes_with_a_deleted_checkpoint_once_that_is_confirmed(
+    redis_server: RedisServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    raw = redis_server.client()
+    folder = plant_files(redis_server, tmp_path, partitions=1)
+    assert purge(redis_server.url, GEN, "--now") == 0
+    expire_now(raw, GEN, hours=24)
+    shutil.rmtree(folder)
+    assert purge(redis_server.url, GEN, "--files") == 1
+    assert "if the checkpoint was deleted with its files" in capsys.readouterr().err
+    assert raw.hexists(keys.purged_files(), GEN)
+    assert purge(redis_server.url, GEN, "--files", "--exclusive") == 1
+    assert "Nothing is left to delete" in capsys.readouterr().err
+    assert not raw.hexists(keys.purged_files(), GEN)
 
 
 def test_interrupted_purge_that_is_done_again_notes_what_was_opened(

@@ -73,6 +73,7 @@ def test_the_executors_of_a_running_query_are_listed(streams: Streams, reader: R
     names = {"opens", "openMs", "loads", "loadMs", "commits", "commitMs"}
     names |= {"rowsWritten", "rowsRemoved", "bytesSent"}
     names |= {"fileReads", "fileReadMs", "fileBytes", "movedBytes", "failedMoves"}
+    names |= {"roomWaits", "roomWaitMs"}
     assert [set(totals.counts) for totals in counted] == [names, names]
     assert [totals.counts["commits"] for totals in counted] == [1, 1]
     for totals in counted:

@@ -138,7 +138,10 @@ SCENES = {
         "tests/contract/test_recall.py::"
         "test_purged_keys_expire_and_a_recall_restores_them"
     ),
-    ("redis_state/status/slow_causes.py", "places 1 --bring-back"): (
+    ("redis_state/status/file_causes.py", "places 1 --sweep"): (
+        "tests/contract/test_figures_of_bounds.py::test_doctor_names_files_that_stay"
+    ),
+    ("redis_state/status/slow_files.py", "places 1 --bring-back"): (
         "tests/contract/test_places_command.py::"
         "test_bring_back_fills_redis_and_ends_the_moving"
     ),

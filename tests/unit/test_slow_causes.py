@@ -139,6 +139,24 @@ LONG_TRIPS = {"openUs": 400_000, "commitUs": 400_000, "redisUs": 700_000}
             "200 reads from files took 4.0 ms each",
         ),
         (
+            {"fileReads": 50, "fileUs": 200_000},
+            {"share": 1 << 20},
+            SlowCauseKind.READING_FILES,
+            "rows that no executor has in memory are read from there",
+        ),
+        (
+            {"fileReads": 4, "fileUs": 400_000},
+            {},
+            SlowCauseKind.SLOW_FOLDER,
+            "16 reads from files took 100 ms each",
+        ),
+        (
+            {"roomWaits": 2, "roomWaitUs": 100_000},
+            {"share": 1 << 20},
+            SlowCauseKind.WAITING_FOR_ROOM,
+            "8 times in 80 commits a partition's share of redisMemory was full",
+        ),
+        (
             {"reloaded": 300, "buckets": 900, "misses": 400, "missUs": 300_000},
             {},
             SlowCauseKind.SMALL_MEMORY,

@@ -4,8 +4,10 @@
 -- KEYS  1 P:m  2 key of the delta  3 key under which all of its blocks are staged, if they are not under its own
 -- ARGV  1 run id  2 epoch  3 version (the parent's)  4 parent uid  5 uid  6 blocks  7 manifest entry
 --       8 ttl in ms of a replaced attempt  9 checkpoint format version (1 or 2)  10 keep ms (0 = for ever)
+--       11 place, of a complete delta whose blocks are in a file  12 bytes of the file
 -- Reply OK · ALREADY · TAKEN (other rows have this uid) · REOPEN opened · INCOMPLETE found
 --       ROOM bytes share (its blocks do not fit into the partition's share; nothing was changed)
+--       GONE (its file is condemned or unknown)
 --       FENCED opened|pinned found | FENCED epoch found run · STATE_LOST latest floor · FORMAT found
 -- Keeps: a published version is based on an existing version (a complete delta needs none), which its run has pinned, and
 --        has all its blocks. ALREADY means exactly these rows: two copies of one process must not both succeed.
@@ -66,12 +68,19 @@ if opened > version then return refuse({'FENCED', 'opened', text(opened)}) end
 if meta('ou') ~= parent then return refuse({'FENCED', 'pinned', meta('ou')}) end
 if version > 0 and not has_flag(ARGV[7], 'c') and not is_there(version, parent) then return refuse(missing(version)) end
 if refused then return refused end
-local more = share and uncounted(field, ARGV[7]) or 0
--- Blocks are missing, or came before the bound. What is there stays: the caller makes room, and sends the transaction again.
-refused = more > 0 and take_room(share, bytes, more, field)
-if refused then return refused end
-local blocks = redis.call('HLEN', delta)
-if blocks ~= tonumber(ARGV[6]) then return refuse({'INCOMPLETE', text(blocks)}) end
+local place = ARGV[11]
+local file = place and match(place, '^f (%S+) ')
+local state, _, segments = file_row(file or '')
+if place then
+  if state ~= ANNOUNCED and state ~= USED then return refuse({'GONE'}) end
+else
+  local more = share and uncounted(field, ARGV[7]) or 0
+  -- Blocks are missing, or came before the bound. What is there stays: the caller makes room, and sends the transaction again.
+  refused = more > 0 and take_room(share, bytes, more, field)
+  if refused then return refused end
+  local blocks = redis.call('HLEN', delta)
+  if blocks ~= tonumber(ARGV[6]) then return refuse({'INCOMPLETE', text(blocks)}) end
+end
 
 local siblings = number('l') == version + 1
 local replaced
@@ -91,6 +100,15 @@ if replaced then
 end
 redis.call('HSET', META, field, ARGV[7])
 redis.call('HDEL', META, 'z:' .. field, 'h:' .. field)
+if place then
+  if file_of(field) ~= file then
+    displace(field)
+    redis.call('UNLINK', delta)
+    redis.call('HSET', META, 'a:' .. field, place, 'f', '2')
+    set_file(file, USED, segments + 1, ARGV[12])
+  end
+  is_filed = true
+end
 if rival then
   if replaced then rival.uids = {} end
   rival.uids[#rival.uids + 1] = uid

@@ -117,6 +117,8 @@ def partition_row(status: QueryStatus, of: StoreStatus, one: PartitionStatus) ->
         "pinned_bytes": one.pinned_bytes,
         "foreign_bytes": one.foreign_bytes,
         "file_bytes": one.file_bytes,
+        "share": one.share,
+        "share_bytes": one.share_bytes,
         "written_ms": one.written_ms,
         "now_ms": status.now_ms,
         "run": one.run,
@@ -179,8 +181,11 @@ def _facts(row: PrintedRow, status: QueryStatus) -> Iterator[PrintedRow]:
         if status.foreign_bytes:
             read = f"{figures.size(status.foreign_bytes)} in segments of its parent"
             yield {"fact": "reads", "value": read}
+    if status.share_ratio is not None:
+        yield {"fact": "bound", "value": f"{status.share_ratio:.0%} of the fullest share"}
     if status.file_bytes:
-        yield {"fact": "files", "value": f"{figures.size(status.file_bytes)} of older versions"}
+        what = "" if status.share_ratio is not None else " of older versions"
+        yield {"fact": "files", "value": f"{figures.size(status.file_bytes)}{what}"}
     if status.condemned_bytes:
         value = f"{figures.size(status.condemned_bytes)} that nothing needs: `redis-state places`"
         yield {"fact": "condemned", "value": value}

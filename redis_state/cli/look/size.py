@@ -30,6 +30,8 @@ _SIZES = (
     "pinned_bytes",
     "foreign_bytes",
     "file_bytes",
+    "share",
+    "share_bytes",
 )
 
 
@@ -76,6 +78,13 @@ def _held(status: QueryStatus) -> Iterator[str]:
     if status.pinned_bytes:
         whose = "; ".join(figures.plain(pin_text(one)) for one in status.pins if one.bytes)
         yield f"{figures.size(status.pinned_bytes)} are held only by pins: {whose}."
+    if status.share_ratio is not None:
+        most = sum(one.share for one in status.partitions)
+        used = sum(one.share_bytes for one in status.partitions)
+        yield (
+            f"{figures.size(used)} of the {figures.size(most)} of all shares of redisMemory are "
+            f"used, of the fullest share {status.share_ratio:.0%}."
+        )
     if status.file_bytes:
         yield (
             f"{figures.size(status.file_bytes)} more are in files, which are not counted here: "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import groupby
@@ -27,7 +27,7 @@ from redis_state.errors import ConfigError
 from redis_state.files import Folder
 from redis_state.maintain.purge import check_gen
 from redis_state.protocol.instances import LATELY_MS
-from redis_state.protocol.registry import QueryInfo
+from redis_state.protocol.registry import QueryInfo, list_queries
 from redis_state.recovery.copies import newest_fitting
 from redis_state.recovery.doctor import (
     Diagnosis,
@@ -39,6 +39,8 @@ from redis_state.recovery.doctor import (
 from redis_state.recovery.query_state import CountedStore, QueryState, state_of
 from redis_state.recovery.rewind import newest_commit, startable_batches
 from redis_state.status import figures
+from redis_state.status.file_causes import file_causes
+from redis_state.status.overview import status_of
 
 if TYPE_CHECKING:
     from redis_state.cli.command import Subparsers
@@ -164,12 +166,15 @@ def run(arguments: argparse.Namespace) -> int:
             found = diagnose(client, *place.state.gens, tenant=tenant, progress=line)
             newer, older = others_of_folder(client, place.gen, tenant=tenant)
             problem = listing_problem(client, place.gen, tenant=tenant)
+            notes = list(_told_files(client, place.state.gens, tenant))
         finally:
             line.end()
     for text in report(found, place.state):
         print(text)
     steps, status = advice(found, logs, place)
     print(steps)
+    for text in notes:
+        print(text)
     if problem:
         print(f"Only tools are affected: {problem}. The next start of the query writes it again.")
     if newer is not None:
@@ -177,6 +182,14 @@ def run(arguments: argparse.Namespace) -> int:
     for info in older:
         print(_told_older(info, place))
     return status
+
+
+def _told_files(client: Client, gens: Sequence[str], tenant: str) -> Iterator[str]:
+    """Yields what is wrong with files and shares of redisMemory; no batch depends on it yet."""
+    for info in list_queries(client, tenant=tenant):
+        if info.gen in gens:
+            for cause in file_causes(status_of(client, info, tenant=tenant)):
+                yield f"{cause.kind}: {cause.found} {cause.advice}"
 
 
 def _told_newer(info: QueryInfo, place: CheckpointArguments) -> str:

@@ -20,7 +20,7 @@ from redis_state.cli.arguments.place import add_query
 from redis_state.cli.help import example
 from redis_state.cli.operate.maintain import PROBLEMS_STATUS
 from redis_state.cli.output import printing
-from redis_state.cli.output.printing import Sheet, column, numbers
+from redis_state.cli.output.printing import Column, PrintedRow, Sheet, column, numbers
 from redis_state.errors import ConfigError
 from redis_state.files import Folder
 from redis_state.ids import PartitionId
@@ -203,6 +203,8 @@ def _row(one: PartitionPlaces) -> dict[str, Any]:
         "file_segments": one.files[0],
         "file_bytes": one.files[1],
         "parent_bytes": one.parent[1],
+        "share": one.bound.share if one.bound else None,
+        "share_bytes": one.bound.bytes if one.bound else None,
         "oldest_in_files": one.oldest or None,
         "files_used": files["u"],
         "files_announced": files["n"],
@@ -210,11 +212,19 @@ def _row(one: PartitionPlaces) -> dict[str, Any]:
     }
 
 
+def _share(row: PrintedRow) -> str:
+    """Returns how much of its share a partition uses."""
+    if not row["share"]:
+        return figures.NOTHING
+    return f"{row['share_bytes'] / row['share']:.0%} of {figures.size(row['share'])}"
+
+
 _COLUMNS = (
     numbers("operator", title="OP"),
     column("store"),
     numbers("partition", title="PART"),
     numbers("redis_bytes", figures.size, title="REDIS"),
+    Column("SHARE", _share),
     numbers("file_bytes", figures.size, title="FILES"),
     numbers("parent_bytes", figures.size, title="PARENT"),
     numbers("oldest_in_files", title="OLDEST"),

@@ -74,7 +74,15 @@ def _reason(arguments: argparse.Namespace, found: PurgedFiles) -> str:
             if arguments.checkpoint is not None
             else open_folder(arguments, found.folder.removesuffix(own))
         )
-        return PurgedGuard(checkpoint)(found)
+        if checkpoint.items() is not None:
+            return PurgedGuard(checkpoint)(found)
+        # A file system that is not mounted looks like a folder that was deleted.
+        if not arguments.exclusive:
+            return (
+                f"there is no folder {checkpoint}: if the checkpoint was deleted with its files, "
+                "give --exclusive, which removes the note of the purge"
+            )
+        return ""
     if not arguments.exclusive:
         return (
             f"the files are in {found.folder}, which is not in a checkpoint: a copy of this Redis "

@@ -18,6 +18,10 @@ final class FileCounters {
   /** Bytes of segments that moved into files. */
   val movedBytes: AtomicLong = new AtomicLong
   val failedMoves: AtomicLong = new AtomicLong
+
+  /** Calls that waited until segments had left for a file, and the time for it. */
+  val roomWaits: AtomicLong = new AtomicLong
+  val roomWaitNs: AtomicLong = new AtomicLong
 }
 
 /** Counts what is read from a folder. */

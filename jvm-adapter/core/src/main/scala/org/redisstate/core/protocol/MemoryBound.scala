@@ -21,6 +21,12 @@ final case class MemoryBound(share: Long, bytes: Long) {
 
   /** Returns whether a base of so many bytes stays in Redis: a larger one leaves too little for deltas. */
   def takesBase(bytes: Long): Boolean = bytes <= share / 2
+
+  /**
+   * Returns whether the first version of a moved state stays in Redis. The share may still become
+   * smaller, down to the least one, while the move lists further stores.
+   */
+  def takesMoved(entry: Entry): Boolean = costOf(entry) <= math.min(share, ShareMin) / 2
 }
 
 object MemoryBound {

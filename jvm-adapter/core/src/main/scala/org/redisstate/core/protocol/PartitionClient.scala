@@ -178,6 +178,7 @@ final class PartitionClient(
    *
    * @param rest fields that were not staged
    * @param all every field of the delta, asked for when the server lost some of them
+   * @param place of a complete delta whose blocks are in a file; it has no fields in Redis
    */
   def commit(
       run: RegisteredRun,
@@ -185,14 +186,15 @@ final class PartitionClient(
       uid: String,
       entry: Entry,
       rest: Seq[EncodedField],
-      all: => Seq[EncodedField]): Unit = {
+      all: => Seq[EncodedField],
+      place: Option[Place.InFile] = None): Unit = {
     val ident = Segment.deltaIdent(parent.version + 1, uid)
     val what = s"commit version ${parent.version + 1} of $id"
     var last = segments.stageButLast(what, ident, rest, entry.blocks)
     var tries = 1
     val room = new RoomMaker(calls, files.makeRoom(_))
     while (true) {
-      val (staged, published) = publish(what, run, parent, uid, entry, ident, last)
+      val (staged, published) = publish(what, run, parent, uid, entry, ident, last, place)
       val refused = Seq(staged, published).find(_.headOption.contains(RoomMaker.Refused))
       published match {
         case Seq("OK") | Seq("ALREADY") => return
@@ -290,7 +292,7 @@ final class PartitionClient(
       entry.blocks.toString,
       entry.text,
       settings.keepMs.toString
-    ) ++ place.toSeq.flatMap(at => Seq(at.text, (at.offset + at.bytes).toString))
+    ) ++ placed(place)
     val keys = Seq(Keys.segment(id, ident), Keys.staged(id, ident))
     words(calls.keyed(what, Script.Snapshot, keys, args.map(bytes))) match {
       case Seq("OK") | Seq("ALREADY") => true
@@ -372,7 +374,8 @@ final class PartitionClient(
       uid: String,
       entry: Entry,
       ident: String,
-      last: Seq[EncodedField]): (Seq[String], Seq[String]) = {
+      last: Seq[EncodedField],
+      place: Option[Place.InFile]): (Seq[String], Seq[String]) = {
     // Unless these are all blocks, the key of the delta has others already.
     val isApart = last.nonEmpty && last.size == entry.blocks
     val keys = Seq(meta, Keys.segment(id, ident)) ++ Option.when(isApart)(Keys.staged(id, ident))
@@ -387,7 +390,7 @@ final class PartitionClient(
       ProtocolSettings.DroppedTtlMs.toString,
       settings.format.number.toString,
       settings.keepMs.toString
-    )
+    ) ++ placed(place)
     val apart = if (isApart) segments.apart(ident, last) else Nil
     def commands(run: (Script, Seq[Array[Byte]]) => Command) = {
       val stages =
@@ -460,6 +463,10 @@ object PartitionClient {
   private val PlansMax = 4
 
   private def bytes(text: String): Array[Byte] = Command.bytes(text)
+
+  /** Arguments of a script that enters a segment of a file. */
+  private def placed(place: Option[Place.InFile]): Seq[String] =
+    place.toSeq.flatMap(at => Seq(at.text, (at.offset + at.bytes).toString))
 
   private def isPublished(replies: Seq[AnyRef]): Boolean =
     PartitionCalls.words(replies.last) match {

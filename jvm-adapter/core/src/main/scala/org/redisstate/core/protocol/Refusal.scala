@@ -36,6 +36,10 @@ private[protocol] object Refusal {
         new UnavailableException(
           s"$what: the server keeps losing staged blocks (it has $found). A volatile-* " +
             "eviction policy does that when memory is short: give the server more memory.")
+      case Seq("GONE") =>
+        new UnavailableException(
+          s"$what: its file was condemned before it was entered, since the writer took longer than a day. " +
+            "Nothing was changed. Try again.")
       case Seq("UNSURE", found, by) =>
         new UnavailableException(
           s"$what: run $by continues (it opened version $found) while this run reads Spark's commit log. Try again.")

@@ -31,7 +31,8 @@ private[protocol] final class RoomMaker(calls: PartitionCalls, leave: Long => Op
     def number(at: Int): Long = Stored.number(what, reply.lift(at).getOrElse(""))
     val (lacking, share) = (number(1), number(2))
     log.info("{}: {} bytes more than the share", what: Any, lacking)
-    moved(what, lacking, share) match {
+    calls.filed.roomWaits.incrementAndGet()
+    counted(moved(what, lacking, share)) match {
       // Another thread may have moved the last segment meanwhile: then the next try fits.
       case None if !isEmpty => isEmpty = true
       case Some(segments) if segments > 0 || wasted < WastedMax =>
@@ -42,6 +43,15 @@ private[protocol] final class RoomMaker(calls: PartitionCalls, leave: Long => Op
           s"$what: it needs $lacking bytes more than the partition's share of $share bytes in Redis, although all that could " +
             "leave is in files. Nothing was changed. Start the query with a larger redisMemory, with more partitions, or with " +
             "smaller batches.")
+    }
+  }
+
+  private def counted[A](move: => A): A = {
+    val from = System.nanoTime()
+    try move
+    finally {
+      calls.filed.roomWaitNs.addAndGet(System.nanoTime() - from)
+      ()
     }
   }
 

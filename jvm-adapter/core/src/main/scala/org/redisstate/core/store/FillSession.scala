@@ -1,5 +1,6 @@
 package org.redisstate.core.store
 
+import java.nio.file.Path
 import java.util.concurrent.Future
 
 import scala.collection.mutable
@@ -8,12 +9,14 @@ import org.redisstate.core.errors.{InternalException, UnavailableException}
 import org.redisstate.core.format._
 import org.redisstate.core.ids.Pin
 import org.redisstate.core.local._
+import org.redisstate.core.protocol.MemoryBound
 import org.redisstate.core.store.resources.StoreCounters
 
 /**
  * Writes all rows of a version that has nothing below it, each key once. The rows leave for Redis
  * as they come, and only those of ordered families wait for the commit: so it needs little memory,
- * and cannot be read. For one thread.
+ * and cannot be read. In a partition with a bound they pass the local disk into a block file, and
+ * Redis by, unless they are few. For one thread.
  *
  * @param local the empty version below
  * @param initiallyHeld whether the run holds the partition already
@@ -21,6 +24,7 @@ import org.redisstate.core.store.resources.StoreCounters
  * @param ownsUid whether no other attempt has the uid
  * @param timeS of the version, if its rows expire
  * @param stageBytes so many bytes of rows leave at once
+ * @param disk folder for rows on their way to a file; None for that of the process
  */
 final class FillSession private[store] (
     store: VersionKeeper,
@@ -29,7 +33,8 @@ final class FillSession private[store] (
     uid: String,
     ownsUid: Boolean,
     timeS: Option[Long],
-    stageBytes: Int)
+    stageBytes: Int,
+    disk: Option[Path])
     extends HeldRows {
   import FillSession._
 
@@ -52,6 +57,12 @@ final class FillSession private[store] (
   /** Layers on their way to Redis, with their bytes, the oldest first. */
   private val staging = mutable.Queue.empty[(Future[_], Long)]
   private var held = initiallyHeld
+
+  /** Bound of the partition, once it is held. */
+  private lazy val bound: Option[MemoryBound] = client.files.bound()
+
+  /** Rows of a bounded partition that left memory; null before the first ones. */
+  private var spilled: SpilledRows = _
   private var countAt = CountedBytes
   private var live, liveInternal = 0L
   @volatile private var counted = 0L
@@ -96,15 +107,23 @@ final class FillSession private[store] (
     live += 1
     if (families.isInternal(family)) liveInternal += 1
     if (layer.usedBytes.toLong + sorted.usedBytes > countAt) count()
-    if (layer.usedBytes > stageBytes) stage()
+    if (layer.usedBytes > stageBytes) {
+      if (bound.isEmpty) stage() else spill()
+    }
   }
 
   /** @return the new version */
   def commit(): Pin = StoreCounters.timed(store.counters.commitNs) {
     if (!cycle.follow(LifeCycle.BeginCommit)) refuse("commit")
     takeOver()
-    val (entry, rest) = encode()
-    client.commit(store.holder(), local.pin, uid, entry, rest, throw lostBlocks)
+    if (spilled != null) commitFile()
+    else {
+      val (entry, rest) = encode()
+      // An earlier layer is in Redis only where there is no bound.
+      if (bound.exists(!_.takesMoved(entry))) commitFile()
+      else client.commit(store.holder(), local.pin, uid, entry, rest, throw lostBlocks)
+    }
+    closeSpilled()
     if (!cycle.follow(LifeCycle.EndCommit)) refuse("commit")
     store.ended(this)
     store.counters.commits.incrementAndGet()
@@ -117,6 +136,7 @@ final class FillSession private[store] (
    */
   def abort(): Unit = {
     store.ended(this)
+    closeSpilled()
     if (cycle.follow(LifeCycle.Abort) && ownsUid && writer != null) {
       // Behind the chunks that are under way: they would come after their own removal.
       Staging.awaitRemoval(client.later(client.abort(ident)), ident, client.id)
@@ -150,15 +170,72 @@ final class FillSession private[store] (
     count()
   }
 
+  private def spill(): Unit = {
+    if (spilled == null)
+      spilled = new SpilledRows(s"write version ${pin.version} of ${client.id}", disk)
+    spilled.add(layer)
+    layer = new Layer(layer.rows, layer.usedBytes + SpareBytes)
+    count()
+  }
+
+  private def closeSpilled(): Unit = if (spilled != null) {
+    spilled.close()
+    spilled = null
+  }
+
+  /** Writes the delta into a file of its own, then enters it. */
+  private def commitFile(): Unit = {
+    if (spilled != null) spill()
+    val begun = segmentOf(Entry(uid, 0, 0, 0, 0, 1, 0, complete = true, header = false))
+    val (segment, place) = client.files.write(begun) { give =>
+      val buckets =
+        if (spilled == null) Bucketing.bucketsFor(layer.rows.toLong, layer.usedBytes.toLong)
+        else Bucketing.bucketsFor(spilled.rows, spilled.bytes)
+      val out = new SegmentWriter(ident, buckets)
+      def send(least: Long): Unit = if (out.freshBytes > least) out.handOver().foreach(give)
+      def add(bucket: Int, rows: RowBlock): Unit = {
+        out.add(bucket, rows)
+        send(FileBytes)
+      }
+      if (spilled == null) layer.foreachBucket(buckets)(add)
+      else spilled.foreachBucket(buckets)(add)
+      val entry = finish(out)(send(FileBytes))
+      send(0)
+      segmentOf(entry)
+    }.getOrElse(throw new UnavailableException(
+      s"commit version ${pin.version} of ${client.id}: the partition vanished meanwhile. Nothing was committed. Try again."))
+    client.commit(
+      store.holder(),
+      local.pin,
+      uid,
+      segment.entry,
+      Nil,
+      Nil,
+      Some(place))
+  }
+
+  private def segmentOf(entry: Entry): Segment =
+    Segment(isSnapshot = false, pin.version, uid, entry)
+
   private def encode(): (Entry, Seq[EncodedField]) = {
     while (staging.nonEmpty) Staging.await(staging.dequeue()._1, ident, client.id)
     if (writer == null) writer =
       new SegmentWriter(ident, Bucketing.bucketsFor(layer.rows.toLong, layer.usedBytes.toLong))
     layer.foreachBucket(writer.buckets)(writer.add)
+    val entry = finish(writer)(())
+    (entry, writer.takeFresh())
+  }
+
+  /**
+   * Adds what comes behind the rows of hashed families.
+   *
+   * @param added called after each block
+   */
+  private def finish(writer: SegmentWriter)(added: => Unit): Entry = {
     families.hashOf.ordered.toSeq.sorted.foreach { family =>
-      writer.addOrdered(family, sorted.rowsOf(family))
+      writer.addOrdered(family, Iterator.single(sorted.rowsOf(family)))(_ => added)
     }
-    val entry = writer.finish(
+    writer.finish(
       local.pin.uid,
       live,
       Some(families.all.sortBy(_.id)),
@@ -167,7 +244,6 @@ final class FillSession private[store] (
       liveInternal,
       families.highestId,
       if (expiry.isOn) timeS.getOrElse(0L) else 0L)
-    (entry, writer.takeFresh())
   }
 
   private def count(): Unit = {
@@ -202,6 +278,9 @@ object FillSession {
 
   /** Most layers that wait for the server. */
   private val StagingMax = 1
+
+  /** Blocks go to a file when there are so many bytes of them. */
+  private val FileBytes = 1L << 20
 
   /** The memory budget is told of every so many bytes. */
   private val CountedBytes = 1L << 20

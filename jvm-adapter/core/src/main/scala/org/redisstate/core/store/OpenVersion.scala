@@ -1,5 +1,7 @@
 package org.redisstate.core.store
 
+import java.nio.file.Path
+
 import org.redisstate.core.format.{Family, Tombstone}
 import org.redisstate.core.ids.Pin
 import org.redisstate.core.local.{Expiry, KeyHash, RowIterator, Slice, StoredKey}
@@ -113,14 +115,19 @@ final class OpenVersion private[store] (
    * @param uid of the version that the commit gives, None for a new one. No other content may ever have it, but several attempts at this one
    *   may. So an abort leaves the blocks, which another attempt may need; they expire by themselves.
    * @param timeS of the version, if its rows expire; the same for all attempts with one uid
+   * @param disk folder for rows on their way to a file; None for that of the process
    */
-  def fill(uid: Option[String], timeS: Option[Long] = None): FillSession =
-    fill(uid, timeS, FillSession.StageBytes)
+  def fill(
+      uid: Option[String],
+      timeS: Option[Long] = None,
+      disk: Option[Path] = None): FillSession =
+    fill(uid, timeS, FillSession.StageBytes, disk)
 
   private[store] def fill(
       uid: Option[String],
       timeS: Option[Long],
-      stageBytes: Int): FillSession =
+      stageBytes: Int,
+      disk: Option[Path]): FillSession =
     new FillSession(
       store,
       local,
@@ -128,5 +135,6 @@ final class OpenVersion private[store] (
       uid.getOrElse(Pin.newUid()),
       ownsUid = uid.isEmpty,
       timeS,
-      stageBytes)
+      stageBytes,
+      disk)
 }

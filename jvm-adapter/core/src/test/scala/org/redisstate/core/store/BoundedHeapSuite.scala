@@ -40,6 +40,10 @@ class BoundedHeapSuite extends AnyFunSuite {
     ends(4 * 160, BoundedFill, 4, 80)
   }
 
+  test("4 tasks fill 80 MiB each into files in a heap of 160 MiB a task") {
+    ends(4 * 160, BoundedFill, 4, 80, "files")
+  }
+
   if (isLong) {
     for (shape <- Seq("snapshot", "deltas"))
       test(s"a state of ten times the heap runs: $shape") {

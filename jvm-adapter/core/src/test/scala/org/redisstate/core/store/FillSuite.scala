@@ -51,7 +51,7 @@ class FillSuite extends AnyFunSuite with BeforeAndAfterAll {
   }
 
   private def filled(p: TestPartition, rows: Rows, version: Long = 0): FillSession = {
-    val session = p.store("a").openEmpty(version).fill(None, None, StageBytes)
+    val session = p.store("a").openEmpty(version).fill(None, None, StageBytes, None)
     Families.foreach(session.defineFamily)
     rows.foreach { case (k, value) => session.put(k, k.length, value, value.length) }
     session
@@ -96,7 +96,7 @@ class FillSuite extends AnyFunSuite with BeforeAndAfterAll {
     test(s"rows keep their expiries in a version of the time $timeS") {
       on { p =>
         val rows = rowsOf(300, 20)
-        val session = p.store("a").openEmpty(6).fill(None, timeS, StageBytes)
+        val session = p.store("a").openEmpty(6).fill(None, timeS, StageBytes, None)
         Families.foreach(session.defineFamily)
         def expiryOf(i: Int): Long = if (i % 3 == 0) Expiry.Never else 1001L + i
         rows.zipWithIndex.foreach { case ((k, value), i) =>
@@ -149,7 +149,7 @@ class FillSuite extends AnyFunSuite with BeforeAndAfterAll {
   test("a pass over a version keeps nothing in memory") {
     on { p =>
       val rows = rowsOf(30000, 200).filter(_._1(1) == 0)
-      val session = p.store("a").openEmpty(0).fill(None, None, StageBytes)
+      val session = p.store("a").openEmpty(0).fill(None, None, StageBytes, None)
       rows.foreach { case (k, value) => session.put(k, k.length, value, value.length) }
       session.commit()
       val store = p.store("a reader")
@@ -206,8 +206,8 @@ class FillSuite extends AnyFunSuite with BeforeAndAfterAll {
       intercept[InternalException](session.commit())
 
       val uid = Pin.newUid()
-      val first = p.store("a").openEmpty(0).fill(Some(uid), None, StageBytes)
-      val late = p.store("a").openEmpty(0).fill(Some(uid), None, StageBytes)
+      val first = p.store("a").openEmpty(0).fill(Some(uid), None, StageBytes, None)
+      val late = p.store("a").openEmpty(0).fill(Some(uid), None, StageBytes, None)
       Seq(first, late).foreach { one =>
         Families.foreach(one.defineFamily)
         rows.foreach { case (k, value) => one.put(k, k.length, value, value.length) }
@@ -238,7 +238,7 @@ class FillSuite extends AnyFunSuite with BeforeAndAfterAll {
   test("a run that lost the partition learns it before it sends anything") {
     on { p =>
       p.registry.register("a", byDriver = true, 0, Map.empty)
-      val session = p.store("a").openEmpty(0).fill(None, None, StageBytes)
+      val session = p.store("a").openEmpty(0).fill(None, None, StageBytes, None)
       for (version <- 0 to 1) {
         val other = p.store("b").open(version.toLong).write()
         put(other, key(0, "k"), "v")

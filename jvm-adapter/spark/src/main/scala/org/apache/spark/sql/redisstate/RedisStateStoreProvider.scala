@@ -1,10 +1,12 @@
 package org.apache.spark.sql.redisstate
 
+import java.nio.file.Path
+
 import scala.util.control.NonFatal
 
 import org.apache.hadoop.conf.Configuration
 
-import org.apache.spark.{SparkContext, TaskContext}
+import org.apache.spark.{SparkContext, SparkEnv, TaskContext}
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
 import org.apache.spark.sql.execution.streaming.state._
@@ -30,6 +32,7 @@ import org.apache.spark.sql.redisstate.stores.{
 }
 import org.apache.spark.sql.redisstate.stores.joins.JoinStore
 import org.apache.spark.sql.types.StructType
+import org.apache.spark.util.Utils
 
 import org.redisstate.core.backend.Clock
 import org.redisstate.core.concurrent.GuardedBy
@@ -111,7 +114,7 @@ class RedisStateStoreProvider
       version: Long,
       uid: Option[String],
       timeS: Option[Long]): RedisFill =
-    new RedisFill(id, openEmpty(version).fill(uid.map(ours), timeS), codecs)
+    new RedisFill(id, openEmpty(version).fill(uid.map(ours), timeS, localFolder), codecs)
 
   override private[redisstate] def getStoreToScan(
       version: Long,
@@ -362,4 +365,8 @@ class RedisStateStoreProvider
 
 private[redisstate] object RedisStateStoreProvider {
   private val Name = "RedisStateStoreProvider"
+
+  /** A folder of Spark's on the local disk. */
+  private def localFolder: Option[Path] =
+    Option(SparkEnv.get).map(env => Path.of(Utils.getLocalDir(env.conf)))
 }

@@ -42,8 +42,7 @@ private[redisstate] final class HistoryUpkeep(
     val moves = conf.needsFiles && isDue(moveAtNs)
     if (moves || isDue(filesAtNs)) {
       recorded().foreach { field =>
-        if (moves && conf.movesHistory && field.moves) move()
-        if (moves && conf.redisMemory.nonEmpty) keepRoom()
+        if (moves) moveOut(field)
         if (isDue(filesAtNs)) lookAfterFiles(field)
       }
     }
@@ -52,34 +51,33 @@ private[redisstate] final class HistoryUpkeep(
   private def isDue(atNs: Long): Boolean = nowNs() - atNs >= 0
 
   /** A file that could not be written has a row in Redis all the same: it is tried less often then. */
-  private def move(): Unit =
+  private def moveOut(field: FilesField): Unit =
     try {
-      val began = nowNs()
-      val moved = client.files.moveHistory()
+      if (conf.movesHistory && field.moves) moveHistory()
+      if (conf.redisMemory.nonEmpty) keepRoom()
       failures = 0
-      if (moved.segments > 0)
-        logInfo(
-          s"Moved ${moved.segments} segments (${moved.bytes} bytes) of ${client.id} into a file in " +
-            s"${(nowNs() - began) / 1000000L} ms")
     } catch {
       case e: RedisStateException =>
         moveAtNs = nowNs() + math.min(PauseMaxNs, PauseNs << math.min(failures, DoublingsMax))
         failures += 1
         logWarning(
-          s"History of ${client.id} stays in Redis for now; a later maintenance tries again: ${e.getMessage}")
-    }
-
-  /** Keeps a sixth of the share free, so that commits seldom wait for a file. */
-  private def keepRoom(): Unit =
-    try {
-      val moved = client.files.keepRoom(share())
-      if (moved > 0) logInfo(s"Moved $moved segments of ${client.id} into a file to keep room")
-    } catch {
-      case e: RedisStateException =>
-        moveAtNs = nowNs() + PauseNs
-        logWarning(
           s"Segments of ${client.id} stay in Redis for now; a later maintenance tries again: ${e.getMessage}")
     }
+
+  private def moveHistory(): Unit = {
+    val began = nowNs()
+    val moved = client.files.moveHistory()
+    if (moved.segments > 0)
+      logInfo(
+        s"Moved ${moved.segments} segments (${moved.bytes} bytes) of ${client.id} into a file in " +
+          s"${(nowNs() - began) / 1000000L} ms")
+  }
+
+  /** Keeps a sixth of the share free, so that commits seldom wait for a file. */
+  private def keepRoom(): Unit = {
+    val moved = client.files.keepRoom(share())
+    if (moved > 0) logInfo(s"Moved $moved segments of ${client.id} into a file to keep room")
+  }
 
   private def lookAfterFiles(field: FilesField): Unit = {
     filesAtNs = nowNs() + FilesEveryNs

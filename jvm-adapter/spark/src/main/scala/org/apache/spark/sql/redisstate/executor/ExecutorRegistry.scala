@@ -304,7 +304,8 @@ private[redisstate] object ExecutorRegistry extends Logging {
       ("rowsWritten" -> counted.rowsWritten.get) ~ ("rowsRemoved" -> counted.rowsRemoved.get) ~
       ("bytesSent" -> instance.client.bytesSent.get) ~ ("fileReads" -> filed.reads.get) ~
       ("fileReadMs" -> Metrics.ms(filed.readNs)) ~ ("fileBytes" -> filed.readBytes.get) ~
-      ("movedBytes" -> filed.movedBytes.get) ~ ("failedMoves" -> filed.failedMoves.get)
+      ("movedBytes" -> filed.movedBytes.get) ~ ("failedMoves" -> filed.failedMoves.get) ~
+      ("roomWaits" -> filed.roomWaits.get) ~ ("roomWaitMs" -> Metrics.ms(filed.roomWaitNs))
   }
 
   private def recent(instance: Instance): JObject = {

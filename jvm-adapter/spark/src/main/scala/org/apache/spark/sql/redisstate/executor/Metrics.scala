@@ -46,7 +46,9 @@ private[redisstate] final class Metrics(store: PartitionVersions) {
       fileReads -> store.client.filed.reads.get,
       fileReadMs -> ms(store.client.filed.readNs),
       fileBytes -> store.client.filed.readBytes.get,
-      movedBytes -> store.client.filed.movedBytes.get
+      movedBytes -> store.client.filed.movedBytes.get,
+      roomWaits -> store.client.filed.roomWaits.get,
+      roomWaitMs -> ms(store.client.filed.roomWaitNs)
     )
   }
 }
@@ -85,6 +87,10 @@ private[redisstate] object Metrics {
   val fileReadMs: StateStoreCustomMetric = timing("FileReadMs", "time to read from files")
   val fileBytes: StateStoreCustomMetric = size("FileBytes", "bytes read from files")
   val movedBytes: StateStoreCustomMetric = size("MovedBytes", "bytes moved into files")
+  val roomWaits: StateStoreCustomMetric =
+    sum("RoomWaits", "calls that waited until segments had left Redis")
+  val roomWaitMs: StateStoreCustomMetric =
+    timing("RoomWaitMs", "time until segments had left Redis")
   val localBytes: StateStoreCustomMetric = size("LocalBytes", "local memory")
 
   /** Rows of timers and indexes that Spark keeps; they do not count as state rows. */
@@ -116,6 +122,8 @@ private[redisstate] object Metrics {
     fileReadMs,
     fileBytes,
     movedBytes,
+    roomWaits,
+    roomWaitMs,
     localBytes,
     internalKeys,
     forceSnapshot

@@ -121,7 +121,9 @@ private[redisstate] object RecentFigures {
         "maintenanceUs" -> us(counted.maintenanceNs.get),
         "snapshots" -> counted.snapshots.get,
         "fileReads" -> client.filed.reads.get,
-        "fileUs" -> us(client.filed.readNs.get)
+        "fileUs" -> us(client.filed.readNs.get),
+        "roomWaits" -> client.filed.roomWaits.get,
+        "roomWaitUs" -> us(client.filed.roomWaitNs.get)
       ),
       client.times.openClasses
     )

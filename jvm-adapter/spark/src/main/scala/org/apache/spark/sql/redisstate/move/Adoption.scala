@@ -71,6 +71,7 @@ private[redisstate] final class Adoption(
     val target = source.copy(
       conf = MoveConf.of(conf, checkpoint, Providers.Redis, Map.empty),
       runId = UUID.randomUUID().toString)
+    RedisTarget.checkBound(target, stores.map(_.partitions).sum)
     logInfo(
       s"Moving the state of $folder after batch ${checkpoint.batch} from ${checkpoint.provider} to Redis: " +
         s"${stores.map(_.partitions).sum} partitions")

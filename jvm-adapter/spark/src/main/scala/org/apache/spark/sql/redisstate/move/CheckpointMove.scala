@@ -155,7 +155,7 @@ final class CheckpointMove(
     filled.foreach(_.digest)
     begin(checkpoint)
     copyFiles(checkpoint, stores)
-    counters.expect(rescaleOf(checkpoint, stores).fold(stores.map(_.partitions).sum)(_.after))
+    counters.expect(partitionsAfter(checkpoint, stores))
     RedisTarget.begin(there, hadoopConf)
     val moved = moveAll(checkpoint, stores, there)
     RedisTarget.checkQuota(there, hadoopConf)
@@ -180,6 +180,9 @@ final class CheckpointMove(
   private def rescaleOf(checkpoint: QueryCheckpoint, stores: Seq[StoreSpec]): Option[Rescale] =
     partitions.map(Rescale(checkpoint, stores, _))
 
+  private def partitionsAfter(checkpoint: QueryCheckpoint, stores: Seq[StoreSpec]): Int =
+    rescaleOf(checkpoint, stores).fold(stores.map(_.partitions).sum)(_.after)
+
   /** Returns the stores with their present partitions. */
   private def partitioned(checkpoint: QueryCheckpoint, stores: Seq[StoreSpec]): Seq[StoreSpec] =
     rescaleOf(checkpoint, stores).fold(stores)(_.stores)
@@ -192,7 +195,7 @@ final class CheckpointMove(
       Bootstrap(checkpoint, stores, _, engine, sourceOf(checkpoint), targetOf(checkpoint)))
     checkTarget(checkpoint)
     Providers.checkTarget(provider, stores, checkpoint.hasIds)
-    rescaleOf(checkpoint, stores): Unit
+    RedisTarget.checkBound(targetOf(checkpoint), partitionsAfter(checkpoint, stores))
     (checkpoint, stores)
   }
 

@@ -13,7 +13,7 @@ import org.apache.spark.sql.redisstate.query.StartCheck
 
 import org.redisstate.core.backend.{Command, RedisBackend, Topology}
 import org.redisstate.core.errors.FullException
-import org.redisstate.core.protocol.RunRegistry
+import org.redisstate.core.protocol.{MemoryBound, RunRegistry}
 import org.redisstate.core.protocol.names.GenClaims
 
 /** Prepares Redis before tasks write there, for a move as the listener does it for a query. */
@@ -56,7 +56,9 @@ private[redisstate] object RedisTarget {
       digests: => Seq[StateDigest]): Unit =
     if (side.provider == Providers.Redis) {
       free(optionsOf(side.conf)).filterNot(hasRoomForFiles(_, source, hadoopConf)).foreach { free =>
-        val need = digests.map(d => d.bytes + d.rows * RowBytes).sum - written(side, hadoopConf)
+        val rows = digests.map(d => d.bytes + d.rows * RowBytes).sum - written(side, hadoopConf)
+        // What is above the bound goes into files.
+        val need = optionsOf(side.conf).redisMemory.fold(rows)(math.min(rows, _))
         if (free < need) {
           throw new FullException(
             s"move state to Redis: it may need $need bytes, and the server has $free bytes free below its maxmemory. " +
@@ -64,6 +66,16 @@ private[redisstate] object RedisTarget {
         }
       }
     }
+
+  /**
+   * Checks that a bound gives each partition its least share, so that the query can go on.
+   *
+   * @param partitions of all stores after the move
+   * @throws org.redisstate.core.errors.ConfigException if the bound is too small
+   */
+  def checkBound(side: StateSide, partitions: Int): Unit =
+    if (side.provider == Providers.Redis)
+      optionsOf(side.conf).redisMemory.foreach(MemoryBound.shareOf(_, partitions))
 
   /**
    * Checks that the moved state is within the limits of its bytes, before anything switches to it:

@@ -36,6 +36,7 @@ import org.apache.spark.sql.redisstate.move.engine.{
 }
 
 import org.redisstate.core.errors._
+import org.redisstate.core.places.BlockFileName
 
 /**
  * Changes the number of partitions of a checkpoint's state in place, before its query begins
@@ -142,8 +143,11 @@ private[redisstate] final class RescaleAtStart(
     val scratch = TargetSink.scratchIn(folder)
     val target = source.copy(
       stateRoot = new Path(scratch, "state").toString,
+      conf = MoveConf.of(sqlConf, checkpoint, Providers.Redis, ownFolder(checkpoint)),
       runId = UUID.randomUUID().toString,
-      uids = checkpoint.uidsFor(partitions))
+      uids = checkpoint.uidsFor(partitions)
+    )
+    RedisTarget.checkBound(target, plan.after)
     logInfo(
       s"Changing the number of partitions of $folder after batch ${checkpoint.batch} from ${checkpoint.partitions.get} to $partitions")
     val engine = new StateEngine(session, hadoopConf)
@@ -175,6 +179,14 @@ private[redisstate] final class RescaleAtStart(
       s"$folder has $partitions partitions from batch ${checkpoint.batch + 1} on, after ${(System.nanoTime() - began) / 1000000L} " +
         s"ms. The previous state takes memory until it is removed: redis-state purge --gen $old")
   }
+
+  /** Returns the option by which block files go into this checkpoint, and not into its scratch folder. */
+  private def ownFolder(checkpoint: QueryCheckpoint): Map[String, String] =
+    if (!conf.needsFiles || conf.placesFolder.nonEmpty) Map.empty
+    else
+      Map(s"${RedisStateConf.Prefix}placesFolder" -> new Path(
+        checkpoint.stateRoot,
+        BlockFileName.Folder).toString)
 
   private def tellOfRest(gen: String, partitions: Int): Unit =
     if (Try(marker.undecided().forall(_.now.gen != gen)).getOrElse(false))
