@@ -211,7 +211,7 @@ FORK_MUTANTS: tuple[tuple[str, str, Edits, Patches], ...] = (
         "a driver keeps the version that the batch has made",
         (
             (
-                f"{_CORE}/protocol/VersionNames.scala",
+                f"{_CORE}/protocol/names/VersionNames.scala",
                 "try pinAll(what, owner, batch + 1, stores, forMs + LongerMs)",
                 "try pinAll(what, owner, math.max(1, batch), stores, forMs + LongerMs)",
             ),
