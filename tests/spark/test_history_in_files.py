@@ -15,7 +15,7 @@ import redis_state
 from redis_state.cli.main import main
 from tests.spark.streams import Input, Output, Streams
 from tests.support.redis_server import RedisServer
-from tests.support.spark_sessions import kept
+from tests.support.spark_sessions import kept, unload_stores
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -48,8 +48,9 @@ class Counted:
     def run_until_moved(self) -> None:
         """Runs a batch a second until maintenance, which serves active queries, has moved history.
 
-        Stores of other tests, whose servers have gone, can delay maintenance by many seconds.
+        Stores of other tests, whose servers have gone, would delay maintenance by minutes.
         """
+        unload_stores(self._streams.spark)
         query = self._streams.start(self.frame, "counts")
         try:
             for _ in range(BATCHES_MORE_MAX):

@@ -81,4 +81,4 @@ def test_processor_batch_follows_the_documented_path(
     queries.start(counted, "path", given)
     assert [rows for _, rows in given] == [[(number,)] for number in range(1, 6)]
     # A batch is several calls: it joins, opens, runs the processor and commits.
-    check("Path of a processor's batch", Walk(**json.loads(out.read_text())), files_max=22)
+    check("Path of a processor's batch", Walk(**json.loads(out.read_text())), files_max=24)

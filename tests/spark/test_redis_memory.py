@@ -15,7 +15,7 @@ from pyspark.sql import functions as f
 from tests.spark.streams import Streams
 from tests.support.memory_sampler import MemorySampler
 from tests.support.redis_server import RedisServer
-from tests.support.spark_sessions import kept
+from tests.support.spark_sessions import kept, unload_stores
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -60,6 +60,7 @@ def test_query_with_a_bound_gives_the_same_rows_and_stays_below_it(
     if name == "counts":  # a process has one local disk
         options |= {"localDisk": "64m", "localDiskFolder": str(disk)}
     redis_conf(options)
+    unload_stores(spark)
     partitions = "spark.sql.shuffle.partitions"
     with kept(spark, partitions), MemorySampler(shared_redis_server.url, prefix) as sampler:
         spark.conf.set(partitions, str(PARTITIONS))

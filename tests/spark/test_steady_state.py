@@ -11,6 +11,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.spark.streams import PREFIX, PROVIDER, REDIS, Input, Streams
 from tests.support.redis_server import RedisServer
+from tests.support.spark_sessions import unload_stores
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -102,13 +103,9 @@ def maintenance_every(spark: SparkSession) -> Iterator[Callable[[str], None]]:
     name = "spark.sql.streaming.stateStore.maintenanceInterval"
     before = spark.conf.get(name)
     assert before is not None
-    store = getattr(
-        spark.sparkContext._jvm,  # no public name leads there
-        "org.apache.spark.sql.execution.streaming.state.StateStore$",
-    )
 
     def use(interval: str) -> None:
-        getattr(store, "MODULE$").stop()
+        unload_stores(spark)
         spark.conf.set(name, interval)
 
     yield use

@@ -22,7 +22,7 @@ from redis_state.reader import SlowCause, SlowCauseKind, Slowness
 from tests.spark.streams import PREFIX, PROVIDER, REDIS, Row, Streams
 from tests.support import tcp_proxy
 from tests.support.redis_server import RedisServer
-from tests.support.spark_sessions import kept
+from tests.support.spark_sessions import kept, scala_object, unload_stores
 from tests.support.tcp_proxy import Fault, TcpProxy
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.usefixtures("warm")]
@@ -109,21 +109,17 @@ class Prepared:
 
     def unload(self) -> None:
         """Closes all stores of the process, which ends their maintenance."""
-        self._java("org.apache.spark.sql.execution.streaming.state.StateStore").stop()
+        unload_stores(self.spark)
 
     @property
     def registry(self) -> Any:
-        return self._java("org.apache.spark.sql.redisstate.executor.ExecutorRegistry")
+        return scala_object(self.spark, "org.apache.spark.sql.redisstate.executor.ExecutorRegistry")
 
     def forget_budget(self) -> None:
         """Drops the memory budget of the process; the next store makes one."""
         field = self.registry.getClass().getDeclaredField("budget")
         field.setAccessible(True)
         field.set(self.registry, None)
-
-    def _java(self, name: str) -> Any:
-        # No public name leads there.
-        return getattr(getattr(self.spark.sparkContext._jvm, f"{name}$"), "MODULE$")
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pyspark
 from pyspark.sql import SparkSession
@@ -48,6 +49,20 @@ def two_executors(name: str, scratch: Path, settings: Mapping[str, str]) -> Spar
         "spark.executor.extraJavaOptions": " ".join(OF_A_QUERY),
     }
     return application(name, scratch, {**ours, **settings}, master="local-cluster[2,1,1024]")
+
+
+def scala_object(spark: SparkSession, name: str) -> Any:
+    """An object of Scala, by its full name: no public name leads there."""
+    return getattr(getattr(spark.sparkContext._jvm, f"{name}$"), "MODULE$")
+
+
+def unload_stores(spark: SparkSession) -> None:
+    """Closes all stores of the process, which ends their maintenance.
+
+    Maintenance of a store whose server has gone takes its thread until the deadline, and the stores
+    of running queries wait.
+    """
+    scala_object(spark, "org.apache.spark.sql.execution.streaming.state.StateStore").stop()
 
 
 def spark_home(scratch: Path) -> Path:

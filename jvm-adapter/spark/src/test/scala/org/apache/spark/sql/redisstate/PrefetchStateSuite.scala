@@ -9,7 +9,7 @@ import scala.util.Random
 import org.scalatest.funsuite.AnyFunSuite
 
 import org.apache.spark.sql.{DataFrame, Dataset, Encoders, Row}
-import org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider
+import org.apache.spark.sql.execution.streaming.state.{RocksDBStateStoreProvider, StateStore}
 import org.apache.spark.sql.functions.{col, count, max, session_window}
 import org.apache.spark.sql.redisstate.checkpoint.SteppedFileSystem
 import org.apache.spark.sql.redisstate.conf.RedisStateConf
@@ -81,6 +81,8 @@ class PrefetchStateSuite extends AnyFunSuite with SessionOnServer {
           s"""{"k":"k$i","pad":"${pads(i)}","ts":"2024-01-01T10:0${i % 10}:00Z"}""")
       )
     }
+    // Maintenance of other suites' stores, whose servers have gone, would delay that of these.
+    StateStore.stop()
     val checkpoints = Providers.map(_ => s"names:${Files.createTempDirectory("checkpoint")}")
     spark.conf.set(RedisStateConf.Prefix + "redisMemory", "2176k")
     def lives(): (Life, Life) = {
