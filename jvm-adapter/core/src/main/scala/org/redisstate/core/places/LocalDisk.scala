@@ -218,8 +218,8 @@ final class LocalDisk private[core] (
     if (isFirst) {
       log.warn(
         s"'localDisk' is off in this process from here on: the folder ${folder.name} takes no files (${e.getClass.getSimpleName}: " +
-          s"${e.getMessage}). Files of segments are read where they are, which changes no result. Free some space, or give a " +
-          "folder with enough of it in 'localDiskFolder'.")
+          s"${e.getMessage}). Files of segments are read where they are, which is slower and changes no result. Make the folder " +
+          "writable, free some space there, or give another one in 'localDiskFolder'; then restart the executor.")
     }
   }
 

@@ -65,9 +65,9 @@ private[protocol] final class RoomMaker(calls: PartitionCalls, leave: Long => Op
         case e @ (_: UnavailableException | _: ConfigException | _: PermissionException) =>
           if (e.isInstanceOf[PermissionException] || calls.clockMs >= end)
             throw new UnavailableException(
-              s"$what: the partition has its share of $share bytes in Redis, and nothing could leave for its folder. " +
-                "Nothing was changed. See that the folder answers, then start the query again; or start it with a larger " +
-                s"redisMemory. ${e.getMessage}",
+              s"$what: the partition has its share of $share bytes in Redis, and nothing could leave for its folder: " +
+                s"${e.getMessage} Nothing was changed. See that the folder answers, then start the query again; or start it " +
+                "with a larger redisMemory.",
               e
             )
           calls.pause(pauseMs)
