@@ -55,7 +55,10 @@ private[protocol] final class RoomMaker(calls: PartitionCalls, leave: Long => Op
     }
   }
 
-  /** Each try announces a file, which has a row in Redis for a day: later ones are rarer. */
+  /**
+   * Moves segments out, until the deadline. Each try announces a file, which has a row in Redis for
+   * a day, so later tries are rarer.
+   */
   private def moved(what: String, lacking: Long, share: Long): Option[Int] = {
     val end = calls.clockMs + calls.repeatsForMs
     var pauseMs = PauseMinMs
