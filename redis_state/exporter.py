@@ -42,19 +42,28 @@ _COUNTERS = (
     _CounterMetric("redis_state_opens", "opens", "Versions that were opened."),
     _CounterMetric("redis_state_open_seconds", "openMs", "Time to open versions.", 1000.0),
     _CounterMetric("redis_state_loads", "loads", "Versions that had to be read from Redis."),
-    _CounterMetric("redis_state_load_seconds", "loadMs", "Time to read them.", 1000.0),
+    _CounterMetric(
+        "redis_state_load_seconds", "loadMs", "Time to read versions from Redis.", 1000.0
+    ),
     _CounterMetric("redis_state_commits", "commits", "Versions that were committed."),
     _CounterMetric("redis_state_commit_seconds", "commitMs", "Time to commit.", 1000.0),
     _CounterMetric("redis_state_rows_written", "rowsWritten", "Rows that commits put."),
     _CounterMetric("redis_state_rows_removed", "rowsRemoved", "Rows that commits removed."),
     _CounterMetric("redis_state_sent_bytes", "bytesSent", "Bytes sent to Redis."),
     _CounterMetric("redis_state_file_reads", "fileReads", "Reads from files."),
-    _CounterMetric("redis_state_file_read_seconds", "fileReadMs", "Time for them.", 1000.0),
+    _CounterMetric(
+        "redis_state_file_read_seconds", "fileReadMs", "Time to read from files.", 1000.0
+    ),
     _CounterMetric("redis_state_file_read_bytes", "fileBytes", "Bytes read from files."),
     _CounterMetric("redis_state_moved_bytes", "movedBytes", "Bytes moved into files."),
     _CounterMetric("redis_state_failed_moves", "failedMoves", "Moves of history that failed."),
     _CounterMetric("redis_state_room_waits", "roomWaits", "Calls that waited for a full share."),
-    _CounterMetric("redis_state_room_wait_seconds", "roomWaitMs", "Time for them.", 1000.0),
+    _CounterMetric(
+        "redis_state_room_wait_seconds",
+        "roomWaitMs",
+        "Time that calls waited for a full share.",
+        1000.0,
+    ),
 )
 
 _Gauge = tuple[str, str, Callable[[QueryStatus], "float | None"]]

@@ -36,7 +36,7 @@ def split_last(fields: Fields, *, blocks: int) -> tuple[Fields, Fields]:
     """Splits blocks into those to stage ahead of a commit, and those of its transaction.
 
     All blocks of a small delta go along, without a script. Otherwise the last ones pass a script of
-    the transaction, so that bounds them.
+    the transaction, and have at most `STAGED_BY_SCRIPT_MAX` bytes.
 
     Args:
         blocks: Number of all blocks of the delta.

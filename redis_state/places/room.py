@@ -75,7 +75,7 @@ def cost_of(entry: Entry) -> int:
 
 
 def cost(blocks: int, size: int) -> int:
-    """Returns the room that so many blocks of together so many bytes take, as one segment."""
+    """Returns the room that a segment of this number of blocks and bytes takes."""
     return size + size // 8 + _BLOCK_BYTES * blocks + _SEGMENT_BYTES if blocks else 0
 
 

@@ -49,8 +49,9 @@ def share_causes(query: QueryStatus) -> Iterator[Cause]:
                 CauseKind.FULL_SHARE,
                 f"Partition {worst.partition} has {worst.share_bytes:,} of the {worst.share:,} "
                 "bytes of its share, of which maintenance keeps a sixth free.",
-                "Commits wait for files. Does maintenance run, and does the folder answer? Look "
-                "for 'in Redis for now' in the log of the executors, or raise redisMemory.",
+                "Commits wait until segments have left for a file. If the log of the executors or "
+                "of the Python process has 'in Redis', the folder cannot be reached or written, "
+                "or is full. Otherwise raise redisMemory.",
                 store.operator,
                 store.store,
                 tuple(one.partition for one in full),
@@ -79,7 +80,7 @@ def staying_files(query: QueryStatus) -> Iterator[Cause]:
         return
     yield Cause(
         CauseKind.FILES_STAY,
-        f"{condemned:,} files with {query.condemned_bytes:,} bytes are needed by nothing and stay, "
-        "each with a row of about 200 bytes in Redis, which no bound counts.",
-        "Start the query with placesDelete=true; `redis-state places QUERY --sweep` shows them.",
+        f"Nothing needs {condemned:,} files with {query.condemned_bytes:,} bytes, and nothing "
+        "deletes them. Each has a row of about 200 bytes in Redis, which no bound counts.",
+        "Start the query with placesDelete=true. `redis-state places QUERY --sweep` lists them.",
     )

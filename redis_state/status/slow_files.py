@@ -45,16 +45,16 @@ def reads_of_files(of: StoreFigures, _servers: Servers) -> Iterator[SlowCause]:
             of,
             SlowCauseKind.SLOW_FOLDER,
             f"{seen}. An object store nearby answers in about 20 ms.",
-            "The folder is far away, throttled or busy: see its own figures, or give another "
-            "placesFolder.",
+            "The folder is far away, throttled or busy: see its own figures. With localDisk "
+            "executors read from copies on a disk of their own; or give another placesFolder.",
         )
     elif any(one.share for one in of.status.partitions):
         yield cause_of(
             of,
             SlowCauseKind.READING_FILES,
             f"{seen}: with redisMemory, rows that no executor has in memory are read from there.",
-            "Raise localMemory, so that executors hold the rows of each batch, or raise "
-            "redisMemory.",
+            "Set localDisk, so that executors read from a disk of their own. Or raise "
+            "localMemory, so that they hold the rows of each batch, or redisMemory.",
         )
     else:
         yield cause_of(

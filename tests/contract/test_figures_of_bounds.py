@@ -104,6 +104,14 @@ def test_doctor_names_files_that_stay(ledger: Ledger, capsys: pytest.CaptureFixt
     assert kinds == {CauseKind.FILES_STAY}
 
 
+def test_doctor_names_the_partition_of_a_full_share(
+    ledger: Ledger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ledger.raw.hset(keys.meta(ledger.id), "h", f"{MIB} {MIB}")
+    assert main(["doctor", "ledger", "--url", ledger.url]) == 0
+    assert "full-share, operator 0, partition 0: " in capsys.readouterr().out
+
+
 def test_full_and_small_shares_are_causes(ledger: Ledger) -> None:
     status = status_of(ledger)
     (store,) = status.stores

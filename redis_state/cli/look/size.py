@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _held(status: QueryStatus) -> Iterator[str]:
-    """Yields what only pins hold, for whom, and what a fork has not yet itself."""
+    """Yields notes on the bytes of pins, shares, files and a parent."""
     if status.pinned_bytes:
         whose = "; ".join(figures.plain(pin_text(one)) for one in status.pins if one.bytes)
         yield f"{figures.size(status.pinned_bytes)} are held only by pins: {whose}."

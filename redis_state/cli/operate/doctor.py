@@ -23,6 +23,7 @@ from redis_state.cli.arguments.checkpoint import (
 from redis_state.cli.arguments.connection import ProgressLine, add_arguments, command_of, config_of
 from redis_state.cli.help import example
 from redis_state.cli.operate.maintain import PROBLEMS_STATUS
+from redis_state.cli.output.causes import title_of
 from redis_state.errors import ConfigError
 from redis_state.files import Folder
 from redis_state.maintain.purge import check_gen
@@ -189,7 +190,7 @@ def _told_files(client: Client, gens: Sequence[str], tenant: str) -> Iterator[st
     for info in list_queries(client, tenant=tenant):
         if info.gen in gens:
             for cause in file_causes(status_of(client, info, tenant=tenant)):
-                yield f"{cause.kind}: {cause.found} {cause.advice}"
+                yield f"{title_of(cause)}: {figures.plain(cause.found)} {cause.advice}"
 
 
 def _told_newer(info: QueryInfo, place: CheckpointArguments) -> str:

@@ -52,11 +52,11 @@ def add_to(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "places",
         help="show which bytes are in Redis and which in files, and look after the files",
-        description="Show where the bytes of a query are: in Redis, in files (history=files), or "
-        "at the parent of a fork. The options verify the files, bring all of them back into "
-        "Redis, or find files that nothing needs. Files are deleted by --sweep, and by the "
-        "maintenance of a Spark query; both only with the query's option placesDelete=true, and "
-        "only after placesGrace.",
+        description="Show where the bytes of a query are: in Redis, in files (history=files, "
+        "redisMemory), or at the parent of a fork. The options verify the files, bring all of them "
+        "back into Redis, or find files that nothing needs. Files are deleted by --sweep, and by "
+        "the maintenance of a Spark query; both only with the query's option placesDelete=true, "
+        "and only after placesGrace.",
         epilog=example(
             "redis-state places flights --url redis://localhost:6379/0",
             "redis-state places flights --verify --deep",

@@ -79,8 +79,8 @@ def _reason(arguments: argparse.Namespace, found: PurgedFiles) -> str:
         # A file system that is not mounted looks like a folder that was deleted.
         if not arguments.exclusive:
             return (
-                f"there is no folder {checkpoint}: if the checkpoint was deleted with its files, "
-                "give --exclusive, which removes the note of the purge"
+                f"there is no folder {checkpoint}: mount its file system; if the checkpoint was "
+                "deleted with its files, give --exclusive, which removes the note of the purge"
             )
         return ""
     if not arguments.exclusive:

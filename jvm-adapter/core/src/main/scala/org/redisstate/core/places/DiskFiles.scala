@@ -23,7 +23,7 @@ private[core] final class DiskFiles(
   /** Begins a copy, if there is none. */
   def want(): Unit = disk.want(id, files)
 
-  /** Reads, and without the copy if that gave bytes that are damaged: it is removed then. */
+  /** Reads; if the copy gave damaged bytes, removes the copy and reads the file. */
   def checked[A](read: => A)(isIntact: A => Boolean): A = {
     val before = served.get
     val found =

@@ -37,7 +37,7 @@ private[core] object DiskFolder {
   private[places] val LockName = "lock"
   private val TriesMax = 8
 
-  /** A container may give every process the same number, so its start belongs to its name. */
+  /** Begin of a name: number and start of the process, since containers repeat numbers. */
   private val process: String = {
     val own = ProcessHandle.current()
     val started = own.info.startInstant.map[Long](_.toEpochMilli).orElse(0L)
@@ -62,7 +62,7 @@ private[core] object DiskFolder {
     Iterator.continually(tryMake(parent)).take(TriesMax).collectFirst { case Some(made) => made }
       .getOrElse(throw new IOException(s"no folder with a lock can be made in $parent"))
 
-  /** Another process that removes leftovers may take a folder that has no lock yet: then another name. */
+  /** Makes a folder; None if a process that removes leftovers took it before it had its lock. */
   private def tryMake(parent: Path): Option[DiskFolder] = {
     val path = parent.resolve(process + Pin.newUid())
     try {

@@ -45,16 +45,16 @@ final class LocalDisk private[core] (
     @GuardedBy("LocalDisk.this") var path: Path = _
     @GuardedBy("LocalDisk.this") var usedAt: Long = nanoTime()
 
-    /** True once it made way, or was given up. */
+    /** True once the copy made way, or was given up. */
     @GuardedBy("LocalDisk.this") var isGone = false
     def isReady: Boolean = path != null
   }
 
-  /** The ones unused for longest come first. */
+  /** Copies by their last use, the oldest first. */
   @GuardedBy("this") private val copies =
     new java.util.LinkedHashMap[RegionId, Copy](16, 0.75f, true)
 
-  /** Until when a region gets no copy. */
+  /** Time until which a region gets no copy. */
   @GuardedBy("this") private val refused = new java.util.LinkedHashMap[RegionId, Long] {
     override def removeEldestEntry(eldest: java.util.Map.Entry[RegionId, Long]): Boolean =
       size > RefusedMax
@@ -170,7 +170,7 @@ final class LocalDisk private[core] (
     val isKept = synchronized {
       if (isWhole && !copy.isGone) {
         copy.path = path.get
-        // It is the one that was used last.
+        // A copy that has just come counts as used.
         copies.get(copy.id).usedAt = nanoTime()
       } else if (!copy.isGone) {
         refuse(copy.id)
@@ -218,8 +218,8 @@ final class LocalDisk private[core] (
     if (isFirst) {
       log.warn(
         s"'localDisk' is off in this process from here on: the folder ${folder.name} takes no files (${e.getClass.getSimpleName}: " +
-          s"${e.getMessage}). Files of segments are read where they are, which changes no result. Free some space, or give a " +
-          "folder with enough of it in 'localDiskFolder'.")
+          s"${e.getMessage}). Files of segments are read where they are, which is slower and changes no result. Make the folder " +
+          "writable, free some space there, or give another one in 'localDiskFolder'; then restart the executor.")
     }
   }
 
@@ -239,7 +239,7 @@ object LocalDisk {
   /** Bytes that one read brings. */
   private[places] val RangeBytes = 8L << 20
 
-  /** A copy that was used in this time stays, and a region that got none is not tried again. */
+  /** Time for which a used copy stays, and a region that got no copy is not tried again. */
   private[places] val KeptNs = 60L * 1000 * 1000 * 1000
   private val RefusedMax = 1024
   private val ThreadsMax = 2

@@ -182,7 +182,7 @@ final class PartitionFiles private[protocol] (
         None
       case e: FormatException =>
         damaged += segment.ident
-        log.warn("{}: it stays in Redis: {}", what: Any, e.getMessage: Any)
+        log.warn("{}: a segment stays in Redis: {}", what: Any, e.getMessage: Any)
         None
     }
 

@@ -55,7 +55,10 @@ private[protocol] final class RoomMaker(calls: PartitionCalls, leave: Long => Op
     }
   }
 
-  /** Each try announces a file, which has a row in Redis for a day: later ones are rarer. */
+  /**
+   * Moves segments out, until the deadline. Each try announces a file, which has a row in Redis for
+   * a day, so later tries are rarer.
+   */
   private def moved(what: String, lacking: Long, share: Long): Option[Int] = {
     val end = calls.clockMs + calls.repeatsForMs
     var pauseMs = PauseMinMs
@@ -65,9 +68,9 @@ private[protocol] final class RoomMaker(calls: PartitionCalls, leave: Long => Op
         case e @ (_: UnavailableException | _: ConfigException | _: PermissionException) =>
           if (e.isInstanceOf[PermissionException] || calls.clockMs >= end)
             throw new UnavailableException(
-              s"$what: the partition has its share of $share bytes in Redis, and nothing could leave for its folder. " +
-                "Nothing was changed. See that the folder answers, then start the query again; or start it with a larger " +
-                s"redisMemory. ${e.getMessage}",
+              s"$what: the partition has its share of $share bytes in Redis, and nothing could leave for its folder: " +
+                s"${e.getMessage} Nothing was changed. See that the folder answers, then start the query again; or start it " +
+                "with a larger redisMemory.",
               e
             )
           calls.pause(pauseMs)

@@ -15,8 +15,8 @@ import org.redisstate.core.store.resources.StoreCounters
 /**
  * Writes all rows of a version that has nothing below it, each key once. The rows leave for Redis
  * as they come, and only those of ordered families wait for the commit: so it needs little memory,
- * and cannot be read. In a partition with a bound they pass the local disk into a block file, and
- * Redis by, unless they are few. For one thread.
+ * and cannot be read. In a partition with a bound the rows go over the local disk into a block
+ * file, past Redis, unless they are few. For one thread.
  *
  * @param local the empty version below
  * @param initiallyHeld whether the run holds the partition already
@@ -279,7 +279,7 @@ object FillSession {
   /** Most layers that wait for the server. */
   private val StagingMax = 1
 
-  /** Blocks go to a file when there are so many bytes of them. */
+  /** Bytes of blocks that go to a file at once. */
   private val FileBytes = 1L << 20
 
   /** The memory budget is told of every so many bytes. */

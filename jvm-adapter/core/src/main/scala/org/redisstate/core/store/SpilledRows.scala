@@ -27,7 +27,7 @@ private[store] final class SpilledRows(what: String, folder: Option[Path]) exten
   private val channel = answered(opened(folder))
   private val buffer = ByteBuffer.allocate(BufferBytes)
 
-  /** For each layer, where its slices begin, and where the last one ends. */
+  /** Begins of the slices of each layer, and the end of the last one. */
   private val layers = mutable.ArrayBuffer.empty[Array[Long]]
   private var at = 0L
   private var rowCount, byteCount = 0L
@@ -77,7 +77,7 @@ private[store] final class SpilledRows(what: String, folder: Option[Path]) exten
     }
   }
 
-  /** Never throws: the version may be committed, and the file has no name. */
+  /** Closes the file; never throws, since the version may be committed. */
   override def close(): Unit =
     try channel.close()
     catch { case _: IOException => () }

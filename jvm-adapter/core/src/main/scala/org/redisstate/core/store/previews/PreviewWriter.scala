@@ -218,7 +218,7 @@ private[store] object PreviewWriter {
   /** Changes that are sent at once, whatever they cost: the round trips are most of it. */
   private val ChangesMin = 1000L
 
-  /** The work of so many changes says what one of them takes. */
+  /** Number of changes from which on their work shows what one takes. */
   private val LearnedFrom = 4096
 
   /** Work of a change, as found last; of this process, whose compiled code all attempts share. */

@@ -180,7 +180,7 @@ private[redisstate] object ExecutorRegistry extends Logging {
   }
 
   /**
-   * The first store of the process with such a disk decides, too.
+   * Returns the disk of the process, as the first store with such a disk has set it.
    *
    * @param folder None for Spark's local folders
    */

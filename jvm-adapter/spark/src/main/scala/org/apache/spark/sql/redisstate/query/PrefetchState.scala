@@ -56,12 +56,12 @@ private[redisstate] final case class PrefetchState(
 }
 
 /**
- * Puts `PrefetchState` below the operators of queries on this provider whose state may be in files.
- * Comes after all rules that give a streaming operator its state.
+ * Rule that puts `PrefetchState` below operators whose state may be in files. Comes after all rules
+ * that give a streaming operator its state.
  */
 private[redisstate] object PrefetchStateRule extends Rule[SparkPlan] {
 
-  /** In real-time mode an input without rows waits for the next one. */
+  /** Scan of real-time mode, which waits for rows: none may be held back there. */
   private val RealTimeScan = "RealTimeStreamScan"
 
   /**
@@ -90,7 +90,7 @@ private[redisstate] object PrefetchStateRule extends Rule[SparkPlan] {
       plan
     else plan.transformUp { case operator => reader(operator).fold(operator)(over(operator, _)) }
 
-  /** A wrong option is an error of the store, which names it. */
+  /** Returns whether state may be in files. The store reports a wrong option. */
   private def hasFiles: Boolean =
     Try(RedisStateConf(conf.getAllConfs, conf.minBatchesToRetain).needsFiles).getOrElse(false)
 
