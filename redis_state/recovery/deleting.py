@@ -48,6 +48,18 @@ class PurgedGuard:
         newest = _newest(self._checkpoint, found.gen)
         return newest if isinstance(newest, str) else _behind(found.opened, newest)
 
+    def was_left(self, found: PurgedFiles) -> bool:
+        """Returns whether the query goes on under another id.
+
+        A change of the number of partitions leaves the former id, or was given up and has left its
+        own.
+        """
+        try:
+            marker = marker_of(self._checkpoint)
+        except RedisStateError:
+            return False
+        return marker.gen != found.gen and not marker.changes
+
 
 def _newest(checkpoint: Folder, gen: str) -> int | str:
     """Returns the newest batch of the commit log, or why it says nothing."""

@@ -14,14 +14,17 @@ import pytest
 from redis_state import config, keys
 from redis_state.backend.client import Client
 from redis_state.cli.main import main
-from redis_state.files import Folder
+from redis_state.files import Folder, folder_at
 from redis_state.forks import fork
 from redis_state.ids import PartitionId
 from redis_state.maintain.history import move_history
+from redis_state.maintain.purged_files import PurgedFiles
 from redis_state.places import Places
 from redis_state.places.moving import move_out
 from redis_state.places.settings import set_places
 from redis_state.protocol.partition import PartitionClient
+from redis_state.recovery.deleting import PurgedGuard
+from redis_state.recovery.marker import NAME
 from tests.contract.planting import GEN, Planted, plant_checkpoint
 from tests.contract.query_scene import commands_in
 from tests.contract.test_history_in_files import Orders, rows
@@ -224,6 +227,47 @@ def test_files_of_a_query_need_its_log(redis_server: RedisServer, tmp_path: Path
     status = purge(redis_server.url, GEN, "--files")
     gone = not list(folder.rglob("*.seg"))
     assert (status, gone) == ((0, True) if log == "same" else (1, False))
+
+
+def announce(folder: Path, *, gen: str, batch: int) -> dict[str, Any]:
+    """Announces another number of partitions; returns what the marker file says once it is so."""
+    state = folder / "state"
+    decided: dict[str, Any] = json.loads((state / NAME).read_text()) | {"gen": gen}
+    announced = decided | {"format": 2, "batch": batch, "partitions": 3}
+    (state / f"{NAME}.1").write_text(json.dumps(announced))
+    return decided
+
+
+def test_files_of_former_partitions_are_deleted_once_that_is_confirmed(
+    redis_server: RedisServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    raw = redis_server.client()
+    folder = plant_files(redis_server, tmp_path, partitions=1)
+    assert purge(redis_server.url, GEN, "--now") == 0
+    expire_now(raw, GEN, hours=24)
+    decided = announce(folder, gen="0" * 32, batch=6)
+    (folder / "state" / f"{NAME}.2").write_text(json.dumps(decided))
+    (folder / "commits" / "6").write_text("v1\n6")
+    assert purge(redis_server.url, GEN, "--files") == 1
+    assert "goes on under another id" in capsys.readouterr().err
+    assert list(folder.rglob("*.seg"))
+    assert purge(redis_server.url, GEN, "--files", "--exclusive") == 0
+    assert not list(folder.rglob("*.seg"))
+
+
+@pytest.mark.parametrize(("batch", "was_left"), [(6, True), (7, False)])
+def test_change_of_partitions_leaves_no_files_before_it_is_given_up(
+    redis_server: RedisServer, tmp_path: Path, batch: int, was_left: bool
+) -> None:
+    folder = plant_files(redis_server, tmp_path, partitions=1)
+    to = "0" * 32
+    announce(folder, gen=to, batch=batch)
+    # Another run has planned the batch.
+    (folder / "offsets" / "6").write_text('v1\n{"conf": {}}\n{"0": 1}')
+    guard = PurgedGuard(folder_at(str(folder)))
+    assert guard.was_left(PurgedFiles(to, f"file:{folder}/state/_redis_state_segments", 0)) is (
+        was_left
+    )
 
 
 def test_note_goes_with_a_deleted_checkpoint_once_that_is_confirmed(

@@ -69,9 +69,10 @@ if meta('ou') ~= parent then return refuse({'FENCED', 'pinned', meta('ou')}) end
 if version > 0 and not has_flag(ARGV[7], 'c') and not is_there(version, parent) then return refuse(missing(version)) end
 if refused then return refused end
 local place = ARGV[11]
-local file = place and match(place, '^f (%S+) ')
-local state, _, segments = file_row(file or '')
+local file = place and match(place, '^f (%S+) ') or ''
+local state, _, segments
 if place then
+  state, _, segments = file_row(file)
   if state ~= ANNOUNCED and state ~= USED then return refuse({'GONE'}) end
 else
   local more = share and uncounted(field, ARGV[7]) or 0

@@ -65,7 +65,8 @@ def add_to(subparsers: Subparsers) -> None:
         "--exclusive",
         action="store_true",
         help="with --files: confirm that no other copy of Redis uses the folder of the files, "
-        "where that does not lie in the checkpoint; or that the checkpoint was deleted with it",
+        "where that does not lie in the checkpoint, or the checkpoint goes on under another id; or "
+        "that the checkpoint was deleted with it",
     )
     parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
     parser.add_argument(

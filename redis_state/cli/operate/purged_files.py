@@ -75,7 +75,16 @@ def _reason(arguments: argparse.Namespace, found: PurgedFiles) -> str:
             else open_folder(arguments, found.folder.removesuffix(own))
         )
         if checkpoint.items() is not None:
-            return PurgedGuard(checkpoint)(found)
+            guard = PurgedGuard(checkpoint)
+            if not guard.was_left(found):
+                return guard(found)
+            if not arguments.exclusive:
+                return (
+                    f"{checkpoint} goes on under another id, as after a change of its number of "
+                    "partitions: a copy of this Redis may use the files. If none does, give "
+                    "--exclusive"
+                )
+            return ""
         # A file system that is not mounted looks like a folder that was deleted.
         if not arguments.exclusive:
             return (

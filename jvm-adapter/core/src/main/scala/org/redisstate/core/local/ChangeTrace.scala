@@ -131,10 +131,12 @@ private[core] final class ChangeTrace(
    */
   def take(most: Long = Long.MaxValue): Changes = synchronized {
     seal()
+    // An empty layer stays here, and gets the lists that change later.
+    val ofLists = if (lists.isEmpty) NoLists else lists
     if (entriesBefore > most && lists.isEmpty && before.forall(_.isInstanceOf[Put]))
-      new Changes(takeOldest(most), lists, families, hasNewTable)
+      new Changes(takeOldest(most), ofLists, families, hasNewTable)
     else {
-      val found = new Changes(before, lists, families, hasNewTable)
+      val found = new Changes(before, ofLists, families, hasNewTable)
       forget()
       found
     }
@@ -151,7 +153,8 @@ private[core] final class ChangeTrace(
       before = if (rest.entries == 0) before.tail else rest +: before.tail
     }
     entriesBefore -= most
-    freed = before.iterator.map(_.ownBytes).sum
+    freed = before.iterator.collect { case put: Put if put.isCopied => put.bytes }.distinct
+      .map(_.length.toLong).sum
     held = freed
     found.result()
   }
@@ -166,24 +169,29 @@ private[core] final class ChangeTrace(
 
   /** Seals the changes of a layer that gets no more of them. */
   @GuardedBy("this") private def leave(isKept: Boolean): Unit = {
-    val isCopied = !isKept && !over && reached.get > taken
-    if (isCopied) {
-      bytes = java.util.Arrays.copyOf(bytes, math.min(bytes.length, layer.usedBytes))
-      freed += bytes.length
+    seal()
+    val first = before.lastIndexWhere(!isOfPresent(_)) + 1
+    if (!isKept && first < before.size) {
+      val own = java.util.Arrays.copyOf(bytes, math.min(bytes.length, layer.usedBytes))
+      (first until before.size).foreach { i =>
+        before = before.updated(i, before(i).in(own))
+      }
+      freed += own.length
+      checkBounds()
     }
-    seal(isCopied)
   }
 
-  /**
-   * Moves the entries that are not taken yet into a step.
-   *
-   * @param isCopied whether nobody else holds their bytes
-   */
-  @GuardedBy("this") private def seal(isCopied: Boolean = false): Unit = {
+  @GuardedBy("this") private def isOfPresent(step: Step): Boolean = step match {
+    case put: Put => put.of eq layer
+    case _ => false
+  }
+
+  /** Moves the entries that are not taken yet into a step. */
+  @GuardedBy("this") private def seal(): Unit = {
     val end = reached.get
     if (end > taken) {
       if (!over) {
-        before :+= Put(bytes, java.util.Arrays.copyOfRange(noted, taken, end), isCopied)
+        before :+= Put(bytes, java.util.Arrays.copyOfRange(noted, taken, end), layer)
         entriesBefore += end - taken
         checkBounds()
       }
@@ -225,22 +233,26 @@ private[core] object ChangeTrace {
   private val BytesMax = 256L << 20
   private val ListRows = 16
 
+  /** Never changes. */
+  private val NoLists = new Layer(0)
+
   private sealed trait Step {
     def entries: Int = 0
 
-    /** Bytes that nobody else holds. */
-    def ownBytes: Long = 0
-
     /** Returns the oldest entries, at most so many, and the others. */
     def splitAt(most: Int): (Step, Step) = (this, NoStep)
+
+    /** Returns the step with a copy of its bytes that nobody else holds. */
+    def in(own: Array[Byte]): Step = this
   }
 
   private object NoStep extends Step
 
-  private final case class Put(bytes: Array[Byte], noted: Array[Int], isCopied: Boolean)
-      extends Step {
+  /** @param of layer that has the bytes; null where nobody else holds them */
+  private final case class Put(bytes: Array[Byte], noted: Array[Int], of: Layer) extends Step {
+    def isCopied: Boolean = of eq null
     override def entries: Int = noted.length
-    override def ownBytes: Long = if (isCopied) bytes.length.toLong else 0
+    override def in(own: Array[Byte]): Step = copy(bytes = own, of = null)
 
     override def splitAt(most: Int): (Step, Step) =
       if (most >= noted.length) (this, NoStep)

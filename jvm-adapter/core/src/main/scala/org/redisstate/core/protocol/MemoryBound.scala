@@ -44,15 +44,29 @@ object MemoryBound {
    *
    * @param total option `redisMemory`
    * @param partitions of all stores of the query
+   * @throws ConfigException if the share is below the least one
    */
   def shareOf(total: Long, partitions: Int): Long = {
-    val share = (total - MetaBytes * partitions) / math.max(1, partitions)
+    val share = divided(total, partitions)
     if (share < ShareMin)
       throw new ConfigException(
         s"option 'redisMemory'; $total bytes are too few for the $partitions partitions of this query. Give at least " +
           s"${(ShareMin + MetaBytes) * partitions} bytes, or use fewer partitions.")
     share
   }
+
+  /**
+   * Returns the share of a partition while some stores are only planned. Spark may plan more
+   * partitions than a store will have, so these make the share smaller, but never too small.
+   *
+   * @param partitions of the stores that exist
+   * @param planned partitions of these and of the planned stores
+   */
+  def shareOf(total: Long, partitions: Int, planned: Int): Long =
+    math.min(shareOf(total, partitions), math.max(ShareMin, divided(total, planned)))
+
+  private def divided(total: Long, partitions: Int): Long =
+    (total - MetaBytes * partitions) / math.max(1, partitions)
 
   private[protocol] def parse(field: Option[String]): Option[MemoryBound] = field.collect {
     case Text(share, bytes) => MemoryBound(share.toLong, bytes.toLong)

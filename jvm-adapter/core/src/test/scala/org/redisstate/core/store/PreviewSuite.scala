@@ -311,6 +311,41 @@ class PreviewSuite extends AnyFunSuite with BeforeAndAfterAll {
     assert(changes.entries == 10 && changes.tombstones.size == 1)
   }
 
+  test("rows that wait count once the write set drops their layer") {
+    val layer = new Layer(16)
+    val trace = new ChangeTrace(layer, Families, isTableNew = true)
+    val value = new Array[Byte](1000)
+    def note(numbers: Range): Unit = numbers.foreach { n =>
+      val name = key(0, n.toString)
+      layer.put(n, name, 0, name.length, value, 0, value.length)
+      trace.note(layer.lastEntry)
+    }
+    note(0 until 100)
+    assert(trace.take(10).layer.rows == 10 && trace.heldBytes == 0)
+    note(100 until 200)
+    assert(trace.take(10).layer.rows == 10 && trace.heldBytes == 0)
+    trace.follow(new Layer(16), isKept = false)
+    assert(trace.heldBytes == layer.usedBytes)
+    val taken = trace.take(100)
+    assert(taken.layer.rows == 100 && trace.heldBytes == layer.usedBytes)
+    assert(trace.take().layer.rows == 80 && trace.heldBytes == 0)
+  }
+
+  for (most <- Seq(3L, 10L))
+    test(s"a list that changes after $most of 10 rows were taken is not among them") {
+      val layer = new Layer(16)
+      val trace = new ChangeTrace(layer, Families, isTableNew = true)
+      (0 until 10).foreach { n =>
+        val name = key(0, n.toString)
+        layer.put(n, name, 0, name.length, name, 0, 1)
+        trace.note(layer.lastEntry)
+      }
+      val taken = trace.take(most)
+      trace.appendToList(1, key(2, "x"), key(2, "x").length, new Array[Byte](8), 8)
+      assert(taken.layer.rows == most)
+      assert(trace.take().layer.rows == 10 - most + 1)
+    }
+
   test("a preview of a batch that changes too much has the oldest changes") {
     withPartition { p =>
       val session = previewing(p, "a").open(0).write()

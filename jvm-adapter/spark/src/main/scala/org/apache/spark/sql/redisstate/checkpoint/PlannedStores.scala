@@ -9,6 +9,7 @@ import org.json4s.{DefaultFormats, JValue}
 import org.apache.spark.sql.execution.streaming.state.StateStoreId
 
 import org.redisstate.core.copy.CopiedStore
+import org.redisstate.core.protocol.MemoryBound
 
 /**
  * Stores of a query as Spark has planned them: its metadata of each operator is there before the
@@ -27,17 +28,28 @@ private[redisstate] final class PlannedStores(stateRoot: String, hadoopConf: Con
     }.toMap
 
   /**
-   * Returns the number of partitions of all stores of the query. Stores that no task has listed yet
-   * count as they are planned, so the first tasks of a query find the same number as later ones.
+   * Returns the share of a partition. Stores that no task has listed yet count as they are planned,
+   * so the first tasks of a query find no larger share than later ones. Of an operator that needs
+   * all rows together Spark plans as many partitions as of the others, and such an operator has one:
+   * so what is only planned refuses no query.
    *
+   * @param total option `redisMemory`
    * @param own store of the caller
    * @param listed stores of the registry
-   * @param tasks of the stage, for a store without metadata; 0 if that is not known
+   * @param tasks of the stage, for a store that is not listed; 0 if that is not known
+   * @throws org.redisstate.core.errors.ConfigException if the stores that exist have too many
+   *   partitions
    */
-  def partitions(own: StateStoreId, listed: Seq[CopiedStore], tasks: Int): Int = {
-    val least = (own.operatorId, own.storeName) -> math.max(tasks, own.partitionId + 1)
-    val known = listed.map(store => (store.operator, store.name) -> store.partitions)
-    (Map(least) ++ planned ++ known).values.sum
+  def share(total: Long, own: StateStoreId, listed: Seq[CopiedStore], tasks: Int): Long = {
+    val store = (own.operatorId, own.storeName)
+    val known = listed.map(one => (one.operator, one.name) -> one.partitions)
+    def ofOwn(most: Int) = Map(store -> math.max(most, own.partitionId + 1))
+    // A stage of a union has more tasks than the store has partitions.
+    val fewest = planned.get(store).fold(tasks)(math.min(_, tasks))
+    MemoryBound.shareOf(
+      total,
+      (ofOwn(fewest) ++ known).values.sum,
+      (ofOwn(tasks) ++ planned ++ known).values.sum)
   }
 }
 
@@ -51,10 +63,7 @@ private[redisstate] object PlannedStores {
       OperatorMetadata.newest(folder, Long.MaxValue, hadoopConf)._2
     }.toOption
 
-  /**
-   * Returns the number of partitions that each store of an operator was planned with; an operator
-   * that needs all rows together has one.
-   */
+  /** Returns the number of partitions that each store of an operator was planned with. */
   def partitionsIn(metadata: JValue): Map[String, Int] =
     (metadata \ "stateStoreInfo").children.flatMap { store =>
       for {

@@ -275,7 +275,7 @@ private[redisstate] object QueryEntry {
       origin: Origin): Long =
     plan.conf.redisMemory.filter(_ => keepMs(plan) == 0).fold(0L) { total =>
       val listed = RegisteredStores.of(gen, registry.fields())
-      MemoryBound.shareOf(total, planned.partitions(plan.id, listed, origin.partitions))
+      planned.share(total, plan.id, listed, origin.partitions)
     }
 
   private def keepMs(plan: StorePlan): Long =

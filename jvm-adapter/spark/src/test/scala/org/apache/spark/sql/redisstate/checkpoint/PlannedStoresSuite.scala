@@ -8,8 +8,9 @@ import org.scalatest.funsuite.AnyFunSuite
 import org.apache.spark.sql.execution.streaming.state.StateStoreId
 
 import org.redisstate.core.copy.CopiedStore
+import org.redisstate.core.errors.ConfigException
 
-/** The number of partitions among which `redisMemory` is divided. */
+/** Shares of `redisMemory` while stores are only planned. */
 class PlannedStoresSuite extends AnyFunSuite {
 
   private def metadata(state: Path, operator: Long, stores: (String, Int)*): Unit = {
@@ -23,8 +24,14 @@ class PlannedStoresSuite extends AnyFunSuite {
       s"""v1\n{"operatorInfo":$info,"stateStoreInfo":[${infos.mkString(",")}]}""")
   }
 
-  private def partitions(state: Path, own: StateStoreId, listed: CopiedStore*): Int =
-    new PlannedStores(state.toString, new Configuration()).partitions(own, listed, tasks = 3)
+  private def share(total: Long, state: Path, own: StateStoreId, listed: CopiedStore*): Long =
+    new PlannedStores(state.toString, new Configuration()).share(total, own, listed, tasks = 3)
+
+  /** Number of partitions among which a large bound is divided. */
+  private def partitions(state: Path, own: StateStoreId, listed: CopiedStore*): Int = {
+    val total = 1L << 40
+    (total / (share(total, state, own, listed: _*) + (64 << 10))).toInt
+  }
 
   test("stores that no task has listed count as they are planned") {
     val state = Files.createTempDirectory("planned")
@@ -44,5 +51,20 @@ class PlannedStoresSuite extends AnyFunSuite {
     assert(partitions(state, StateStoreId(state.toString, 0, 1, "default")) == 3)
     val missing = StateStoreId(state.resolve("missing").toString, 0, 0, "default")
     assert(partitions(state.resolve("missing"), missing, CopiedStore(0, "default", 2)) == 2)
+  }
+
+  test("a store that is only planned refuses no query") {
+    val state = Files.createTempDirectory("planned")
+    // Spark plans as many for a global aggregation, which has one.
+    metadata(state, 0, "default" -> 200)
+    metadata(state, 1, "default" -> 200)
+    val own = StateStoreId(state.toString, 1, 7, "default")
+    val total = 300L << 20
+    assert(share(total, state, own, CopiedStore(1, "default", 200)) == 1L << 20)
+    assert(share(2 * total, state, own) == 2 * total / 400 - (64 << 10))
+    val one = Seq(CopiedStore(0, "default", 1), CopiedStore(1, "default", 200))
+    assert(share(total, state, own, one: _*) == (total - 201 * (64 << 10)) / 201)
+    intercept[ConfigException](
+      share(total, state, own, CopiedStore(0, "default", 200), CopiedStore(1, "default", 200)))
   }
 }
