@@ -94,6 +94,8 @@ class RemoteFiles:
             ) from error
         except Exception as error:
             raise self.error(what, error) from error
+        if place.protocol == "webhdfs":
+            _widen(self._fs.session)
 
     def items(self, path: str) -> list[Item]:
         """Implements `Files.items`."""
@@ -267,6 +269,18 @@ class RemoteFiles:
             advice="Check the address, its rights and --storage-options, then run the command "
             "again.",
         )
+
+
+def _widen(session: Any) -> None:
+    """Sets the connections that a session of requests keeps to the reads that are sent at once.
+
+    It keeps ten otherwise, and logs a warning for each further one that it discards.
+    """
+    from requests.adapters import HTTPAdapter
+
+    for scheme in ("http://", "https://"):
+        if getattr(session.get_adapter(scheme), "_pool_maxsize", 0) < _READS_AT_ONCE:
+            session.mount(scheme, HTTPAdapter(pool_maxsize=_READS_AT_ONCE))
 
 
 def _range_of(found: Any) -> bytes:

@@ -7,6 +7,8 @@ import json
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -385,6 +387,42 @@ def test_storage_options_may_be_of_one_address() -> None:
     assert options_at("gs://bucket/flights", given) == {"timeout": 1}
     with pytest.raises(ConfigError, match="those of s3a:// are not"):
         options_at("gs://bucket/flights", {"s3a://": "key"})
+
+
+def test_hdfs_keeps_a_connection_for_each_read_that_is_sent_at_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    threads = 24
+    together = threading.Barrier(threads)
+
+    class Node(BaseHTTPRequestHandler):
+        """Answers when as many requests wait as are sent at once."""
+
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            together.wait(10)
+            self.send_response(200)
+            self.send_header("Content-Length", "2")
+            self.end_headers()
+            self.wfile.write(b"ok")
+
+        def log_message(self, *_args: Any) -> None:
+            """Writes nothing to the standard error of the tests."""
+
+    class Server(ThreadingHTTPServer):
+        request_queue_size = threads
+
+    with Server(("127.0.0.1", 0), Node) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        session = RemoteFiles(place_of("hdfs://node/a"), {"user": "someone"})._fs.session
+        url = f"http://127.0.0.1:{server.server_port}/"
+        with caplog.at_level("WARNING"), ThreadPoolExecutor(threads) as pool:
+            found = list(pool.map(lambda _: session.get(url, timeout=10).content, range(threads)))
+        session.close()
+        server.shutdown()
+    assert found == [b"ok"] * threads
+    assert caplog.records == []
 
 
 def test_driver_with_one_request_at_a_time_reads_ranges_in_threads() -> None:

@@ -119,10 +119,10 @@ final class Base private (
       Room.taking(room, grantFor(few))(read(from, from + few))
     }
 
-  /** Returns whether buckets that are not here may have to be read from a file. */
+  /** Returns whether buckets are missing here that may have to be read from a file. */
   def isInFiles: Boolean = {
     val from = source
-    from != null && from.isInFiles
+    from != null && from.isInFiles && (0 until buckets).exists(isMissing)
   }
 
   private[core] def isMissing(index: Int): Boolean = slots.get(index) == null
@@ -151,11 +151,14 @@ final class Base private (
   /**
    * Reads those of some buckets, ascending, that are not here; in one go. They count as touched, so
    * that room is first made elsewhere.
+   *
+   * @return number of buckets that were read
    */
-  private[core] def prefetch(wanted: Array[Int]): Unit = {
+  private[core] def prefetch(wanted: Array[Int]): Int = {
     val missing = wanted.filter(isMissing)
     val from = source
-    if (missing.nonEmpty && keeps && from != null) {
+    if (missing.isEmpty || !keeps || from == null) 0
+    else {
       val span = (missing.last - missing.head + 1) * from.blockBytes
       Room.taking(room, missing.length * from.bucketBytes + span) {
         val rows = noted(missing.toIndexedSeq)(from.read(_))
@@ -163,6 +166,7 @@ final class Base private (
           touched(missing(i)) = true
           if (keeps) replace(missing(i), null, rows(i))
         }
+        missing.length
       }
     }
   }

@@ -57,7 +57,6 @@ final class Prefetch private[store] (
   /** Begins to read, in other threads. */
   def start(): Unit = synchronized {
     if (!isClosed && buckets > 0) {
-      counters.prefetched.addAndGet(buckets.toLong)
       bytes = buckets * base.bucketGrant
       budget.aheadBy(bytes)
       reads =
@@ -96,8 +95,10 @@ final class Prefetch private[store] (
   }
 
   private def bring(group: Array[Int]): Unit =
-    try if (!isClosed) base.prefetch(group)
-    catch {
+    try {
+      if (!isClosed) counters.prefetched.addAndGet(base.prefetch(group).toLong)
+      ()
+    } catch {
       case NonFatal(e) => log.debug("a prefetch failed; the next reader of the rows repeats it", e)
     }
 }

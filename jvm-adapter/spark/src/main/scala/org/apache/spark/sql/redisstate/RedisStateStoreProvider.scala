@@ -26,6 +26,7 @@ import org.apache.spark.sql.redisstate.stores.{
   RedisReadStateStore,
   RedisReads,
   RedisStateStore,
+  SharedStore,
   SnapshotReportShim,
   StoreHost,
   TaskStores
@@ -246,6 +247,7 @@ class RedisStateStoreProvider
       codecs: CodecSet,
       host: StoreHost): RedisStateStore =
     if (isTimedJoin) new JoinStore(id, session, codecs, host)
+    else if (SharedStore.isNeeded) new SharedStore(id, session, codecs, host)
     else new RedisStateStore(id, session, codecs, host)
 
   /** True if rows expire that belong to those of other stores. */

@@ -33,8 +33,15 @@ private[query] final class PrefetchedRows(
   private var isPlain = false
   @volatile private var current, following = Option.empty[Window]
 
+  /** True once the task has ended: a thread that sends rows to Python may go on for a moment. */
+  @volatile private var isClosed = false
+
+  /** Reads of the window that was made last, which may not be filled yet. */
+  @volatile private var newest = Option.empty[RowsAhead]
+
   override def hasNext: Boolean = isWaiting || {
-    if (!isPlain) moveOn()
+    // A window is closed behind its last row, also before rows that pass through.
+    if (!isPlain || current.nonEmpty) moveOn()
     isWaiting || (isPlain && rows.hasNext)
   }
 
@@ -64,6 +71,8 @@ private[query] final class PrefetchedRows(
   private def filled(ahead: RowsAhead): Window = {
     val kept = new util.ArrayDeque[InternalRow]
     var bytes = 0L
+    newest = Some(ahead)
+    if (isClosed) ahead.close()
     while (kept.size < RowsMax && bytes < BytesMax && !ahead.isFull && rows.hasNext) {
       val row = rows.next().copy()
       bytes += sizeOf(row)
@@ -79,7 +88,10 @@ private[query] final class PrefetchedRows(
     case _ => 0
   }
 
-  private def close(): Unit = (current ++ following).foreach(_.ahead.close())
+  private def close(): Unit = {
+    isClosed = true
+    ((current ++ following).map(_.ahead) ++ newest).foreach(_.close())
+  }
 }
 
 private object PrefetchedRows {

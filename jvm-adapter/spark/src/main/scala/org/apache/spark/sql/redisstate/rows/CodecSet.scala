@@ -68,6 +68,9 @@ private[redisstate] final class CodecSet(defaultLayout: FamilyLayout, encoders: 
         throw StateStoreErrors.unsupportedOperationOnMissingColumnFamily(operation, name))
     }
 
+  /** Returns a second codec of the default family, for another thread. */
+  def another(): RowCodec = new RowCodec(defaultLayout, encoders)
+
   def names: Set[String] = others.keySet.toSet + StateStore.DEFAULT_COL_FAMILY_NAME
 
   /** @throws Exception of Spark's for a name that cannot be created or removed */

@@ -32,8 +32,11 @@ private[redisstate] trait RedisReads extends ReadStateStore with ReadStoreShim {
 
   /** Rows of the default family that the task will ask for; None where none is in a file. */
   private[redisstate] def ahead(byPrefix: Boolean): Option[RowsAhead] = prefetch().map { some =>
-    new RowsAhead(codecs.of("prefetch", StateStore.DEFAULT_COL_FAMILY_NAME), byPrefix, some)
+    new RowsAhead(codecOfInput, byPrefix, some)
   }
+
+  /** Codec of the default family for the thread that passes on the input of the operator. */
+  protected def codecOfInput: RowCodec = codecs.of("prefetch", StateStore.DEFAULT_COL_FAMILY_NAME)
 
   /** Returns whether a scan returns the rows of one prefix consecutively. */
   protected def groupsPrefixes: Boolean
