@@ -133,8 +133,9 @@ private[core] final class ChangeTrace(
     seal()
     // An empty layer stays here, and gets the lists that change later.
     val ofLists = if (lists.isEmpty) NoLists else lists
-    if (entriesBefore > most && lists.isEmpty && before.forall(_.isInstanceOf[Put]))
-      new Changes(takeOldest(most), ofLists, families, hasNewTable)
+    val puts = before.collect { case put: Put => put }
+    if (entriesBefore > most && lists.isEmpty && puts.size == before.size)
+      new Changes(takeOldest(puts, most.toInt), ofLists, families, hasNewTable)
     else {
       val found = new Changes(before, ofLists, families, hasNewTable)
       forget()
@@ -142,21 +143,20 @@ private[core] final class ChangeTrace(
     }
   }
 
-  /** @param most less than the number of entries in `before`, which has rows alone */
-  @GuardedBy("this") private def takeOldest(most: Long): Vector[Step] = {
-    val found = Vector.newBuilder[Step]
-    var room = most.toInt
-    while (room > 0) {
-      val (first, rest) = before.head.splitAt(room)
-      found += first
-      room -= first.entries
-      before = if (rest.entries == 0) before.tail else rest +: before.tail
-    }
+  /**
+   * @param puts all steps in `before`
+   * @param most less than the number of their entries
+   */
+  @GuardedBy("this") private def takeOldest(puts: Vector[Put], most: Int): Vector[Put] = {
+    val ends = puts.scanLeft(0)(_ + _.entries)
+    val whole = ends.lastIndexWhere(_ <= most)
+    val part = most - ends(whole)
+    val left = puts(whole).drop(part) +: puts.drop(whole + 1)
+    before = left
     entriesBefore -= most
-    freed = before.iterator.collect { case put: Put if put.isCopied => put.bytes }.distinct
-      .map(_.length.toLong).sum
+    freed = left.iterator.filter(_.isCopied).map(_.bytes).distinct.map(_.length.toLong).sum
     held = freed
-    found.result()
+    if (part == 0) puts.take(whole) else puts.take(whole) :+ puts(whole).take(part)
   }
 
   @GuardedBy("this") private def forget(): Unit = {
@@ -239,24 +239,17 @@ private[core] object ChangeTrace {
   private sealed trait Step {
     def entries: Int = 0
 
-    /** Returns the oldest entries, at most so many, and the others. */
-    def splitAt(most: Int): (Step, Step) = (this, NoStep)
-
     /** Returns the step with a copy of its bytes that nobody else holds. */
     def in(own: Array[Byte]): Step = this
   }
-
-  private object NoStep extends Step
 
   /** @param of layer that has the bytes; null where nobody else holds them */
   private final case class Put(bytes: Array[Byte], noted: Array[Int], of: Layer) extends Step {
     def isCopied: Boolean = of eq null
     override def entries: Int = noted.length
     override def in(own: Array[Byte]): Step = copy(bytes = own, of = null)
-
-    override def splitAt(most: Int): (Step, Step) =
-      if (most >= noted.length) (this, NoStep)
-      else (copy(noted = noted.take(most)), copy(noted = noted.drop(most)))
+    def take(oldest: Int): Put = copy(noted = noted.take(oldest))
+    def drop(oldest: Int): Put = copy(noted = noted.drop(oldest))
   }
 
   private final case class Cleared(range: Tombstone, isOfLists: Boolean) extends Step
@@ -289,7 +282,6 @@ private[core] object ChangeTrace {
           val from = new FixedRows(bytes)
           noted.foreach(add(rows, from, _))
         case Cleared(range, isOfLists) => if (!isOfLists) rows.clear(range)
-        case NoStep =>
       }
       if (lists.isEmpty) rows else Layer.merge(Seq(rows, lists))
     }
