@@ -89,13 +89,13 @@ private[store] final class PreviewWriter(
     } finally {
       val spentNs = processorNs - beganNs
       workNs += spentNs
-      if (changes >= LearnedFrom) learn(spentNs.toDouble / changes)
+      cost.learn(changes, spentNs)
     }
   }
 
   /** @return number of changes that were sent */
   private def setIfDue(): Int = {
-    val changes = trace.take(math.max(ChangesMin, (allowedNs / nsPerChange).toLong))
+    val changes = trace.take(math.max(ChangesMin, cost.changesIn(allowedNs)))
     val isDue = wasSet && System.nanoTime() - lastNs > validMs * 1000000 / 3
     if (trace.isOver) giveUp("its changes are traced no more")
     else if (!changes.isEmpty) add(changes)
@@ -218,13 +218,8 @@ private[store] object PreviewWriter {
   /** Changes that are sent at once, whatever they cost: the round trips are most of it. */
   private val ChangesMin = 1000L
 
-  /** Number of changes from which on their work shows what one takes. */
-  private val LearnedFrom = 4096
-
-  /** Work of a change, as found last; of this process, whose compiled code all attempts share. */
-  @volatile private var nsPerChange = 500.0
-
-  private def learn(foundNs: Double): Unit = nsPerChange = nsPerChange * 0.7 + foundNs * 0.3
+  /** Estimate of this process, whose compiled code all attempts share; for the thread of `PreviewTimer`. */
+  private val cost = new ChangeCost
   private val AfterFailureMs = 1000L
   private val ValidMsMin = 10000L
   private val ValidPauses = 5L
