@@ -83,4 +83,7 @@ private[store] trait FilesFixture {
       ()
     }
   }
+
+  /** Ends a step of a process that is killed there. */
+  final class KilledException extends RuntimeException
 }

@@ -1,12 +1,9 @@
 package org.redisstate.core.store
 
-import java.util.concurrent.atomic.AtomicInteger
-
 import scala.util.Random
 
 import org.scalatest.funsuite.AnyFunSuite
 
-import org.redisstate.core.backend.{Command, Transport, TransportException}
 import org.redisstate.core.errors.{StateLostException, UnavailableException}
 import org.redisstate.core.format.{BlockSigner, MultiValue, Vectors}
 import org.redisstate.core.ids.{Keys, Pin}
@@ -122,7 +119,7 @@ class FillIntoFileSuite extends AnyFunSuite with FilesFixture {
     }
 
   test("replies that are lost leave one version with its file") {
-    onServer(new Slept, between = new Lossy(_)) { (p, _) =>
+    onServer(new Slept, between = new LossyTransport(_)) { (p, _) =>
       val rows = rowsOf(4000, 900)
       fill(session(p), rows)
       assert(found(p.store("a reader").open(7)) == wanted(rows))
@@ -188,19 +185,4 @@ private object FillIntoFileSuite {
 
   /** Less than the hashed rows of most tests, so that several layers leave. */
   private val StageBytes = 200 << 10
-
-  private final class KilledException extends RuntimeException
-
-  /** Loses every third reply after the server has done the work. */
-  private final class Lossy(next: Transport) extends Transport {
-    private val calls = new AtomicInteger
-
-    override def exchange(commands: Seq[Command]): Seq[AnyRef] = {
-      val replies = next.exchange(commands)
-      if (calls.incrementAndGet() % 3 == 0) throw new TransportException("lost", null)
-      replies
-    }
-
-    override def close(): Unit = next.close()
-  }
 }

@@ -1,7 +1,6 @@
 package org.redisstate.core.store
 
 import java.nio.charset.StandardCharsets.ISO_8859_1
-import java.util.concurrent.atomic.AtomicInteger
 
 import scala.collection.mutable
 import scala.jdk.CollectionConverters._
@@ -9,7 +8,6 @@ import scala.util.Random
 
 import org.scalatest.funsuite.AnyFunSuite
 
-import org.redisstate.core.backend.{Command, Transport, TransportException}
 import org.redisstate.core.errors.{ConfigException, NoRoomException, UnavailableException}
 import org.redisstate.core.format.BlockSigner
 import org.redisstate.core.ids.Keys
@@ -130,7 +128,7 @@ class MemoryBoundSuite extends AnyFunSuite with FilesFixture {
   }
 
   test("replies that are lost leave the bound and the rows as they are") {
-    onServer(new Slept, retained = 5, between = new Lossy(_)) { (p, files) =>
+    onServer(new Slept, retained = 5, between = new LossyTransport(_)) { (p, files) =>
       val ledger = new Ledger(p)
       (1 to 4).foreach { _ =>
         ledger.commit(4)
@@ -194,21 +192,6 @@ class MemoryBoundSuite extends AnyFunSuite with FilesFixture {
 
 private object MemoryBoundSuite {
   private val Share = 200000L
-
-  private final class KilledException extends RuntimeException
-
-  /** Loses every third reply after the server has done the work. */
-  private final class Lossy(next: Transport) extends Transport {
-    private val calls = new AtomicInteger
-
-    override def exchange(commands: Seq[Command]): Seq[AnyRef] = {
-      val replies = next.exchange(commands)
-      if (calls.incrementAndGet() % 3 == 0) throw new TransportException("lost", null)
-      replies
-    }
-
-    override def close(): Unit = next.close()
-  }
 
   /** A query whose rows do not compress. */
   private final class Ledger(p: TestPartition, signer: Option[BlockSigner] = None) {

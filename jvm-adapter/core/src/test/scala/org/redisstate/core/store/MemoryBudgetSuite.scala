@@ -1,7 +1,7 @@
 package org.redisstate.core.store
 
 import java.lang.management.ManagementFactory
-import java.util.concurrent.{Callable, CyclicBarrier, Executors, TimeUnit}
+import java.util.concurrent.{Callable, Executors}
 
 import scala.jdk.CollectionConverters._
 
@@ -10,7 +10,7 @@ import org.scalatest.funsuite.AnyFunSuite
 
 import org.redisstate.core.RedisServerProcess
 import org.redisstate.core.local.Slice
-import org.redisstate.core.store.resources.{Background, MemoryBudget}
+import org.redisstate.core.store.resources.MemoryBudget
 
 /** Memory budget of an executor: its stores stay within the budget, and its account is correct. */
 class MemoryBudgetSuite extends AnyFunSuite with BeforeAndAfterAll {
@@ -65,20 +65,6 @@ class MemoryBudgetSuite extends AnyFunSuite with BeforeAndAfterAll {
     finally workers.shutdownNow()
   }
 
-  /**
-   * Waits until all background helpers are idle. Background work returns its memory when it ends,
-   * even if its store was closed.
-   */
-  private def whenIdle(): Unit = {
-    val all = new CyclicBarrier(Background.HelpersMax + 1)
-    def meet(): Unit = {
-      all.await(60, TimeUnit.SECONDS)
-      ()
-    }
-    (1 to Background.HelpersMax).foreach(_ => Background.helping("waiting for the others")(meet()))
-    meet()
-  }
-
   private def checkRows(opened: OpenVersion): Unit = {
     val found = Seq(Default, Prefixed, Ordered).map(f => rows(opened.iterator(f.id)).size).sum
     assert(found == Rows && opened.numKeys == Rows)
@@ -110,7 +96,7 @@ class MemoryBudgetSuite extends AnyFunSuite with BeforeAndAfterAll {
       assert(budget.peakBytes <= budget.bytesMax + OverBytes)
       assert(stores.map(_.counters.bucketsReloaded.get).sum > 0)
       stores.foreach(_.close())
-      whenIdle()
+      IdleBackground.await()
       assert(budget.usedBytes == 0)
       checkRows(all.head.store("a reader").open(version + 1))
     } finally all.foreach(_.close())
@@ -124,11 +110,11 @@ class MemoryBudgetSuite extends AnyFunSuite with BeforeAndAfterAll {
       val stores = all.map(_.store("run"))
       stores.foreach(store => checkRows(store.open(4)))
       stores.foreach(_.open(4))
-      whenIdle()
+      IdleBackground.await()
       val counted = budget.usedBytes
       val before = heapBytes()
       stores.foreach(_.close())
-      whenIdle()
+      IdleBackground.await()
       assert(budget.usedBytes == 0)
       (counted, before - heapBytes())
     } finally all.foreach(_.close())

@@ -1,7 +1,7 @@
 package org.redisstate.core.store
 
 import java.nio.charset.StandardCharsets.ISO_8859_1
-import java.util.concurrent.{CountDownLatch, CyclicBarrier, FutureTask, TimeUnit}
+import java.util.concurrent.{CountDownLatch, FutureTask}
 
 import scala.util.{Random, Using}
 
@@ -11,7 +11,7 @@ import org.redisstate.core.RedisServerProcess
 import org.redisstate.core.errors.UnavailableException
 import org.redisstate.core.local.Slice
 import org.redisstate.core.places.PlayedFiles
-import org.redisstate.core.store.resources.{Background, FileReads, MemoryBudget, StoreCounters}
+import org.redisstate.core.store.resources.{FileReads, MemoryBudget, StoreCounters}
 
 /** Rows that are read from files ahead of their use. */
 class PrefetchSuite extends AnyFunSuite {
@@ -187,22 +187,11 @@ private object PrefetchSuite {
   /** Some rows, in no order. */
   def keys(count: Int): Seq[Int] = new Random(5).shuffle((0 until Rows).toList).take(count)
 
-  /** Waits until nothing is read in the background any more. */
-  private def whenIdle(): Unit = {
-    val all = new CyclicBarrier(Background.HelpersMax + 1)
-    def meet(): Unit = {
-      all.await(60, TimeUnit.SECONDS)
-      ()
-    }
-    (1 to Background.HelpersMax).foreach(_ => Background.helping("waiting for the others")(meet()))
-    meet()
-  }
-
   final class Reader(p: TestPartition, at: Long) extends AutoCloseable {
     private val store = p.store("reader")
     val opened: OpenVersion = store.open(at)
     private val found = new Slice
-    whenIdle()
+    IdleBackground.await()
 
     def get(i: Int): String = {
       assert(opened.get(stored(i), stored(i).length, found))
