@@ -1,15 +1,15 @@
 package org.apache.spark.sql.redisstate
 
 import org.apache.spark.sql.{SparkSession, SparkSessionExtensions}
-import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan
 import org.apache.spark.sql.catalyst.rules.Rule
 import org.apache.spark.sql.execution.{ColumnarRule, SparkPlan}
 import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.redisstate.query.PrefetchStateRule
 
 /**
- * Extension that reads state ahead of its operators: `spark.sql.extensions` names it, which
- * `redis_state.configure` does. Until 4.1 Spark's `transformWithState` needs none.
+ * Extension that reads state ahead of its operators, and makes `transformWithState` run on this
+ * provider where Spark alone does not: `spark.sql.extensions` names it, which
+ * `redis_state.configure` does.
  */
 class RedisStateSparkExtension extends (SparkSessionExtensions => Unit) {
   override def apply(extensions: SparkSessionExtensions): Unit =
@@ -24,10 +24,5 @@ private[redisstate] object OnRedisRule extends Rule[SparkPlan] {
   override def apply(plan: SparkPlan): SparkPlan =
     if (conf.getConf(SQLConf.STATE_STORE_PROVIDER_CLASS) != classOf[
         RedisStateStoreProvider].getName) plan
-    else PrefetchStateRule(plan)
-}
-
-/** Advice for a user whose query needs the extension: no query does. */
-private[redisstate] object TransformWithStateAdvice {
-  def of(plan: LogicalPlan, extensions: Option[String]): Option[String] = None
+    else PrefetchStateRule(ProcessorsOnRedis(plan))
 }
