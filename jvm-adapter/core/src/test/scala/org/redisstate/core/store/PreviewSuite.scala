@@ -267,14 +267,19 @@ class PreviewSuite extends AnyFunSuite with BeforeAndAfterAll {
     assert(trace.heldBytes == 0 && trace.take().isEmpty)
   }
 
+  /** Changes a row of a traced layer, whose key and hash are from a number. */
+  private def change(trace: ChangeTrace, layer: Layer, n: Int, value: Array[Byte]): Unit = {
+    val name = key(0, n.toString)
+    layer.put(n, name, 0, name.length, value, 0, value.length)
+    trace.note(layer.lastEntry)
+  }
+
   test("of many changes a trace hands out the oldest, over layers and batches") {
     var layer = new Layer(16)
     val trace = new ChangeTrace(layer, Families, isTableNew = true)
-    val value = new Array[Byte](1000)
+    val value = new Array[Byte](10)
     (0 until 100000).foreach { n =>
-      val name = key(0, n.toString)
-      layer.put(n, name, 0, name.length, value, 0, 10)
-      trace.note(layer.lastEntry)
+      change(trace, layer, n, value)
       if (n % 30000 == 29999) {
         layer = new Layer(16)
         trace.follow(layer, isKept = n > 50000)
@@ -298,11 +303,7 @@ class PreviewSuite extends AnyFunSuite with BeforeAndAfterAll {
   test("a removed range and lists are handed out with all that waits before them") {
     val layer = new Layer(16)
     val trace = new ChangeTrace(layer, Families, isTableNew = true)
-    (0 until 10).foreach { n =>
-      val name = key(0, n.toString)
-      layer.put(n, name, 0, name.length, name, 0, 1)
-      trace.note(layer.lastEntry)
-    }
+    (0 until 10).foreach(change(trace, layer, _, Array(1)))
     trace.appendToList(1, key(2, "x"), key(2, "x").length, new Array[Byte](8), 8)
     assert(trace.take(3).entries == 10)
     (0 until 10).foreach(_ => trace.note(layer.lastEntry))
@@ -315,11 +316,7 @@ class PreviewSuite extends AnyFunSuite with BeforeAndAfterAll {
     val layer = new Layer(16)
     val trace = new ChangeTrace(layer, Families, isTableNew = true)
     val value = new Array[Byte](1000)
-    def note(numbers: Range): Unit = numbers.foreach { n =>
-      val name = key(0, n.toString)
-      layer.put(n, name, 0, name.length, value, 0, value.length)
-      trace.note(layer.lastEntry)
-    }
+    def note(numbers: Range): Unit = numbers.foreach(change(trace, layer, _, value))
     note(0 until 100)
     assert(trace.take(10).layer.rows == 10 && trace.heldBytes == 0)
     note(100 until 200)
@@ -335,11 +332,7 @@ class PreviewSuite extends AnyFunSuite with BeforeAndAfterAll {
     test(s"a list that changes after $most of 10 rows were taken is not among them") {
       val layer = new Layer(16)
       val trace = new ChangeTrace(layer, Families, isTableNew = true)
-      (0 until 10).foreach { n =>
-        val name = key(0, n.toString)
-        layer.put(n, name, 0, name.length, name, 0, 1)
-        trace.note(layer.lastEntry)
-      }
+      (0 until 10).foreach(change(trace, layer, _, Array(1)))
       val taken = trace.take(most)
       trace.appendToList(1, key(2, "x"), key(2, "x").length, new Array[Byte](8), 8)
       assert(taken.layer.rows == most)
