@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from redis_state.status.growth import Cause, CauseKind
-from redis_state.status.query_status import QueryStatus
+from redis_state.status.query_status import PartitionStatus, QueryStatus, StoreStatus
 
 _WAITING_BYTES_MIN = 8 << 20
 _WAITING_SHARE = 0.5
 _FULL = 0.95
 _LARGE = 0.5
 _CONDEMNED_MIN = 100
+_FULL_ADVICE = (
+    "Commits wait until segments have left for a file. If the log of the executors or of the "
+    "Python process has 'in Redis', the folder cannot be reached or written, or is full. "
+    "Otherwise raise redisMemory."
+)
+_SMALL_ADVICE = (
+    "A batch above the share fails with NO_ROOM. Raise redisMemory, make batches smaller "
+    "(maxOffsetsPerTrigger and the like), or use more partitions."
+)
 
 
 def file_causes(query: QueryStatus) -> Iterator[Cause]:
@@ -45,30 +54,30 @@ def share_causes(query: QueryStatus) -> Iterator[Cause]:
         full = [one for one in bounded if one.share_bytes >= _FULL * one.share]
         if full:
             worst = max(full, key=lambda one: one.share_bytes / one.share)
-            yield Cause(
-                CauseKind.FULL_SHARE,
+            found = (
                 f"Partition {worst.partition} has {worst.share_bytes:,} of the {worst.share:,} "
-                "bytes of its share, of which maintenance keeps a sixth free.",
-                "Commits wait until segments have left for a file. If the log of the executors or "
-                "of the Python process has 'in Redis', the folder cannot be reached or written, "
-                "or is full. Otherwise raise redisMemory.",
-                store.operator,
-                store.store,
-                tuple(one.partition for one in full),
+                "bytes of its share, of which maintenance keeps a sixth free."
             )
+            yield _of_partitions(CauseKind.FULL_SHARE, found, _FULL_ADVICE, store, full)
         small = [one for one in bounded if one.largest_change >= _LARGE * one.share]
         if small:
             worst = max(small, key=lambda one: one.largest_change / one.share)
-            yield Cause(
-                CauseKind.SMALL_SHARE,
+            found = (
                 f"A batch of partition {worst.partition} took {worst.largest_change:,} of the "
-                f"{worst.share:,} bytes of its share.",
-                "A batch above the share fails with NO_ROOM. Raise redisMemory, make batches "
-                "smaller (maxOffsetsPerTrigger and the like), or use more partitions.",
-                store.operator,
-                store.store,
-                tuple(one.partition for one in small),
+                f"{worst.share:,} bytes of its share."
             )
+            yield _of_partitions(CauseKind.SMALL_SHARE, found, _SMALL_ADVICE, store, small)
+
+
+def _of_partitions(
+    kind: CauseKind,
+    found: str,
+    advice: str,
+    store: StoreStatus,
+    partitions: Iterable[PartitionStatus],
+) -> Cause:
+    numbers = tuple(one.partition for one in partitions)
+    return Cause(kind, found, advice, store.operator, store.store, numbers)
 
 
 def staying_files(query: QueryStatus) -> Iterator[Cause]:
