@@ -212,12 +212,17 @@ def plant_files(server: RedisServer, parent: Path, *, partitions: int) -> Path:
     return folder
 
 
+def plant_purged(server: RedisServer, parent: Path) -> Path:
+    """Plants such a query that was purged a day ago, and returns its checkpoint."""
+    folder = plant_files(server, parent, partitions=1)
+    assert purge(server.url, GEN, "--now") == 0
+    expire_now(server.client(), GEN, hours=24)
+    return folder
+
+
 @pytest.mark.parametrize("log", ["same", "grown", "gone"])
 def test_files_of_a_query_need_its_log(redis_server: RedisServer, tmp_path: Path, log: str) -> None:
-    raw = redis_server.client()
-    folder = plant_files(redis_server, tmp_path, partitions=1)
-    assert purge(redis_server.url, GEN, "--now") == 0
-    expire_now(raw, GEN, hours=24)
+    folder = plant_purged(redis_server, tmp_path)
     if log == "grown":
         (folder / "offsets" / "6").write_text("v1\n6")
         (folder / "commits" / "6").write_text("v1\n6")
@@ -241,10 +246,7 @@ def announce(folder: Path, *, gen: str, batch: int) -> dict[str, Any]:
 def test_files_of_former_partitions_are_deleted_once_that_is_confirmed(
     redis_server: RedisServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    raw = redis_server.client()
-    folder = plant_files(redis_server, tmp_path, partitions=1)
-    assert purge(redis_server.url, GEN, "--now") == 0
-    expire_now(raw, GEN, hours=24)
+    folder = plant_purged(redis_server, tmp_path)
     decided = announce(folder, gen="0" * 32, batch=6)
     (folder / "state" / f"{NAME}.2").write_text(json.dumps(decided))
     (folder / "commits" / "6").write_text("v1\n6")
@@ -274,9 +276,7 @@ def test_note_goes_with_a_deleted_checkpoint_once_that_is_confirmed(
     redis_server: RedisServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     raw = redis_server.client()
-    folder = plant_files(redis_server, tmp_path, partitions=1)
-    assert purge(redis_server.url, GEN, "--now") == 0
-    expire_now(raw, GEN, hours=24)
+    folder = plant_purged(redis_server, tmp_path)
     shutil.rmtree(folder)
     assert purge(redis_server.url, GEN, "--files") == 1
     assert "if the checkpoint was deleted with its files" in capsys.readouterr().err
