@@ -32,7 +32,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "docker" / "metrics"
 PROMETHEUS, PROMTOOL = shutil.which("prometheus"), shutil.which("promtool")
 _STOP_S = 10
 _WHEELS = "../../dist"
-"""What `make wheel` fills."""
+"""Folder with the wheel of the checkout, which `make wheel` fills."""
 Found = list[dict[str, Any]]
 
 
