@@ -50,11 +50,22 @@ def hidden(command: str) -> str:
     return f"TEST-{command}"
 
 
+_used_ports: set[int] = set()
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((_HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Finds a port that this process has not handed out before.
+
+    A client remembers for as long as its process lives what it knows of an address: its checks, its
+    pools, that nobody answers. The system hands out a port again after some hundred servers.
+    """
+    while True:
+        with socket.socket() as probe:
+            probe.bind((_HOST, 0))
+            port: int = probe.getsockname()[1]
+        if port not in _used_ports:
+            _used_ports.add(port)
+            return port
 
 
 def _as_arguments(name: str, value: str) -> list[str]:
