@@ -12,7 +12,7 @@ import random
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
 
@@ -68,9 +68,18 @@ class OptionPrice:
             action="store_true",
             help=f"{self.quick.keys:,} keys instead of {self.full.keys:,}",
         )
+        parser.add_argument(
+            "--pairs",
+            type=int,
+            metavar="N",
+            help=f"pairs of batches to measure (default: {self.full.measured}): a price of a few "
+            "percent needs some hundred",
+        )
         add_write_option(parser)
         options = parser.parse_args()
         work = self.quick if options.quick else self.full
+        if options.pairs is not None:
+            work = replace(work, measured=options.pairs)
         sides, lines = self._measured(work)
         command = f"python -m {self.program}{' --quick' if options.quick else ''}"
         text = "\n".join([_head(command, work), "", *_table(sides), *lines, ""])
