@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _MINUTE_MS = 60_000
 _YEARS_MS = 10 * 365 * 86_400_000
-_FOR = Option("--for", "duration", None, "", "0.1.0", minimum=_MINUTE_MS, maximum=_YEARS_MS)
+_FOR = Option("--for", "duration", None, "", "0.2.0", minimum=_MINUTE_MS, maximum=_YEARS_MS)
 
 
 def add_to(subparsers: Subparsers) -> None:
