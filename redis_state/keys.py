@@ -14,7 +14,7 @@ _FILES = "f"
 _STAGED = "n"
 _PLACES = "i"
 _TOTALS = "t"
-_SEGMENTS = ("d:", "s:", "u:")
+_SEGMENTS = ("d:", "s:", "r:", "u:")
 _PARTITION_KEY = re.compile(
     r"\{(?P<tenant>(?:[0-9A-Za-z_.-]{1,64}:)?)rs:(?P<gen>[0-9a-f]{32})"
     r":(?P<operator>[0-9]+):(?P<partition>[0-9]+):(?P<store>[0-9a-f]{16})\}:(?P<rest>.+)",
@@ -146,7 +146,7 @@ class PartitionKey:
 
     @property
     def is_segment(self) -> bool:
-        """True for the key of a delta, a snapshot, a slice of a preview, or of staged blocks."""
+        """True for the key of a segment, of a slice of a preview, or of staged blocks."""
         return self.rest.removeprefix(f"{_STAGED}:")[:2] in _SEGMENTS
 
     @property
@@ -207,7 +207,7 @@ def owned_by(key: str, *, gen: str, tenant: str = "") -> bool:
 def _is_partition_rest(rest: str) -> bool:
     if rest in ("m", _CLAIM, _FILES):
         return True
-    if rest.startswith((f"{_STAGED}:d:", f"{_STAGED}:s:")):
+    if rest.startswith((f"{_STAGED}:d:", f"{_STAGED}:s:", f"{_STAGED}:r:")):
         # Blocks of segments are staged under another name; slices of previews are not.
         rest = rest.removeprefix(f"{_STAGED}:")
     kind, _, tail = rest.partition(":")

@@ -90,6 +90,7 @@ _UNDECLARED = (
     "renew",
     "restore",
     "retain",
+    "hotrun",
     "snapshot",
     "stage",
     "unplace",

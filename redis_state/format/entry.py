@@ -10,7 +10,7 @@ from itertools import product
 
 from redis_state.errors import FormatError
 from redis_state.format.place import FilePlace, parse_place
-from redis_state.ids import EMPTY_UID, is_uid, text_number
+from redis_state.ids import EMPTY_UID, Pin, is_uid, text_number
 
 BUCKETS_MAX = 1 << 20
 CHECKSUM_MAX = (1 << 32) - 1
@@ -26,6 +26,7 @@ FORMATS = (b"1", b"2")
 
 _KINDS = (b"d:", b"s:")
 _ASIDE = b"z:"
+_HOT_RUN = b"r:"
 _WORDS = 8
 _BYTES_WORD = 4
 # One more word if the version has rows in internal families, and one if it has a time.
@@ -113,13 +114,14 @@ def parse_entry(text: str) -> Entry:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A delta or snapshot that a manifest names, or a slice that a preview names.
+    """A delta, snapshot or hot run that a manifest names, or a slice that a preview names.
 
     Attributes:
         gen: The checkpoint that has its key, if it is foreign; empty for the manifest's own.
         place: The file that holds its blocks; ``None`` if Redis does. Of a foreign segment only its
             own checkpoint knows. A segment that moves stays equal.
         slice: Number of a slice within its attempt, which reads as a delta; 0 for other segments.
+        over: The version that a hot run stands on; ``None`` for other segments.
     """
 
     snapshot: bool
@@ -129,18 +131,32 @@ class Segment:
     gen: str = ""
     place: FilePlace | None = attribute(default=None, compare=False)
     slice: int = 0
+    over: Pin | None = None
 
     @property
     def field(self) -> str:
         """Field of the manifest."""
-        return f"{'s' if self.snapshot else 'd'}:{self.version}:{self.uid}"
+        kind = "r" if self.over is not None else "s" if self.snapshot else "d"
+        return f"{kind}:{self.version}:{self.uid}"
 
     @property
     def ident(self) -> str:
         """Part of the segment's key after ``P:``, which every block's check covers."""
         if self.slice:
             return f"u:{self.version}:{self.uid}.{self.slice}"
+        if self.over is not None:
+            return f"r:{self.version}:{self.entry.ref}"
         return f"s:{self.version}:{self.entry.ref}" if self.snapshot else self.field
+
+    @property
+    def parent(self) -> Pin:
+        """The version that the segment applies to; of no use for one that stands alone."""
+        return self.over or Pin(self.version - 1, self.entry.ref)
+
+    @property
+    def stands(self) -> bool:
+        """True if a hot run may stand on the segment: it has all rows of its version."""
+        return self.snapshot or self.entry.complete
 
     @property
     def alone(self) -> bool:
@@ -162,12 +178,18 @@ def parse_segment(field: str, entry: str, place: str = "") -> Segment:
     kind, _, rest = field.partition(":")
     version_text, _, uid = rest.partition(":")
     version = text_number(version_text)
-    if kind not in ("d", "s") or not version or not is_uid(uid):
+    if kind not in ("d", "s", "r") or not version or not is_uid(uid):
         raise _bad("its field is malformed")
+    over = None
+    if kind == "r":
+        base, base_uid, entry = (*entry.split(" ", 2), "", "")[:3]
+        over = Pin(text_number(base) or 0, base_uid)
+        if not 0 < over.version < version or not is_uid(base_uid):
+            raise _bad("a hot run stands on no version below its own")
     parsed = parse_entry(entry)
-    if kind == "s" and (parsed.ref == EMPTY_UID or parsed.complete):
-        raise _bad("a snapshot has no writer, or the flag of a delta")
-    return Segment(kind == "s", version, uid, parsed, *parse_place(place))
+    if kind != "d" and (parsed.ref == EMPTY_UID or parsed.complete):
+        raise _bad("a snapshot or hot run has no writer, or the flag of a delta")
+    return Segment(kind == "s", version, uid, parsed, *parse_place(place), over=over)
 
 
 def placed_segment(manifest: Mapping[bytes, bytes], field: bytes, entry: bytes) -> Segment:
@@ -228,6 +250,8 @@ def bytes_in(manifest: Mapping[bytes, bytes]) -> int:
             ident, words = name[2:], words[1:]
         elif name[:2] in _KINDS:
             ident = ident_of(name, words[0])
+        elif name[:2] == _HOT_RUN:
+            ident, words = name, words[2:]
         else:
             continue
         is_counted = len(words) > _BYTES_WORD and words[_BYTES_WORD].isdigit()

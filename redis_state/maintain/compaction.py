@@ -24,6 +24,14 @@ def deltas_of(segments: Sequence[Segment]) -> Sequence[Segment]:
     return segments[:-1] if segments and segments[-1].snapshot else segments
 
 
+def versions_above(segments: Sequence[Segment]) -> int:
+    """Returns the number of versions above the snapshot that `open` lists, or of all deltas."""
+    deltas = deltas_of(segments)
+    if len(deltas) == len(segments):
+        return len(deltas)
+    return segments[0].version - segments[-1].version
+
+
 def is_due(segments: Sequence[Segment], *, patience: int = 1) -> bool:
     """Returns whether a version needs a snapshot.
 
@@ -34,7 +42,7 @@ def is_due(segments: Sequence[Segment], *, patience: int = 1) -> bool:
     deltas = deltas_of(segments)
     base_bytes = segments[-1].entry.bytes if len(deltas) < len(segments) else 0
     weight = sum(delta.entry.bytes for delta in deltas)
-    return snapshots.is_due(len(deltas), weight, base_bytes, patience=patience)
+    return snapshots.is_due(versions_above(segments), weight, base_bytes, patience=patience)
 
 
 def add_snapshot(

@@ -15,7 +15,7 @@ from redis_state.format.header import FIELD
 from redis_state.format.signature import is_signed
 from redis_state.ids import PartitionId
 from redis_state.maintain.claims import claim, release
-from redis_state.maintain.compaction import add_snapshot, deltas_of, is_due
+from redis_state.maintain.compaction import add_snapshot, deltas_of, is_due, versions_above
 from redis_state.maintain.history import move_when_due
 from redis_state.maintain.pinned import maintain_pins, purged_parents
 from redis_state.maintain.report import MaintenanceReport, Policy
@@ -180,15 +180,16 @@ def _compact(
     report: MaintenanceReport,
     progress: Progress,
 ) -> None:
-    opened = partition.open("", None)
+    opened = partition.open("", None, hot_runs=True)
     if opened.pin.version == 0:
         return
     patience = 1 if instance is None else _PATIENCE_SERVED
     deltas = deltas_of(opened.segments)
-    lag_versions, lag_bytes = len(deltas), sum(delta.entry.bytes for delta in deltas)
+    lag_versions, lag_bytes = versions_above(opened.segments), sum(d.entry.bytes for d in deltas)
     changes = sum(segment.entry.rows for segment in opened.segments[:-1])
     if is_due(opened.segments, patience=patience) and changes <= policy.changes_max:
-        entry = add_snapshot(partition, opened, progress=progress)
+        # No version depends on a hot run, so that none has to be whole.
+        entry = add_snapshot(partition, partition.open("", None), progress=progress)
         if entry is not None:
             report.snapshots, report.snapshot_bytes = 1, entry.bytes
             lag_versions = lag_bytes = 0

@@ -20,7 +20,7 @@ NO_RUN = ""
 """Run id of a reader, which opens a version without changing anything."""
 
 _NEWEST = "opened"
-_TIME = ("t",)
+_TIME, _HOT_RUNS = "t", "r"
 _CACHED_MAX = 4
 _HEAD_WORDS = 8
 _MALFORMED = "the answer of its script is malformed"
@@ -69,6 +69,7 @@ def open_args(
     uid: str = "",
     cached: Sequence[Pin] = (),
     with_time: bool = False,
+    hot_runs: bool = False,
 ) -> list[str]:
     """Returns the arguments of the script.
 
@@ -78,9 +79,12 @@ def open_args(
         uid: The wanted attempt at the version; empty for that on the living timeline.
         cached: Pins that the caller has cached, best first. Only the first few are sent.
         with_time: True to request the time of the next version (docs/format.md, section 15).
+        hot_runs: True to accept a hot run in the place of the deltas that it merges (section 18).
     """
     pairs = [word for pin in cached[:_CACHED_MAX] for word in (str(pin.version), pin.uid)]
-    return [run_id, _NEWEST if version is None else str(version), uid, *pairs, *_TIME[:with_time]]
+    letters = _TIME * with_time + _HOT_RUNS * hot_runs
+    asked = [letters] if letters else []
+    return [run_id, _NEWEST if version is None else str(version), uid, *pairs, *asked]
 
 
 def open_commands(
@@ -288,8 +292,7 @@ def _wrong_chain(opened: Opened, cached: Sequence[Pin]) -> str:
             return "segments precede one that is complete by itself"
         if Pin(segment.version, segment.uid) != at:
             return "the version of a segment is not the one that its successor builds on"
-        full = segment.snapshot or segment.entry.complete
-        at = EMPTY if full else Pin(segment.version - 1, segment.entry.ref)
+        at = EMPTY if segment.snapshot or segment.entry.complete else segment.parent
     if at != opened.start or (at != EMPTY and at not in cached):
         return "the oldest segment is not complete by itself"
     return ""

@@ -23,6 +23,7 @@ from redis_state.format.chunks import (
 from redis_state.format.entry import FORMATS, Entry, Segment
 from redis_state.ids import PartitionId, Pin
 from redis_state.places.born import Born
+from redis_state.places.room import drop_hot_runs
 from redis_state.process import Home
 from redis_state.protocol import retention
 from redis_state.protocol.foreign import lost_with_parent
@@ -103,6 +104,7 @@ class PartitionClient:
         cached: Sequence[Pin] = (),
         *,
         with_time: bool = False,
+        hot_runs: bool = False,
     ) -> Opened:
         """Opens a version, and pins it if the run holds the partition.
 
@@ -111,12 +113,13 @@ class PartitionClient:
             version: ``None`` for the newest confirmed one.
             with_time: True to request the time of the next version, for a store whose rows have a
                 time to live.
+            hot_runs: True to accept a hot run in the place of the deltas that it merges.
 
         Raises:
             StateError: The version does not exist.
             ConflictError: The holding run went on, or reads another attempt at the version.
         """
-        args = open_args(run_id, version, cached=cached, with_time=with_time)
+        args = open_args(run_id, version, cached=cached, with_time=with_time, hot_runs=hot_runs)
         answer = self._script(opening(version), "open", [], args)
         return read_opened(
             self.id, answer, version=version, cached=cached, where=self._where, with_time=with_time
@@ -332,6 +335,27 @@ class PartitionClient:
         if reply[0] not in ("OK", "ALREADY"):
             log.info("%s: %s: %s", self.id, what, " ".join(reply))
         return reply[0]
+
+    def add_hot_run(self, run: Segment) -> bool:
+        """Enters a hot run whose blocks are staged; returns False if nobody wants it any more.
+
+        Raises:
+            RoomError: See `stage_snapshot`.
+        """
+        pin, over, entry = Pin(run.version, run.uid), run.parent, run.entry
+        args = [str(pin.version), pin.uid, entry.ref, str(over.version), over.uid, entry.text]
+        what = f"adding the hot run of version {pin.version}"
+        all_keys = [self._meta, keys.segment(self.id, run.ident), keys.staged(self.id, run.ident)]
+        reply = self.client.script(what, script("hotrun"), all_keys, args)
+        if reply[0] == ROOM:
+            raise RoomError
+        if reply[0] not in ("OK", "ALREADY"):
+            log.info("%s: %s: %s", self.id, what, " ".join(reply))
+        return reply[0] in ("OK", "ALREADY")
+
+    def drop_hot_runs(self) -> int:
+        """Drops the hot runs; returns their number. Every version stays readable."""
+        return drop_hot_runs(self.client, self.id)
 
     def retain(self, *, retained: int | None = None) -> RetainReport:
         """Removes segments that no retained version needs from the manifest, a few per call.

@@ -84,7 +84,7 @@ class VersionRows:
         # A preview is set while its rows change, so its count is not of the same moment.
         self._is_counted = not segments[0].slice
         self._bare = bare
-        raw = _raw_header(fetch, self._base)
+        raw = raw_header(fetch, self._base)
         self._head = read_header(self._base, raw)
         # Headers of the blocks that were read, for the checksum over all blocks.
         self._heads = {} if raw is None else {FIELD: raw[:HEADER_BYTES]}
@@ -331,7 +331,8 @@ class VersionRows:
         return found
 
 
-def _raw_header(fetch: Fetch, segment: Segment) -> bytes | None:
+def raw_header(fetch: Fetch, segment: Segment) -> bytes | None:
+    """Reads the header of a segment; ``None`` if it has none."""
     return fetch(segment, [FIELD])[0] if segment.entry.header else None
 
 
@@ -342,7 +343,7 @@ def header_of(fetch: Fetch, segment: Segment) -> Header:
         SegmentGoneError: The segment is no longer complete.
         FormatError: The segment is damaged.
     """
-    return read_header(segment, _raw_header(fetch, segment))
+    return read_header(segment, raw_header(fetch, segment))
 
 
 def read_whole(fetch: Fetch, segment: Segment) -> SegmentContent:
@@ -354,7 +355,7 @@ def read_whole(fetch: Fetch, segment: Segment) -> SegmentContent:
     """
     if not segment.entry.blocks:
         return read_segment(segment, {})
-    raw = _raw_header(fetch, segment)
+    raw = raw_header(fetch, segment)
     fields = {} if raw is None else {FIELD: raw}
     names = list(field_names(segment, read_header(segment, raw)))
     blocks = zip(names, fetch(segment, names), strict=True)

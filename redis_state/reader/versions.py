@@ -82,7 +82,7 @@ class NewestOpener:
 
     def _opened(self, wanted: Sequence[tuple[PartitionId, Opened | None]]) -> list[Opened]:
         cached = [() if one is None or self._is_long(one) else (one.pin,) for _, one in wanted]
-        asked = [open_args(NO_RUN, None, cached=pins) for pins in cached]
+        asked = [open_args(NO_RUN, None, cached=pins, hot_runs=not pins) for pins in cached]
         what = script("open")
         calls = [(keys.meta(id_), args) for (id_, _), args in zip(wanted, asked, strict=True)]
         if len(calls) == 1:

@@ -13,6 +13,7 @@ from redis_state.format.ordered import Written
 from redis_state.ids import EMPTY, Pin
 from redis_state.maintain import compaction
 from redis_state.maintain.history import move_when_due
+from redis_state.maintain.hot_run import keep_hot_run
 from redis_state.maintain.placing import place_snapshot
 from redis_state.places import needs_files
 from redis_state.places.moving import Moved
@@ -36,6 +37,7 @@ class PartitionMaintenance:
         self._cache = cache
         self._counters = counters
         self._is_marked = False
+        self._merged_at, self._base_waits = EMPTY, False
         self._failures = 0
         self._move_at_s = 0.0
 
@@ -58,7 +60,8 @@ class PartitionMaintenance:
             if make_room:
                 self._make_room(link)
             local = self._cache.get(self._cache.opened)
-            if local is not None and local.history.is_due():
+            base_waits = local is not None and self._keep_hot_run(link, local.pin)
+            if local is not None and not base_waits and local.history.is_due():
                 self.snapshot(local)
             report = link.client.retain()
             self._move(link)
@@ -70,6 +73,18 @@ class PartitionMaintenance:
             report.kept,
             report.dropped,
         )
+
+    def _keep_hot_run(self, link: LinkedPartition, pin: Pin) -> bool:
+        """Keeps hot rows of a bounded partition in Redis; returns whether its base can wait."""
+        if link.spec.config.redis_memory is None:
+            return False
+        if pin != self._merged_at:
+            try:
+                self._merged_at, self._base_waits = pin, keep_hot_run(link.client)
+            except (ConfigError, UnavailableError) as error:
+                log.warning("%s: no hot run now: %s", link.spec.id.store_id, error)
+                return False
+        return self._base_waits
 
     def _move(self, link: LinkedPartition) -> None:
         """Moves segments into files; the store goes on if the folder does not answer."""

@@ -1,5 +1,6 @@
 --#include lineage
 --#include room
+--#include hot
 --#include binding
 -- Acquires the partition for a run that is about to write on top of (version, uid).
 -- KEYS  1 P:m
@@ -139,11 +140,13 @@ for _, field in ipairs(gone) do
   end
 end
 here(entries, at)
+local runs = leaves and format ~= FORMAT and runs_of(function(above) return above > version end) or {}
 -- The attempts that are there are dropped now, or not found by version any more.
 local time = time_above(version, uid)
 if time then redis.call('HSET', META, 'tv', text(version + 1) .. ' ' .. uid .. ' ' .. time)
 else redis.call('HDEL', META, 'tv') end
 for _, i in ipairs(at) do drop(entries[i], entries[i + 1], ARGV[7]) end
+drop_runs(runs)
 if version == 0 then redis.call('HSET', META, 'w', '0') end
 if tonumber(ARGV[9]) == 0 and redis.call('PTTL', META) > 0 then
   -- Keeps the rows that an ephemeral run wrote.

@@ -1,4 +1,4 @@
--- Shared by the scripts that set or end the bound of a partition: behind `lineage` and `room` (docs/format.md, section 18).
+-- Shared by the scripts that set or end the bound of a partition: behind `lineage`, `room` and `hot` (docs/format.md, section 18).
 
 -- Bounds the partition's memory; returns what it has.
 local function bind(share)
@@ -7,7 +7,9 @@ local function bind(share)
 end
 
 local function unbind()
-  if redis.call('HDEL', META, BOUND) == 0 then return end
+  if not is_bounded() then return end
+  drop_runs(runs_of(function() return true end))
+  redis.call('HDEL', META, BOUND)
   local all = redis.call('HGETALL', META)
   for i = 1, #all, 2 do
     if string.sub(all[i], 1, 2) == 'h:' then redis.call('HDEL', META, all[i]) end

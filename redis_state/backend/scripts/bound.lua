@@ -1,5 +1,6 @@
 --#include lineage
 --#include room
+--#include hot
 --#include binding
 -- Bounds the memory of a partition, or ends that.
 -- KEYS  1 P:m

@@ -3,11 +3,12 @@
 -- KEYS  1 P:m
 -- ARGV  1 run id ('' for a reader outside Spark)   2 version, or 'opened' for the newest confirmed one
 --       3 wanted uid, or '' for the one on the living timeline   4… pairs (version, uid) that the caller has cached
---       last, behind the pairs, so that the number of arguments is even: 't' asks for the time of version + 1
+--       last, behind the pairs, so that the number of arguments is even, letters: 't' asks for the time of version + 1,
+--       'r' for a hot run of a bounded partition in the place of the deltas that it merges
 -- Reply OK version uid held opened floor start-version start-uid [time] [field entry place]…
 --         held is 1 if the caller's run holds the partition or contends for it; the segments run from the newest to the oldest; apply
 --         them over (start-version, start-uid), which is a cached pair, or 0 and '-' if the oldest segment stands alone. The
---         place is empty, or names the checkpoint that has the key of a foreign segment.
+--         place is empty, or names the checkpoint that has the key of a foreign segment. The base of a hot run follows the run.
 --         time: seconds since 1970, only if asked for: of the attempt at version + 1 on top of the opened one that the living
 --         timeline has, else by the clock of the server. The caller raises it to the time of the opened version.
 --       EMPTY [time] (version 0 of a partition without meta) · FORMAT found · FENCED opened found |FENCED pinned found
@@ -15,9 +16,11 @@
 --         store that is loaded empty: of the attempt at version + 1 without a parent, else by the clock of the server)
 -- Keeps: Spark's log has the batch of a contender that opens its own attempt: it then holds the partition, without contenders.
 --        opened never falls within a run. All attempts of a run at one version see one uid. A version without a uid is the
---        one that the run continued from, not the one that a sibling committed last.
+--        one that the run continued from, not the one that a sibling committed last. A hot run is listed only together with the
+--        base that it stands on.
 local run, wanted = ARGV[1], ARGV[3]
-local with_time = #ARGV % 2 == 0
+local asked = #ARGV % 2 == 0 and ARGV[#ARGV] or ''
+local with_time = string.find(asked, 't', 1, true)
 local format = meta('f')
 if not format then
   if ARGV[2] == '0' or ARGV[2] == 'opened' then return {'EMPTY', with_time and server_s() or nil} end
@@ -58,7 +61,7 @@ if version > 0 and (not uid or not is_there(version, uid)) then return refused(v
 if held and version == opened and uid ~= opened_uid then return {'FENCED', 'pinned', opened_uid} end
 
 local cached = {}
-for i = 4, with_time and #ARGV - 1 or #ARGV, 2 do cached[delta_field(ARGV[i], ARGV[i + 1])] = true end
+for i = 4, #ARGV - 1, 2 do cached[delta_field(ARGV[i], ARGV[i + 1])] = true end
 local reply = {'OK', text(version), uid, held and '1' or '0', text(opened), meta('w'), '0', '-'}
 if with_time then reply[9] = time_above(version, uid) or server_s() end
 local has_places = format ~= FORMAT
@@ -68,6 +71,27 @@ local function list(field, entry)
   reply[length + 2] = entry
   reply[length + 3] = has_places and meta('a:' .. ident_of(field, entry)) or ''
   length = length + 3
+end
+local uses_runs = has_places and string.find(asked, 'r', 1, true) and is_bounded()
+-- Lists the hot run of a version and its base, where the base is there and the caller has nothing above it; returns whether it did.
+local list_run = uses_runs and function(field)
+  local value = meta(field)
+  local base_version, base_uid = match(value or '', '^(%d+) (%S+) %S+ %d')
+  for i = 4, base_version and #ARGV - 1 or 0, 2 do
+    if tonumber(ARGV[i]) >= tonumber(base_version) then return false end
+  end
+  local name = base_version and snapshot_field(base_version, base_uid)
+  local base = name and meta(name)
+  if name and not base then
+    name = delta_field(base_version, base_uid)
+    base = meta(name)
+    if base and not has_flag(base, 'c') then base = nil end
+  end
+  if not base then return false end
+  reply[length + 1], reply[length + 2], reply[length + 3] = field, value, ''
+  length = length + 3
+  list(name, base)
+  return true
 end
 -- This loop is most of the time of an open: looked up once, a name that differs in its first letter, no length of a long reply.
 local call = redis.call
@@ -81,6 +105,8 @@ while at > 0 and not cached[delta_name] do
   local parent_name = delta and delta_field(at - 1, parent)
   if snapshot and not (delta and cached[parent_name]) then
     list(snapshot_name, snapshot)
+    at, at_uid = 0, '-'
+  elseif list_run and list_run('r' .. sub(delta_name, 2)) then
     at, at_uid = 0, '-'
   elseif delta then
     list(delta_name, delta)

@@ -11,11 +11,13 @@ if file_of(ARGV[1]) then
   return {'OK'}
 end
 if meta(ARGV[1]) or meta('z:' .. ARGV[1]) then return {'NAMED'} end
-local version, writer = string.match(ARGV[1], '^s:(%d+):(.+)$')
-if version then
+local begin, writer = string.match(ARGV[1], '^([rs]:%d+:)(.+)$')
+if begin then
   local all = redis.call('HGETALL', META)
   for i = 1, #all, 2 do
-    if string.match(all[i], '^s:(%d+):') == version and ref(all[i + 1]) == writer then return {'NAMED'} end
+    -- The entry of a hot run follows its base.
+    local entry = string.sub(begin, 1, 1) == 'r' and string.match(all[i + 1], '^%S+ %S+ (.+)$') or all[i + 1]
+    if string.sub(all[i], 1, #begin) == begin and ref(entry) == writer then return {'NAMED'} end
   end
 end
 redis.call('PEXPIRE', KEYS[2], ARGV[2])

@@ -1,4 +1,5 @@
 --#include lineage
+--#include hot
 -- Sets an expiry on a partition and every segment that its manifest names; from then on nothing of it is served.
 -- KEYS  1 P:m
 -- ARGV  1 ttl in ms  2 id of the checkpoint  3 '1' to purge what others pin, too
@@ -26,12 +27,14 @@ for i = 1, #all, 2 do
 end
 if #pinned > 1 and ARGV[3] ~= '1' then return pinned end
 here(named, segments)
+local runs = runs_of(function() return true end)
 local format = meta('f')
 if not is_purged(format) then
   local before = {text(redis.call('PTTL', META)), format or '-', meta('r') or ''}
   redis.call('HSET', META, 'f', 'purged:' .. ARGV[2], 'r', '', 'p', table.concat(before, ' '))
 end
 for _, i in ipairs(segments) do expire(segment_key(named[i], named[i + 1])) end
+drop_runs(runs)
 expire(FILES)
 expire(META)
 return {'OK', text(#segments)}

@@ -59,6 +59,9 @@ local function counted()
     elseif kind == 's:' then
       local begin, writer = string.match(field, '^s:%d+:'), string.match(value, '^%S+')
       count(begin and writer and begin .. writer, value)
+    elseif kind == 'r:' then
+      local begin, entry, writer = string.match(field, '^r:%d+:'), string.match(value, '^%d+ %S+ ((%S+) .+)$')
+      count(begin and writer and begin .. writer, entry)
     elseif kind == 'z:' then
       count(string.sub(field, 3), string.match(value, '^%S+ (.+)$'))
     elseif kind == 'h:' then

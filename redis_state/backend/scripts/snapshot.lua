@@ -1,5 +1,6 @@
 --#include lineage
 --#include room
+--#include hot
 -- Publishes a staged snapshot of (version, uid) in the manifest.
 -- KEYS  1 P:m  2 key of the snapshot  3 key under which its blocks are staged
 -- ARGV  1 version  2 uid  3 writer  4 blocks  5 manifest entry  6 keep ms (0 = for ever)
@@ -8,7 +9,7 @@
 --       ROOM bytes share (it does not fit into the partition's share) · GONE (its file is condemned or unknown) · FORMAT found
 -- Keeps: only versions that the opened version descends from, and attempts right above it, get a snapshot, so no loadable
 --        version changes; publish drops the snapshot with the attempt that it replaces. One of another checkpoint (a fork has
---        those of its parent) gives way to the fork's own.
+--        those of its parent) gives way to the fork's own. Hot runs of the version and of older ones go.
 --        No staged chunk, however late it arrives, touches a key that was entered: it has another name.
 --        Every reply but FORMAT leaves no staged key.
 local version, uid, writer = tonumber(ARGV[1]), ARGV[2], ARGV[3]
@@ -52,7 +53,9 @@ else
   local refused = share and more > 0 and take_room(share, bytes, more, 'n:' .. ident)
   if refused then return answer(refused) end
 end
+local runs = format ~= FORMAT and runs_of(function(at) return at <= version end) or {}
 if entry then drop(field, entry, ASIDE_MS) end
+drop_runs(runs)
 redis.call('HSET', META, field, ARGV[5])
 redis.call('HDEL', META, 'z:' .. ident, 'h:' .. ident, 'h:n:' .. ident)
 if place then

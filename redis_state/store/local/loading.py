@@ -75,7 +75,10 @@ class Loader:
         """
         gone: Segment | None = None
         for _ in range(_LOADS_MAX):
-            opened = self._client.open(run_id, version, list(cached), with_time=with_time)
+            # A hot run that is not whole is no loss: its deltas are read then.
+            opened = self._client.open(
+                run_id, version, list(cached), with_time=with_time, hot_runs=gone is None
+            )
             if gone is not None and gone in opened.segments:
                 # The manifest still names the segment, so maintenance did not replace it: its bytes
                 # are lost.
@@ -137,10 +140,7 @@ class Loader:
             time_s = first.entry.time
         fetched = self._together(segments)
         for segment in segments:
-            if segment.alone or (last.version + 1, last.uid) != (
-                segment.version,
-                segment.entry.ref,
-            ):
+            if segment.alone or last != segment.parent:
                 raise FormatError(
                     f"applying {segment.ident}", found="its parent is another version"
                 )

@@ -90,6 +90,8 @@ _REQUIRED = {
     "files deleted": "files deleted",
     "blocks refused above a share": "stage: ROOM",
     "deltas refused above a share": "publish: ROOM",
+    "hot runs entered": "hotrun: OK",
+    "loads by a hot run": "loads by a hot run",
 }
 _server: RedisServer
 

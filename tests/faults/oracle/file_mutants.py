@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.files import Folder
-from redis_state.format.entry import Segment
+from redis_state.format.entry import Entry, Segment
 from redis_state.format.place import FilePlace
+from redis_state.format.rows import Value
+from redis_state.format.segment import SegmentWriter
 from redis_state.ids import PartitionId
-from redis_state.maintain import files
+from redis_state.maintain import files, hot_run
 from redis_state.places import moving
 from redis_state.places.reading import files_of
+from redis_state.protocol import Opened
 from tests.faults.oracle.pin_mutants import Edit
 
 FILED_MUTANTS: tuple[tuple[str, str, tuple[Edit, ...]], ...] = (
@@ -150,11 +155,67 @@ FILED_MUTANTS: tuple[tuple[str, str, tuple[Edit, ...]], ...] = (
             ("room", "    if one.rank and left_ms >= 0 and", "    if one.rank and"),
         ),
     ),
+    (
+        "hot-run-over-nothing",
+        "a hot run is read only together with the base that it stands on",
+        (
+            (
+                "open",
+                "  if not base then return false end\n",
+                "  if not value then return false end\n",
+            ),
+            ("open", "  list(name, base)\n", "  if base then list(name, base) end\n"),
+            ("hotrun", " or not alone_at(base_version, ARGV[5]) then", " then"),
+        ),
+    ),
+    (
+        "hot-run-and-its-deltas",
+        "a hot run takes the place of its deltas, down to its base",
+        (("open", "  list(name, base)\n  return true\n", "  return false\n"),),
+    ),
+    (
+        "hot-run-without-its-blocks",
+        "a hot run is entered once it has all of its blocks",
+        (
+            (
+                "hotrun",
+                "if blocks == 0 or blocks ~= tonumber(match(entry, '^%S+ %S+ %S+ (%d+)')) then",
+                "if false then",
+            ),
+            (
+                "hotrun",
+                "redis.call('RENAME', KEYS[3], KEYS[2])",
+                "redis.pcall('RENAME', KEYS[3], KEYS[2])",
+            ),
+        ),
+    ),
+    (
+        "hot-run-uncounted",
+        "a hot run counts",
+        (("room", "    elseif kind == 'r:' then\n", "    elseif kind == 'R:' then\n"),),
+    ),
+    (
+        "hot-run-stays",
+        "the key of a hot run expires when it is dropped",
+        (("hot", "    if one.ident then expire_dropped(", "    if false then expire_dropped("),),
+    ),
+    (
+        "hot-run-beside-another",
+        "a partition has one hot run",
+        (("hotrun", "drop_runs(before)\n", ""),),
+    ),
+    (
+        "hot-run-and-expiring",
+        "the key of a hot run does not expire",
+        (("hotrun", "redis.call('PERSIST', KEYS[2])\n", ""),),
+    ),
 )
 """Texts of scripts: name, rule, edits."""
 
 _write = moving._write
 _place = moving.place
+_merged = hot_run._merged
+_add = SegmentWriter.add
 
 
 def place_before_the_file(
@@ -216,6 +277,26 @@ def name_without_nonce(folder: str, first: int, last: int) -> str:
     return f"{folder}/{first}-{last}-{'0' * 32}.seg"
 
 
+def without_removals(partition: Any, opened: Opened, writer: str) -> tuple[dict[str, bytes], Entry]:
+    """Merges changes without the rows that they remove."""
+
+    def kept(segment: SegmentWriter, rows: Mapping[bytes, Value]) -> None:
+        _add(segment, {key: value for key, value in rows.items() if value is not None})
+
+    with mock.patch.object(SegmentWriter, "add", kept):
+        return _merged(partition, opened, writer)
+
+
+def without_the_oldest(
+    partition: Any, opened: Opened, writer: str
+) -> tuple[dict[str, bytes], Entry]:
+    """Merges all deltas but the one above the base."""
+    segments = opened.segments
+    if len(segments) > 2:
+        segments = (*segments[:-2], segments[-1])
+    return _merged(partition, replace(opened, segments=segments), writer)
+
+
 FILE_METHODS: tuple[tuple[str, str, Any, str, Any], ...] = (
     (
         "place-before-the-file-is-whole",
@@ -265,6 +346,20 @@ FILE_METHODS: tuple[tuple[str, str, Any, str, Any], ...] = (
         files,
         "condemn",
         sweep_without_condemning,
+    ),
+    (
+        "hot-run-without-removals",
+        "a hot run has the rows that were removed since its base, too",
+        hot_run,
+        "_merged",
+        without_removals,
+    ),
+    (
+        "hot-run-without-its-oldest-delta",
+        "a hot run has all changes since its base",
+        hot_run,
+        "_merged",
+        without_the_oldest,
     ),
 )
 """Steps in Python: name, rule, owner of the method, its name, what replaces it."""

@@ -14,10 +14,13 @@ from redis_state.backend.transport import Transport
 from redis_state.errors import Kind, RedisStateError
 from redis_state.files import Folder
 from redis_state.format.entry import segments_in
-from redis_state.maintain import files, history
+from redis_state.maintain import files, history, hot_run
 from redis_state.places import Places, moving, reading, room
-from redis_state.protocol import SegmentGoneError
+from redis_state.places.room import bound_of
+from redis_state.protocol import Opened, SegmentGoneError
 from redis_state.store.checkpoint_link import LinkedPartition
+from redis_state.store.local.loading import Loader
+from redis_state.store.local.version import LocalVersion
 from tests.faults.oracle.file_world import KINDS, FileWorld, SimFiles, path_of
 from tests.faults.oracle.pin_ending import PinEnding
 from tests.faults.oracle.pin_keeps import Task
@@ -33,6 +36,9 @@ _REPEATED_MAX = 4
 _SHARES = (1_400, 3_000)
 """Least and largest share of a bounded partition: room for a few of its segments."""
 
+_HOT_RUNS_SHARE = 4
+"""Factor of a share that has room for a hot run, too."""
+
 PLACES = Places("sim:", grace_ms=DAY_MS, deletes=True)
 
 
@@ -46,6 +52,10 @@ class FileSchedule(PinSchedule):
         self._deleted: Node | None = None
         number = seed // FILE_EVERY
         self.share = self.dice.between(*_SHARES) if number // 2 % 2 else 0
+        self._has_hot_runs = bool(self.share) and number // 4 % 2 == 1
+        if self._has_hot_runs:
+            self.share *= _HOT_RUNS_SHARE
+            self.steps *= 2
         self.files = SimFiles(
             KINDS[number % len(KINDS)],
             self.dice,
@@ -69,6 +79,15 @@ class FileSchedule(PinSchedule):
             stack.enter_context(mock.patch.object(Places, "folder_of", self._folder_of))
             stack.enter_context(mock.patch.object(history, "check_folder"))
             stack.enter_context(mock.patch.object(history, "SEGMENTS_MIN", 1))
+            # These shares have room for a few rows.
+            stack.enter_context(mock.patch.object(hot_run, "HOT_RUN_PART", 1))
+            load = Loader._load
+
+            def judged(loader: Loader, opened: Opened, start: LocalVersion | None) -> LocalVersion:
+                self.counters["loads by a hot run"] += any(one.over for one in opened.segments)
+                return load(loader, opened, start)
+
+            stack.enter_context(mock.patch.object(Loader, "_load", judged))
             read = reading.SegmentFiles._read
 
             def counted(*args: Any) -> Any:
@@ -94,6 +113,9 @@ class FileSchedule(PinSchedule):
 
     def _start_something(self) -> None:
         live = self._live()
+        if live and self._has_hot_runs and self.dice.below(4):
+            self._start_merging(self.dice.choice(live[:2]))
+            return
         chance = self.dice.below(20)
         if not live or chance >= 12:
             super()._start_something()
@@ -170,6 +192,38 @@ class FileSchedule(PinSchedule):
 
         self.start(Task(node, "move", disturbed=node.disturbed, alone=alone), body)
         self.network.actors[-1].slow = not alone and self.dice.one_in(3)
+
+    def _start_merging(self, node: Node) -> None:
+        """Work that makes hot runs, or ends them."""
+        chance = self.dice.below(16)
+        if chance < 8:
+            self.attempt(node)
+        elif chance < 12:
+            self.merge(node)
+        elif chance < 14:
+            self.maintain(node, retained=0)
+        elif chance < 15:
+            self.move(node)
+        else:
+            self.restart(node, self.dice.choice([0, 1, 2]))
+            self.attempt(node)
+
+    def merge(self, node: Node) -> None:
+        """A hot run, by a process that may sleep between its look and its run."""
+
+        runs = self.dice.one_in(2)
+
+        def body() -> None:
+            partition = self.partition(node)
+            bound = bound_of(partition.client, node.id)
+            opened = partition.open("", None, hot_runs=runs)
+            stands = len(opened.segments) > 1 and opened.segments[-1].stands
+            if bound is not None and stands:
+                added = hot_run.add_hot_run(partition, opened, bound)
+                self.counters["hot runs"] += added is not None
+
+        self.start(Task(node, "run", disturbed=node.disturbed), body)
+        self.network.actors[-1].slow = self.dice.one_in(3)
 
     def sweep(self, node: Node, *, alone: bool = False) -> None:
         """A sweep that deletes, too."""

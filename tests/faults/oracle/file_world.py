@@ -14,7 +14,7 @@ from redis_state.backend.script import Command
 from redis_state.backend.transport import Transport
 from redis_state.errors import FormatError, UnavailableError
 from redis_state.files import Item
-from redis_state.format.entry import Segment
+from redis_state.format.entry import Segment, parse_segment
 from redis_state.format.place import FilePlace
 from redis_state.format.region import read_region
 from redis_state.places.reading import owner_of
@@ -140,6 +140,7 @@ class FileWorld(World):
         files: The file system; ``None`` before the schedule has begun.
         rows: Files that Redis knows, by the checkpoint's id.
         bounded: How often a partition was compared with its bound.
+        merged: How often a run was compared with its entry.
     """
 
     def __init__(self, server: Transport) -> None:
@@ -147,6 +148,7 @@ class FileWorld(World):
         self.files: SimFiles | None = None
         self.rows: dict[str, dict[str, tuple[str, int]]] = {}
         self.bounded = 0
+        self.merged = 0
         self._used: dict[str, int] = {}
 
     def look(self) -> None:
@@ -170,7 +172,27 @@ class FileWorld(World):
             if node.life in ("live", "purged"):
                 self._judge_rows(node)
             if node.life == "live":
+                self._judge_runs(node)
                 self._judge_bound(node)
+
+    def _judge_runs(self, node: Node) -> None:
+        """A bounded partition has one run at most, which is whole; nothing else keeps its key."""
+        fields = node.seen.fields
+        named = [parse_segment(n, v) for n, v in fields.items() if n[:2] == "r:"]
+        keyed = {keys.segment(node.id, one.ident): one for one in named}
+        if len(named) > ("h" in fields):
+            self._wrong(node, f"{len(named)} runs, and the bound {fields.get('h')}")
+        begin = keys.segment(node.id, "r:")
+        (there,) = self.ask(("KEYS", begin.replace("{", "\\{") + "*"))
+        names = sorted({*keyed, *(name.decode() for name in there)})
+        found = self.ask(*(c for n in names for c in (("HLEN", n), ("PTTL", n))))
+        for name, blocks, left_ms in zip(names, found[::2], found[1::2], strict=True):
+            one = keyed.get(name)
+            if one is not None and (blocks, left_ms) != (one.entry.blocks, -1):
+                self._wrong(node, f"{one.ident} has {blocks} blocks, and expires in {left_ms} ms")
+            if one is None and left_ms == -1:
+                self._wrong(node, f"{name} stays, and is named by nothing")
+            self.merged += one is not None
 
     def _judge_bound(self, node: Node) -> None:
         """Redis has at most what is counted, and nothing comes above the share."""
@@ -186,7 +208,7 @@ class FileWorld(World):
         blocks = [
             name
             for name, ident in idents.items()
-            if ident[0] in "ds" or (ident[0] == "n" and f"h:{ident}" in node.seen.fields)
+            if ident[0] in "dsr" or (ident[0] == "n" and f"h:{ident}" in node.seen.fields)
         ]
         found = self.ask(*(("HVALS", name) for name in blocks))
         used = sum(_FIELD * len(values) + _KEY + sum(map(len, values)) for values in found)

@@ -51,6 +51,7 @@ class PinSchedule:
     def __init__(self, seed: int, server: Transport, url: str, counters: Counter[str]) -> None:
         self.dice = Dice(seed)
         self.counters = counters
+        self.steps = _STEPS
         self._config = options.parse(
             {"url": url, "versionsToRetain": RETAINED, "deadline": "1s", "connectionsMax": 2}
         )
@@ -79,7 +80,7 @@ class PinSchedule:
 
     def run(self) -> None:
         """Until everybody is done, or something went wrong."""
-        for _ in range(_STEPS):
+        for _ in range(self.steps):
             if len(self.network.actors) < _ACTORS_MAX and self.dice.one_in(3):
                 self._start_something()
             self._accident(self.dice.below(120))

@@ -1,0 +1,143 @@
+"""Hot runs: the changes since a base, merged, in Redis (docs/format.md, section 18).
+
+While the base of a bounded partition lies in a file, a hot run keeps recently changed rows in
+Redis. Readers take it in the place of the deltas that it merges, and the base need not be written
+anew as soon as these deltas pile up.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from redis_state.errors import RedisStateError
+from redis_state.format.changes import Changes
+from redis_state.format.entry import Entry, Segment
+from redis_state.format.header import highest_after
+from redis_state.format.segment import SegmentWriter, check_ttl_kept, read_header
+from redis_state.ids import Pin
+from redis_state.places.room import Bound, bound_of, cost_of
+from redis_state.protocol import Opened, PartitionClient, SegmentGoneError, snapshots
+from redis_state.protocol.room import RoomError
+from redis_state.protocol.version_rows import raw_header, read_whole
+
+HOT_RUN_PART = 3
+"""A hot run takes at most the share divided by this."""
+
+_LOG = logging.getLogger("redis_state.maintain")
+
+
+@dataclass(frozen=True, slots=True)
+class _Listing:
+    """A version as `open` lists it: a base, a hot run over it if there is one, and newer deltas."""
+
+    opened: Opened
+
+    @property
+    def base(self) -> Segment | None:
+        segments = self.opened.segments
+        return segments[-1] if segments and segments[-1].stands else None
+
+    @property
+    def run(self) -> Segment | None:
+        return next((one for one in self.opened.segments if one.over is not None), None)
+
+    @property
+    def deltas(self) -> Sequence[Segment]:
+        return [one for one in self.opened.segments[:-1] if one.over is None]
+
+    def is_due(self) -> bool:
+        size = sum(one.entry.bytes for one in self.deltas)
+        return snapshots.is_hot_run_due(
+            len(self.deltas), size, self.run.entry.bytes if self.run else 0
+        )
+
+
+def keep_hot_run(partition: PartitionClient) -> bool:
+    """Adds a hot run of the newest confirmed version if one is due.
+
+    Returns:
+        Whether the base can wait: with the run, the changes since the base are still few.
+
+    Raises:
+        RedisStateError: The server refuses, or does not answer; or a segment is damaged.
+    """
+    bound = bound_of(partition.client, partition.id)
+    if bound is None:
+        return False
+    listing = _Listing(partition.open("", None, hot_runs=True))
+    base, changed = listing.base, sum(one.entry.bytes for one in listing.deltas)
+    if base is None or base.place is None:
+        return False
+    entry = listing.run.entry if listing.run else None
+    if listing.is_due() and (added := add_hot_run(partition, listing.opened, bound)):
+        entry, changed = added, 0
+    count = listing.opened.pin.version - base.version
+    return entry is not None and not snapshots.is_due(
+        count, entry.bytes + changed, base.entry.bytes
+    )
+
+
+def add_hot_run(partition: PartitionClient, opened: Opened, bound: Bound) -> Entry | None:
+    """Adds a hot run of an opened version over the base that its listing ends with.
+
+    Returns:
+        The entry; ``None`` if the run would be too large, or nobody wants it any more.
+
+    Raises:
+        FormatError: A segment is damaged.
+    """
+    writer = uuid.uuid4().hex
+    pin, base = opened.pin, opened.segments[-1]
+    try:
+        fields, entry = _merged(partition, opened, writer)
+    except SegmentGoneError as error:
+        _LOG.info("%s: no hot run now: %s was replaced", partition.id, error.segment.ident)
+        return None
+    if not entry.blocks or cost_of(entry) > bound.share // HOT_RUN_PART:
+        return None
+    run = Segment(False, pin.version, pin.uid, entry, over=Pin(base.version, base.uid))
+    try:
+        partition.stage_snapshot(run.ident, fields, is_bounded=True)
+        added = partition.add_hot_run(run)
+    except RoomError:
+        # The former run gives way, so that the next maintenance finds room.
+        partition.abort_snapshot(run.ident)
+        partition.drop_hot_runs()
+        return None
+    except RedisStateError:
+        partition.abort_snapshot(run.ident)
+        raise
+    return entry if added else None
+
+
+def _merged(
+    partition: PartitionClient, opened: Opened, writer: str
+) -> tuple[dict[str, bytes], Entry]:
+    """Returns the blocks and the entry of a hot run: all that was written since the base."""
+    newest, base = opened.segments[0], opened.segments[-1]
+    head = read_header(base, raw_header(partition.fetch, base))
+    families = head.families or ()
+    highest = highest_after(0, families, head.highest_id)
+    changes = Changes()
+    for segment in reversed(opened.segments[:-1]):
+        content = read_whole(partition.fetch, segment)
+        if content.families is not None:
+            check_ttl_kept(segment, families, content.families)
+            families = content.families
+        changes.add(content)
+        highest = highest_after(highest, content.families, content.highest_id)
+    written = SegmentWriter(f"r:{opened.pin.version}:{writer}", families)
+    written.add(changes.rows)
+    entry = written.finish(
+        ref=writer,
+        live=newest.entry.live,
+        with_families=True,
+        tombstones=changes.tombstones,
+        internal=newest.entry.internal,
+        highest_id=highest,
+        time=newest.entry.time,
+    )
+    return written.fields, entry

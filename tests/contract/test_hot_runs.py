@@ -1,0 +1,247 @@
+"""Hot runs: what was changed since a base in a file, merged, in Redis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from redis_state import keys
+from redis_state.backend.script import script
+from redis_state.errors import FormatError
+from redis_state.format.entry import Segment, parse_segment, segments_in
+from redis_state.ids import Pin
+from redis_state.maintain.compaction import add_snapshot
+from redis_state.maintain.hot_run import add_hot_run
+from redis_state.maintain.orphans import sweep_orphans
+from redis_state.places.room import bound_of, make_room
+from redis_state.protocol import register_run, snapshots
+from tests.contract.bound_scene import MIB, Ledger, opened_ledger
+from tests.support.redis_server import RedisServer
+
+BASE_ROWS = 2500
+HOT_ROWS = 60
+
+
+@pytest.fixture
+def ledger(redis_server: RedisServer, tmp_path: Path) -> Iterator[Ledger]:
+    with opened_ledger(redis_server.url, tmp_path) as made:
+        yield made
+
+
+def _base_in_file(ledger: Ledger) -> None:
+    """Many rows, in a file."""
+    store = ledger.provider.get_store(0)
+    for number in range(BASE_ROWS):
+        ledger.rows[f"k{number}"] = ledger.dice.randbytes(1000)
+        store.put(f"k{number}", ledger.rows[f"k{number}"])
+        if number % 250 == 249:
+            ledger.at = store.commit()
+            ledger.provider.do_maintenance()
+            store = ledger.provider.get_store(ledger.at)
+    store.abort()
+    add_snapshot(ledger.partition(), ledger.partition().open("", ledger.at))
+    ledger.provider.close()
+    ledger.provider = ledger.new_provider()
+
+
+def _hot(ledger: Ledger, times: int, *, maintained: bool = True) -> None:
+    """Changes the same few rows again and again."""
+    for _ in range(times):
+        store = ledger.provider.get_store(ledger.at)
+        for number in range(HOT_ROWS):
+            ledger.rows[f"k{number}"] = ledger.dice.randbytes(1000)
+            store.put(f"k{number}", ledger.rows[f"k{number}"])
+        ledger.at = store.commit()
+        if maintained:
+            ledger.provider.do_maintenance()
+        ledger.sample()
+
+
+def _runs(ledger: Ledger) -> dict[str, str]:
+    """Fields of the hot runs in the manifest."""
+    fields = ledger.manifest().items()
+    return {name.decode(): value.decode() for name, value in fields if name[:2] == b"r:"}
+
+
+def _listed(ledger: Ledger, *, hot_runs: bool = True) -> tuple[Segment, ...]:
+    return ledger.partition().open("", ledger.at, hot_runs=hot_runs).segments
+
+
+def _bases(ledger: Ledger) -> int:
+    """The version of the newest base."""
+    return max(one.version for one in segments_in(ledger.manifest()) if one.snapshot)
+
+
+def _with_run(ledger: Ledger) -> Segment:
+    """A base in a file, and a hot run over it."""
+    _base_in_file(ledger)
+    _hot(ledger, 13)
+    ((field, value),) = _runs(ledger).items()
+    return parse_segment(field, value)
+
+
+def _key(ledger: Ledger, run: Segment) -> str:
+    return keys.segment(ledger.id, run.ident)
+
+
+def test_hot_rows_stay_in_redis_and_the_base_waits(ledger: Ledger) -> None:
+    _base_in_file(ledger)
+    _hot(ledger, 6)
+    before = _bases(ledger)
+    _hot(ledger, 60)
+    assert _bases(ledger) == before
+    listed = _listed(ledger)
+    assert [one.over is not None for one in listed].count(True) == 1
+    assert len(listed) < snapshots.HOT_RUN_DELTAS_MAX
+    assert listed[0].place is None
+    assert listed[-1].place is not None
+    assert len(_listed(ledger, hot_runs=False)) > 60
+    ledger.check()
+
+
+def test_hot_run_has_the_rows_of_its_deltas(ledger: Ledger) -> None:
+    run = _with_run(ledger)
+    assert run in _listed(ledger)
+    deltas = [one for one in _listed(ledger, hot_runs=False) if not one.alone]
+    assert run.entry.rows == HOT_ROWS
+    assert run.entry.live == BASE_ROWS
+    assert sum(one.entry.bytes for one in deltas) > 8 * run.entry.bytes
+    ledger.check()
+
+
+def test_removed_rows_stay_removed_in_a_hot_run(ledger: Ledger) -> None:
+    _base_in_file(ledger)
+    _hot(ledger, 6)
+    for number in range(5):
+        store = ledger.provider.get_store(ledger.at)
+        store.remove(f"k{100 + number}")
+        del ledger.rows[f"k{100 + number}"]
+        ledger.at = store.commit()
+    _hot(ledger, 5)
+    (value,) = _runs(ledger).values()
+    assert int(value.split(" ")[3]) == HOT_ROWS + 5
+    ledger.check()
+
+
+def test_who_has_a_version_above_the_base_gets_the_deltas(ledger: Ledger) -> None:
+    run = _with_run(ledger)
+    partition, base = ledger.partition(), run.parent
+    below = partition.open("", base.version + 2).pin
+    assert run not in partition.open("", ledger.at, [below], hot_runs=True).segments
+    assert run not in partition.open("", ledger.at, [base], hot_runs=True).segments
+    older = Pin(base.version - 1, "f" * 32)
+    assert run in partition.open("", ledger.at, [older], hot_runs=True).segments
+
+
+def test_hot_run_whose_base_is_gone_is_not_listed(ledger: Ledger) -> None:
+    run = _with_run(ledger)
+    ledger.raw.hdel(keys.meta(ledger.id), _listed(ledger)[-1].field)
+    assert run not in _listed(ledger)
+
+
+def test_lost_hot_run_is_no_loss(ledger: Ledger) -> None:
+    run = _with_run(ledger)
+    ledger.raw.delete(_key(ledger, run))
+    ledger.check()
+
+
+def test_damaged_hot_run_is_an_error(ledger: Ledger) -> None:
+    run = _with_run(ledger)
+    name = next(one for one in ledger.raw.hkeys(_key(ledger, run)) if one != b"h")
+    raw = ledger.raw.hget(_key(ledger, run), name)
+    ledger.raw.hset(_key(ledger, run), name, raw[:-1] + bytes([raw[-1] ^ 1]))
+    with pytest.raises(FormatError):
+        ledger.check()
+
+
+def test_orphan_sweep_spares_a_hot_run(ledger: Ledger) -> None:
+    run = _with_run(ledger)
+    lost = keys.segment(ledger.id, f"r:{run.version}:{'e' * 32}")
+    ledger.raw.hset(lost, "0", b"block")
+    assert sweep_orphans(ledger.client).orphans == 1
+    assert ledger.raw.pttl(lost) > 0
+    assert ledger.raw.pttl(_key(ledger, run)) == -1
+
+
+@pytest.mark.parametrize("ends", ["snapshot", "rewind", "bound", "purge", "room"])
+def test_hot_run_ends(ledger: Ledger, ends: str) -> None:
+    run = _with_run(ledger)
+    partition, meta = ledger.partition(), keys.meta(ledger.id)
+    if ends == "snapshot":
+        assert add_snapshot(partition, partition.open("", ledger.at)) is not None
+    elif ends == "rewind":
+        at = partition.open("", run.version - 1).pin
+        partition.acquire(register_run(ledger.client, ledger.gen, "other", by_driver=True), at)
+    elif ends == "bound":
+        ledger.client.script("test", script("bound"), [meta], ["0"])
+    elif ends == "purge":
+        ledger.client.script("test", script("purge"), [meta], ["60000", ledger.gen, ""])
+    else:
+        while make_room(ledger.client, ledger.id, MIB):
+            pass
+    assert not _runs(ledger)
+    assert 0 < ledger.raw.pttl(_key(ledger, run)) <= 60_000
+    if ends in ("snapshot", "bound", "room"):
+        ledger.check()
+
+
+@pytest.mark.parametrize(
+    ("changed", "reply"),
+    [
+        ({}, "OK"),
+        ({0: "1000"}, "STALE"),  # above the opened version
+        ({1: "f" * 32}, "STALE"),  # of another timeline
+        ({3: "0"}, "STALE"),  # over nothing
+        ({4: "f" * 32}, "STALE"),  # over another timeline
+        ({3: "parent", 4: "parent"}, "STALE"),  # over a delta
+    ],
+)
+def test_hot_run_is_entered_over_a_base_of_its_lineage(
+    ledger: Ledger, changed: dict[int, str], reply: str
+) -> None:
+    run = _with_run(ledger)
+    value = _runs(ledger)[run.field].split(" ", 2)[2]
+    partition, writer = ledger.partition(), "a" * 32
+    staged = keys.staged(ledger.id, f"r:{run.version}:{writer}")
+    ledger.raw.copy(_key(ledger, run), staged)
+    partition.drop_hot_runs()
+    args = [str(run.version), run.uid, writer, str(run.parent.version), run.parent.uid]
+    args.append(value.replace(run.entry.ref, writer))
+    below = next(one for one in _listed(ledger, hot_runs=False) if one.version < run.version)
+    parent = {3: str(below.version), 4: below.uid}
+    for at, word in changed.items():
+        args[at] = parent[at] if word == "parent" else word
+    found = ledger.client.script(
+        "test",
+        script("hotrun"),
+        [keys.meta(ledger.id), keys.segment(ledger.id, f"r:{args[0]}:{writer}"), staged],
+        args,
+    )
+    assert found == [reply]
+    assert not ledger.raw.exists(staged)
+    assert len(_runs(ledger)) == (reply == "OK")
+
+
+def test_hot_run_needs_all_its_blocks_and_a_bound(ledger: Ledger) -> None:
+    run = _with_run(ledger)
+    partition = ledger.partition()
+    partition.drop_hot_runs()
+    assert not partition.add_hot_run(run)
+    bound = bound_of(ledger.client, ledger.id)
+    assert bound is not None
+    opened = partition.open("", None)
+    ledger.client.script("test", script("bound"), [keys.meta(ledger.id)], ["0"])
+    assert add_hot_run(partition, opened, bound) is None
+    assert not _runs(ledger)
+
+
+def test_too_large_hot_run_is_not_entered(ledger: Ledger) -> None:
+    _base_in_file(ledger)
+    ledger.commit(4, rows=200)
+    opened = ledger.partition().open("", ledger.at)
+    bound = bound_of(ledger.client, ledger.id)
+    assert bound is not None
+    assert add_hot_run(ledger.partition(), opened, bound) is None
+    ledger.check()
