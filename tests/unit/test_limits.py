@@ -8,6 +8,7 @@ from pathlib import Path
 from redis_state import config, url
 from redis_state.backend import cluster, retry, start
 from redis_state.format import block, bucketing, chunks, entry, header, rows, segment, signature
+from redis_state.maintain import hot_run
 from redis_state.protocol import instances, partition, retention, runs, snapshots
 
 TABLE = Path(__file__).resolve().parents[1] / "vectors" / "limits.json"
@@ -30,6 +31,8 @@ OURS = {
     "beatsATtl": instances.BEATS_A_TTL,
     "deltasMin": snapshots.DELTAS_MIN,
     "deltasMax": snapshots.DELTAS_MAX,
+    "hotRunDeltasMax": snapshots.HOT_RUN_DELTAS_MAX,
+    "hotRunPart": hot_run.HOT_RUN_PART,
     "retainedFieldsMax": retention.FIELDS_MAX,
     "chunkBytesMax": chunks.CHUNK_BYTES_MAX,
     "stagedBytesMax": chunks.STAGED_BYTES_MAX,

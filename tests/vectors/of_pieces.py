@@ -13,6 +13,7 @@ from redis_state.format import rows as rows_format
 from redis_state.format.header import Family, Header, Tombstone
 from redis_state.format.rows import Appended
 from redis_state.ids import PartitionId, StoreId
+from tests.vectors.of_hot_runs import hot_runs
 
 GEN = "0123456789abcdef0123456789abcdef"
 UID = "9f000000000000000000000000000001"
@@ -284,6 +285,7 @@ def entries() -> Any:
             ],
             "bad": ["", "m", "d:1", "d::u", "d:1:", "d:01:u", "d:-1:u", "x:1:u", "d:1:u:v"],
         },
+        "hotRuns": hot_runs(),
     }
 
 

@@ -11,7 +11,7 @@ from redis_state.errors import FormatError
 from redis_state.format import block, bucketing, header, rows
 from redis_state.format.entry import parse_entry, parse_segment
 from redis_state.format.segment import checksum, read_segment
-from redis_state.ids import PartitionId, StoreId
+from redis_state.ids import PartitionId, Pin, StoreId
 from tests.support.whole_versions import merge
 from tests.unit.format.vectors import family_of, load, names, row_of, tombstone_of
 from tests.vectors import generate
@@ -109,6 +109,18 @@ def test_manifest_fields_match_the_vectors() -> None:
     for field in ENTRIES["fields"]["bad"]:
         with pytest.raises(FormatError):
             parse_segment(field, entry)
+
+
+def test_hot_runs_match_the_vectors() -> None:
+    for case in ENTRIES["hotRuns"]["good"]:
+        segment = parse_segment(case["field"], case["text"])
+        assert (segment.field, segment.ident) == (case["field"], case["ident"])
+        assert segment.parent == Pin(case["version"], case["uid"])
+        assert segment.entry.text == case["entry"]
+        assert not segment.alone
+    for text in ENTRIES["hotRuns"]["bad"]:
+        with pytest.raises(FormatError):
+            parse_segment("r:12:u", text)
 
 
 def test_buckets_match_the_vectors() -> None:

@@ -5,6 +5,7 @@ import org.scalatest.funsuite.AnyFunSuite
 import org.redisstate.core.backend.{ClusterTransport, RedisBackend, RedisUrl}
 import org.redisstate.core.format._
 import org.redisstate.core.protocol.{
+  MemoryBound,
   PartitionClient,
   ProtocolSettings,
   Retention,
@@ -30,6 +31,8 @@ final class LimitsSuite extends AnyFunSuite {
     "droppedTtlMs" -> ProtocolSettings.DroppedTtlMs,
     "deltasMin" -> PartitionVersions.DeltasMin,
     "deltasMax" -> PartitionVersions.DeltasMax,
+    "hotRunDeltasMax" -> PartitionVersions.HotRunDeltasMax,
+    "hotRunPart" -> MemoryBound.HotRunPart,
     "retainedFieldsMax" -> Retention.FieldsMax,
     "chunkBytesMax" -> SegmentIo.ChunkBytesMax,
     "stagedBytesMax" -> SegmentIo.StagedBytesMax,

@@ -48,6 +48,7 @@ object Script {
   val Bound: Script = load("bound")
   val Preview: Script = load("preview")
   val Snapshot: Script = load("snapshot")
+  val HotRun: Script = load("hotrun")
   val Retain: Script = load("retain")
   val Renew: Script = load("renew")
   val Register: Script = load("register")
@@ -70,7 +71,8 @@ object Script {
    * Scripts that touch undeclared keys, because only the manifest names those. On the node that
    * imports a half-moved slot, such a key looks absent until it arrives.
    */
-  val Undeclared: Seq[Script] = Seq(Acquire, Bound, Place, Publish, Retain, Renew, Snapshot, Stage)
+  val Undeclared: Seq[Script] =
+    Seq(Acquire, Bound, Place, Publish, Retain, Renew, HotRun, Snapshot, Stage)
 
   private def load(name: String): Script = {
     val text = read(name)

@@ -1,7 +1,7 @@
 package org.redisstate.core.format
 
 import org.redisstate.core.errors.FormatException
-import org.redisstate.core.ids.{Keys, PartitionId}
+import org.redisstate.core.ids.{Keys, PartitionId, Pin}
 
 /**
  * Manifest entry of a segment (docs/format.md, section 3).
@@ -76,16 +76,18 @@ object Entry {
 }
 
 /**
- * A delta or snapshot named in a manifest.
+ * A delta, snapshot or hot run named in a manifest.
  *
  * @param place where its blocks are
+ * @param over version that a hot run stands on; None for other segments
  */
 final case class Segment(
     isSnapshot: Boolean,
     version: Long,
     uid: String,
     entry: Entry,
-    place: Place = Place.Own) {
+    place: Place = Place.Own,
+    over: Option[Pin] = None) {
 
   /** The checkpoint that it belongs to, if it is foreign; empty for the manifest's own. */
   def gen: String = place match {
@@ -101,11 +103,21 @@ final case class Segment(
 
   /** Suffix of the segment's key after `P:`; part of every block's check. */
   def ident: String =
-    if (isSnapshot) Segment.snapshotIdent(version, entry.ref) else Segment.deltaIdent(version, uid)
+    if (isSnapshot) Segment.snapshotIdent(version, entry.ref)
+    else if (isHotRun) Segment.hotRunIdent(version, entry.ref)
+    else Segment.deltaIdent(version, uid)
 
   /** Its field of the manifest. */
   def field: String =
-    if (isSnapshot) Segment.snapshotField(version, uid) else Segment.deltaIdent(version, uid)
+    if (isSnapshot) Segment.snapshotField(version, uid)
+    else if (isHotRun) Segment.hotRunIdent(version, uid)
+    else Segment.deltaIdent(version, uid)
+
+  /** Returns whether it has all changes since a base. */
+  def isHotRun: Boolean = over.nonEmpty
+
+  /** Returns whether it has all rows of its version. */
+  def isBase: Boolean = isSnapshot || entry.complete
 }
 
 object Segment {
@@ -116,20 +128,34 @@ object Segment {
   def snapshotIdent(version: Long, writer: String): String = s"s:$version:$writer"
   def snapshotField(version: Long, uid: String): String = s"s:$version:$uid"
 
+  /** @param name of the writer, in an ident; of the version's uid, in a field */
+  def hotRunIdent(version: Long, name: String): String = s"r:$version:$name"
+
+  private val HotRunText = "([1-9][0-9]{0,17}) (\\S+) (.*)".r
+
   /**
-   * @param field manifest field, `d:<version>:<uid>` or `s:<version>:<uid>`
+   * @param field manifest field, `d:`, `s:` or `r:`, then `<version>:<uid>`
    * @param place of the segment, as the manifest has it; empty for the partition's own key
    */
   def parse(field: String, entry: String, place: String = ""): Segment =
     field.split(":", -1) match {
-      case Array(kind @ ("d" | "s"), version, uid)
+      case Array(kind @ ("d" | "s" | "r"), version, uid)
           if EntryText.number(version) > 0 && EntryText.isUid(uid) =>
-        val parsed = Entry.parse(entry)
-        val snapshot = kind == "s"
-        if (snapshot && (parsed.ref == "-" || parsed.complete)) {
-          throw new FormatException(s"the entry of snapshot ${field.take(200)} is that of a delta")
-        }
-        Segment(snapshot, version.toLong, uid, parsed, Place.parse(field, place))
+        val (over, text) =
+          if (kind == "r") hotRunText(field, entry, version.toLong) else None -> entry
+        val parsed = Entry.parse(text)
+        if (kind != "d" && (parsed.ref == "-" || parsed.complete))
+          throw new FormatException(s"the entry of ${field.take(200)} is that of a delta")
+        Segment(kind == "s", version.toLong, uid, parsed, Place.parse(field, place), over)
       case _ => throw new FormatException(s"a manifest field cannot be read: ${field.take(200)}")
+    }
+
+  /** The base that a hot run stands on, and its entry. */
+  private def hotRunText(field: String, value: String, version: Long): (Option[Pin], String) =
+    value match {
+      case HotRunText(base, uid, text) if base.toLong < version && EntryText.isUid(uid) =>
+        Some(Pin(base.toLong, uid)) -> text
+      case _ =>
+        throw new FormatException(s"the hot run ${field.take(200)} stands on nothing below it")
     }
 }

@@ -43,6 +43,9 @@ final class Layer(initialRows: Int, initialBytes: Int)
   def rows: Int = size
   def isEmpty: Boolean = size == 0 && cleared.isEmpty
   def clearsNothing: Boolean = cleared.isEmpty
+
+  /** Ranges that this layer removes from older layers, oldest first. */
+  def ranges: Seq[Tombstone] = cleared.reverse
   def memoryBytes: Long =
     arena.length.toLong + 8L * filter.length + 4L * (heads.length + orders.valuesIterator.map(
       _.entries.length).sum)

@@ -1,8 +1,13 @@
 package org.redisstate.core.protocol
 
+import scala.util.Try
+
+import org.slf4j.LoggerFactory
+
+import org.redisstate.core.backend.{Command, Script}
 import org.redisstate.core.errors.ConfigException
-import org.redisstate.core.format.{Entry, Segment}
-import org.redisstate.core.ids.Pin
+import org.redisstate.core.format.{EncodedField, Entry, Segment}
+import org.redisstate.core.ids.{Keys, Pin}
 
 /**
  * Bound of a partition's memory in Redis (docs/format.md, section 18).
@@ -18,6 +23,12 @@ final case class MemoryBound(share: Long, bytes: Long) {
 
   /** Bytes that leave in addition, so that the next time is far. */
   private[protocol] def spare: Long = share / FreePart
+
+  /** Returns whether a hot run leaves room for the former one, and for deltas. */
+  def takesHotRun(run: Entry): Boolean = costOf(run) <= share / HotRunPart
+
+  /** Bytes that have to leave so that the blocks of a segment find room; 0 or less if they do. */
+  def lackingFor(segment: Entry): Long = bytes + costOf(segment) - share
 
   /** Returns whether a base of so many bytes stays in Redis: a larger one leaves too little for deltas. */
   def takesBase(bytes: Long): Boolean = bytes <= share / 2
@@ -36,6 +47,7 @@ object MemoryBound {
   private val BlockBytes = 120L
   private val SegmentBytes = 300L
   private val FreePart = 6
+  private[core] val HotRunPart = 3L
   private val SegmentsMax = 100
   private val Text = "([0-9]{1,18}) ([0-9]{1,18})".r
 
@@ -111,4 +123,76 @@ object MemoryBound {
     val before = here.scanLeft(0L)((bytes, one) => bytes + costOf(one.entry))
     here.zip(before).takeWhile(_._2 < lacking).map(_._1).take(SegmentsMax)
   }
+}
+
+/**
+ * Hot runs of a bounded partition: the rows that changed since a base, in Redis (docs/format.md,
+ * section 18). No version needs them.
+ */
+final class HotRuns private[protocol] (calls: PartitionCalls, segments: SegmentIo) {
+  import HotRuns._
+  import PartitionCalls.words
+
+  private val id = calls.id
+
+  /**
+   * Stages the blocks of a hot run and enters it; the former one goes. One that finds no room makes
+   * the former one go all the same, so that the next one finds some.
+   *
+   * @param over base that it stands on
+   * @return false when it was not wanted any more, or has no room
+   */
+  def add(run: Segment, over: Pin, fields: Seq[EncodedField]): Boolean =
+    try {
+      segments.stageSnapshot(run.ident, fields, isBounded = true)
+      enter(run, over)
+    } catch {
+      case _: ShareFull =>
+        unstage(run.ident)
+        drop(): Unit
+        false
+      case e: Throwable =>
+        Try(unstage(run.ident)).failed.foreach(e.addSuppressed)
+        throw e
+    }
+
+  private def unstage(ident: String): Unit =
+    calls.commands(
+      s"drop blocks of $ident of $id",
+      Seq(Command("UNLINK", Keys.staged(id, ident)))): Unit
+
+  private def enter(run: Segment, over: Pin): Boolean = {
+    val what = s"add the hot run of version ${run.version} of $id"
+    val args = Seq(
+      run.version.toString,
+      run.uid,
+      run.entry.ref,
+      over.version.toString,
+      over.uid,
+      run.entry.text)
+    val keys = Seq(Keys.segment(id, run.ident), Keys.staged(id, run.ident))
+    words(calls.keyed(what, Script.HotRun, keys, args.map(Command.bytes))) match {
+      case Seq("OK") | Seq("ALREADY") => true
+      case Seq(RoomMaker.Refused, _*) => throw new ShareFull
+      case reply =>
+        log.info("{}: {}", what, reply.mkString(" "))
+        false
+    }
+  }
+
+  /** Drops the hot runs; returns their number. */
+  def drop(): Int = {
+    val what = s"drop the hot runs of $id"
+    words(calls.script(what, Script.HotRun, Nil)) match {
+      case Seq("OK", dropped) => Stored.number(what, dropped).toInt
+      case reply => throw Refusal.of(what, reply, 0, id)
+    }
+  }
+}
+
+private[protocol] object HotRuns {
+  private val log = LoggerFactory.getLogger(classOf[HotRuns])
+
+  /** Prefix of the manifest fields of hot runs. */
+  val Prefix = "r:"
 }

@@ -110,12 +110,14 @@ object CheckpointFormat {
  * @param keepMs 0, or the expiry of every key of an ephemeral checkpoint
  * @param format what the run's commits are told apart by
  * @param signer signs blocks, if any does
+ * @param isBounded whether the query bounds its memory, so that the partition may have a hot run
  */
 final case class ProtocolSettings(
     versionsToRetain: Int,
     keepMs: Long,
     format: CheckpointFormat,
-    signer: Option[BlockSigner] = None)
+    signer: Option[BlockSigner] = None,
+    isBounded: Boolean = false)
 
 object ProtocolSettings {
 

@@ -39,8 +39,11 @@ final class PartitionClient(
   val segments: SegmentIo =
     new SegmentIo(calls, settings.signer, folders, () => new RoomMaker(calls, files.makeRoom(_)))
 
+  /** Hot runs of the partition. */
+  val hotRuns: HotRuns = new HotRuns(calls, segments)
+
   /** Files of the partition. */
-  val files: PartitionFiles = new PartitionFiles(calls, segments, folders, settings.signer)
+  val files: PartitionFiles = new PartitionFiles(calls, segments, hotRuns, folders, settings.signer)
 
   /** Most bytes of the partition in Redis, 0 for no bound; None leaves it as it is. */
   @volatile private var share = Option.empty[Long]
@@ -61,14 +64,16 @@ final class PartitionClient(
    * @param version None for the newest confirmed one
    * @param uid of the attempt that wrote it; None for the one on the living timeline
    * @param withTime whether the caller writes rows with a time to live on top of it
+   * @param hotRuns whether a hot run may take the place of the deltas that it merges
    */
   def open(
       runId: String,
       version: Option[Long],
       uid: Option[String],
       cached: Seq[Pin],
-      withTime: Boolean = false): Opened = {
-    val (what, reply) = askToOpen(runId, version, uid, cached, withTime)
+      withTime: Boolean = false,
+      hotRuns: Boolean = false): Opened = {
+    val (what, reply) = askToOpen(runId, version, uid, cached, withTime, hotRuns)
     opened(what, reply, version, withTime)
   }
 
@@ -94,11 +99,13 @@ final class PartitionClient(
       version: Option[Long],
       uid: Option[String],
       cached: Seq[Pin],
-      withTime: Boolean): (String, Seq[String]) = {
+      withTime: Boolean,
+      hotRuns: Boolean = false): (String, Seq[String]) = {
     val wanted = version.fold("opened")(_.toString)
     val args = Seq(runId, wanted, uid.getOrElse("")) ++
       cached.take(CachedMax).flatMap(p => Seq(p.version.toString, p.uid)) ++
-      (if (withTime) Seq(AsksTime) else Nil)
+      Option((if (withTime) AsksTime else "") + (if (hotRuns) AsksHotRuns else "")).filter(
+        _.nonEmpty)
     val what = s"open version $wanted of $id"
     what -> words(times.opening(calls.script(what, Script.Open, args)))
   }
@@ -133,10 +140,14 @@ final class PartitionClient(
     if (isAsked) Stored.number(what, rest.headOption.getOrElse("")) else 0
 
   /** Lists a version again that was opened before; changes nothing. */
-  def reopen(pin: Pin): Opened = open("", Some(pin.version), Some(pin.uid), Nil)
+  def reopen(pin: Pin, hotRuns: Boolean = false): Opened =
+    open("", Some(pin.version), Some(pin.uid), Nil, hotRuns = hotRuns)
 
   /** Sets the share that the partition gets when it is acquired, in bytes; 0 for no bound. */
   def bindTo(bytes: Long): Unit = share = Some(bytes)
+
+  /** Returns whether the partition has a bound, or will have one, so that it may have a hot run. */
+  def isBounded: Boolean = settings.isBounded || share.exists(_ > 0)
 
   /**
    * Acquires the partition for a run that will write on top of `pin`. A version above 0 without a
@@ -458,6 +469,7 @@ object PartitionClient {
   private[core] val AcquireTriesMax = 5
   private val NoLog = "-"
   private val AsksTime = "t"
+  private val AsksHotRuns = "r"
   private val EndsPreviews = "u"
   private[core] val PublishTriesMax = 5
   private val PlansMax = 4

@@ -21,6 +21,7 @@ final case class MoveReport(segments: Int, bytes: Long)
 final class PartitionFiles private[protocol] (
     calls: PartitionCalls,
     segments: SegmentIo,
+    hotRuns: HotRuns,
     folders: Option[FileFolders],
     signer: Option[BlockSigner]) {
   import PartitionCalls.{Formats, words}
@@ -58,7 +59,7 @@ final class PartitionFiles private[protocol] (
    * Moves the oldest segments into one file.
    *
    * @param lacking bytes that have to leave; some more do, so that the next time is far
-   * @return number of segments that moved; None if none is left that could
+   * @return number of segments that moved, or of hot runs that gave way; None if none is left that could
    * @throws UnavailableException if Redis or the file system does not answer
    */
   def makeRoom(lacking: Long): Option[Int] = synchronized {
@@ -69,7 +70,9 @@ final class PartitionFiles private[protocol] (
       if (manifest.get("f").exists(Formats))
         MemoryBound.leaving(manifest, lacking + spare, damaged)
       else Nil
-    Option.when(planned.nonEmpty)(counted(move(what, planned)).segments)
+    if (planned.nonEmpty) Some(counted(move(what, planned)).segments)
+    // What is left are rows that files have, too.
+    else Option.when(manifest.keysIterator.exists(_.startsWith(HotRuns.Prefix)))(hotRuns.drop())
   }
 
   /**

@@ -11,16 +11,50 @@ import org.redisstate.core.protocol.SegmentGone
 private[store] final case class DeltaSize(version: Long, bytes: Long)
 
 /**
- * Sizes that decide when the next snapshot is due.
+ * A hot run since the last snapshot.
+ *
+ * @param merged versions that it has the changes of
+ */
+private[store] final case class HotRunSize(version: Long, bytes: Long, merged: Int)
+
+/**
+ * Sizes that decide when the next snapshot, or hot run, is due.
  *
  * @param snapshotBytes of the newest snapshot below a version, 0 if there is none
- * @param deltas since that snapshot, newest first
+ * @param deltas since that snapshot, newest first; those that the hot run has may be missing
  */
-private[store] final case class History(snapshotBytes: Long, deltas: List[DeltaSize]) {
-  def deltaBytes: Long = deltas.iterator.map(_.bytes).sum
+private[store] final case class History(
+    snapshotBytes: Long,
+    deltas: List[DeltaSize],
+    hotRun: Option[HotRunSize] = None) {
+  import PartitionVersions.{DeltasMax, DeltasMin, HotRunDeltasMax}
+
+  /** Deltas that no hot run has. */
+  private def unmerged: List[DeltaSize] =
+    hotRun.fold(deltas)(r => deltas.takeWhile(_.version > r.version))
+  private def bytesOf(some: List[DeltaSize]): Long = some.iterator.map(_.bytes).sum
+
+  /** Bytes of what has changed since the snapshot. */
+  def changedBytes: Long = hotRun.fold(0L)(_.bytes) + bytesOf(unmerged)
   def plus(delta: DeltaSize): History = copy(deltas = delta :: deltas)
   def since(snapshotVersion: Long, bytes: Long): History =
-    History(bytes, deltas.filter(_.version > snapshotVersion))
+    History(
+      bytes,
+      deltas.filter(_.version > snapshotVersion),
+      hotRun.filter(_.version > snapshotVersion))
+
+  /** Returns whether what has changed weighs more than half of the snapshot. */
+  def isDue: Boolean = {
+    val count = hotRun.fold(0)(_.merged) + unmerged.size
+    count >= DeltasMin && (changedBytes * 2 > snapshotBytes || count >= DeltasMax)
+  }
+
+  /** Returns whether the deltas since the last hot run weigh more than half of it. */
+  def isHotRunDue: Boolean = {
+    val newer = unmerged
+    newer.size >= DeltasMin &&
+    (bytesOf(newer) * 2 > hotRun.fold(0L)(_.bytes) || newer.size >= HotRunDeltasMax)
+  }
 }
 
 private[store] object History {

@@ -13,6 +13,7 @@ import org.redisstate.core.protocol.{
   RetainReport,
   SegmentGone
 }
+import org.redisstate.core.store.hotruns.HotRunWriter
 import org.redisstate.core.store.loading.{LayerLoader, Purpose}
 import org.redisstate.core.store.resources.{MemoryBudget, StoreCounters, StoreRoom}
 
@@ -60,6 +61,7 @@ final class PartitionVersions(
   private val loader =
     new VersionLoader(client, validator, counters, room, sizes, () => cache.isClosed)
   private val snapshots = new SnapshotWriter(client, room)
+  private val hotRuns = new HotRunWriter(client, () => loader.segments(), room, sizes)
   private val compaction = new Compaction(client.id, cache, room, sizes, counters)
 
   /**
@@ -74,7 +76,13 @@ final class PartitionVersions(
       forBatch: Boolean = false): OpenVersion = timed(counters.openNs) {
     counters.opens.incrementAndGet()
     val held = cache.versions
-    val opened = client.open(runId, Some(version), uid, held.map(_.pin), withTime = ttlMs.nonEmpty)
+    val opened = client.open(
+      runId,
+      Some(version),
+      uid,
+      held.map(_.pin),
+      withTime = ttlMs.nonEmpty,
+      hotRuns = client.isBounded)
     val known = held.find(_.pin == opened.pin)
     val local = known match {
       case Some(hit) =>
@@ -172,17 +180,22 @@ final class PartitionVersions(
   private[store] override def ended(session: HeldRows): Unit = cache.ended(session)
 
   /**
-   * Adds a snapshot of the version opened last when the deltas since the newest one weigh more than
-   * half of it.
+   * Adds a snapshot of the version opened last when what has changed since the newest one weighs more
+   * than half of it. In a bounded partition the changes are merged into a hot run before.
    */
   def snapshotIfDue(): Boolean = timed(counters.maintenanceNs) {
     cache.versions.find(v => v.pin == confirmed && v.pin.version > 0).exists { version =>
-      val history = version.history
-      val due = history.deltas.size >= DeltasMin &&
-        (history.deltaBytes * 2 > history.snapshotBytes || history.deltas.size >= DeltasMax)
-      (due || snapshotWanted) && trySnapshot(version)
+      if (client.isBounded && version.history.isHotRunDue && !snapshotWanted) addHotRun(version)
+      (version.history.isDue || snapshotWanted) && trySnapshot(version)
     }
   }
+
+  private def addHotRun(version: LocalVersion): Unit =
+    try hotRuns.write(version).foreach(cache.merged(version, _))
+    catch {
+      case e @ (_: SegmentGone | _: LimitException) =>
+        log.info("no hot run of {} now: {}", client.id, e.getMessage: Any)
+    }
 
   /** Adds a snapshot of a version that was committed or opened here lately. */
   def addSnapshot(pin: Pin): Boolean = timed(counters.maintenanceNs) {
@@ -311,6 +324,7 @@ object PartitionVersions {
   private val log = LoggerFactory.getLogger(classOf[PartitionVersions])
   private[core] val DeltasMin = 4
   private[core] val DeltasMax = 200
+  private[core] val HotRunDeltasMax = 32
   private val SmallRows = 64
   private val SmallBytes = 4 << 10
   private val RoomRowsMax = 1 << 16

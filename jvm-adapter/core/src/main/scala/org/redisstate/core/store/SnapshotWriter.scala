@@ -52,7 +52,7 @@ private[store] final class SnapshotWriter(client: PartitionClient, room: Room) {
       val bound = client.files.bound()
       // Compressed blocks take less than the rows; the segments in Redis say how much.
       val history = version.history
-      if (bound.exists(!_.takesBase(history.snapshotBytes + history.deltaBytes))) inFile(work)
+      if (bound.exists(!_.takesBase(history.snapshotBytes + history.changedBytes))) inFile(work)
       else
         try inRedis(work, isBounded = bound.nonEmpty)
         catch { case _: ShareFull => inFile(work) }

@@ -79,6 +79,11 @@ private[store] final class VersionCache(budget: MemoryBudget) extends Evictable 
     from(snapshot).foreach(v => v.history = v.history.since(snapshot.pin.version, bytes))
   }
 
+  /** Notes a hot run in the histories of its version and of newer ones. */
+  def merged(version: LocalVersion, run: HotRunSize): Unit = synchronized {
+    from(version).foreach(v => v.history = v.history.copy(hotRun = Some(run)))
+  }
+
   /**
    * Stops counting expired rows, also in a version that was written on top of this one.
    *

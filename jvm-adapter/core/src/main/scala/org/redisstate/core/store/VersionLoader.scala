@@ -5,7 +5,7 @@ import scala.collection.mutable
 import org.slf4j.LoggerFactory
 
 import org.redisstate.core.errors.{FormatException, InternalException}
-import org.redisstate.core.format.Block
+import org.redisstate.core.format.{Block, Segment}
 import org.redisstate.core.ids.Pin
 import org.redisstate.core.local.{Base, Content, LayerSizes, RowValidator}
 import org.redisstate.core.local.blocks.Room
@@ -88,8 +88,7 @@ private[store] final class VersionLoader(
       if (alone) bottom = None
       val whole = WholeSegment(head, table.families)
       if (head.segment.isSnapshot) bottom = Some(whole) else above += whole
-      history = if (alone) History(entry.bytes, Nil)
-      else history.plus(DeltaSize(head.segment.version, entry.bytes))
+      history = historyAfter(history, head.segment)
     }
     val isAlone = bottom.nonEmpty || above.headOption.exists(_.head.segment.entry.complete)
     val below = if (isAlone) None else start.map(_.content)
@@ -113,6 +112,15 @@ private[store] final class VersionLoader(
       history,
       if (isOnce) reloadOnce else reload,
       opened.time.orElse(start.map(_.timeS)).getOrElse(0))
+  }
+
+  private def historyAfter(below: History, segment: Segment): History = {
+    val (version, bytes) = (segment.version, segment.entry.bytes)
+    if (segment.isBase) History(bytes, Nil)
+    else
+      segment.over.fold(below.plus(DeltaSize(version, bytes))) { base =>
+        below.copy(hotRun = Some(HotRunSize(version, bytes, (version - base.version).toInt)))
+      }
   }
 
   /** Compares the families of a segment that expire with those below it, and with its time. */
@@ -143,13 +151,13 @@ private[store] final class VersionLoader(
 
   /** The rows of a version, as Redis has them now. */
   def reload(pin: Pin): Content =
-    Room.missing(room)(load(client.reopen(pin), Nil, Purpose.Check).content)
+    Room.missing(room)(load(client.reopen(pin, client.isBounded), Nil, Purpose.Check).content)
   private def reloadOnce(pin: Pin): Content =
     load(client.reopen(pin), Nil, Purpose.Stream).content
 
   /** The rows of a version bucket by bucket from Redis, for one pass. */
   def withoutLayers(pin: Pin): Content = {
-    val rows = load(client.reopen(pin), Nil, Purpose.Pass).content
+    val rows = load(client.reopen(pin, client.isBounded), Nil, Purpose.Pass).content
     rows.base.counted(false)
     rows
   }

@@ -6,6 +6,7 @@ import com.google.gson.JsonObject
 import org.scalatest.funsuite.AnyFunSuite
 
 import org.redisstate.core.errors.FormatException
+import org.redisstate.core.ids.Pin
 
 /** The format on the vectors that Python is tested on too. */
 class FormatVectorsSuite extends AnyFunSuite {
@@ -114,6 +115,19 @@ class FormatVectorsSuite extends AnyFunSuite {
     }
     items(fields.get("bad")).foreach(f =>
       refused(f.getAsString)(Segment.parse(f.getAsString, "w 0 0 0 0 1 0 -")))
+  }
+
+  test("hot runs are read") {
+    val runs = read("entries").getAsJsonObject.get("hotRuns").getAsJsonObject
+    objects(runs.get("good")).foreach { one =>
+      val segment = Segment.parse(text(one, "field"), text(one, "text"))
+      assert(segment.field == text(one, "field") && segment.ident == text(one, "ident"))
+      assert(segment.over.contains(Pin(one.get("version").getAsLong, text(one, "uid"))))
+      assert(segment.entry.text == text(one, "entry"))
+      assert(segment.isHotRun && !segment.isBase)
+    }
+    items(runs.get("bad")).foreach(one =>
+      refused(one.getAsString)(Segment.parse("r:12:u", one.getAsString)))
   }
 
   test("headers are read, and written to the same bytes") {

@@ -8,6 +8,7 @@ import org.scalatest.funsuite.AnyFunSuite
 
 import org.redisstate.core.RedisServerProcess
 import org.redisstate.core.format.{Family, MultiValue, Tombstone, Vectors}
+import org.redisstate.core.places.PlayedFiles
 import org.redisstate.core.protocol.CheckpointFormat
 import org.redisstate.core.store.resources.MemoryBudget
 
@@ -22,6 +23,9 @@ class StoreModelSuite extends AnyFunSuite with BeforeAndAfterAll {
   info(s"seed $seed (again: -Dredisstate.seed=$seed)")
   private lazy val server = new RedisServerProcess()
   override def afterAll(): Unit = server.close()
+
+  /** Share of a bounded partition; what leaves Redis leaves by request. */
+  private val Share = 1L << 30
 
   /** Room for everything, and for some of it. */
   private val MemoryBytes = Seq(1L << 30, 4L << 20)
@@ -123,21 +127,48 @@ class StoreModelSuite extends AnyFunSuite with BeforeAndAfterAll {
       for (round <- 1 to Rounds; families <- FamilySets)
         withClue(s"seed $seed round $round of ${families.size} families: ") {
           val p = new TestPartition(server, budget = new MemoryBudget(MemoryBytes(round % 2)))
-          try history(p, new Random(seed + round), format, families)
+          try history(p, new Random(seed + round), format, families): Unit
           finally p.close()
         }
     }
 
+  test("every committed version equals the model: with hot runs over bases in files") {
+    var runs = 0
+    for (round <- 1 to Rounds; families <- FamilySets)
+      withClue(s"seed $seed round $round of ${families.size} families: ") {
+        val p = new TestPartition(
+          server,
+          budget = new MemoryBudget(MemoryBytes(round % 2)),
+          folders = Some(new PlayedFiles()))
+        try runs += history(
+            p,
+            new Random(seed + round),
+            CheckpointFormat.V1,
+            families,
+            bounded = true)
+        finally p.close()
+      }
+    assert(runs > 0)
+  }
+
+  /** @return how many versions were compared while there was a hot run */
   private def history(
       p: TestPartition,
       random: Random,
       format: CheckpointFormat,
-      families: Seq[Family]): Unit = {
-    def newStore(run: String) = p.store(run, format = format)
+      families: Seq[Family],
+      bounded: Boolean = false): Int = {
+    def newStore(run: String) = {
+      val made = p.store(run, format = format)
+      if (bounded) made.client.bindTo(Share)
+      made
+    }
+    var runs = 0
     var store = newStore("a")
     var model = TreeMap.empty[String, String]
     var uid = Option.empty[String]
-    for (version <- 0 to 14) {
+    val last = if (bounded) 29 else 14
+    for (version <- 0 to last) {
       val base = (version.toLong, uid, model)
       val (session, rows) = attempt(random, store, base, families, large = version % 5 == 3)
       var committed = List.empty[(String, Rows)]
@@ -157,14 +188,20 @@ class StoreModelSuite extends AnyFunSuite with BeforeAndAfterAll {
       compare(store.open(version + 1L, uid), model)
       if (random.nextInt(3) == 0) compare(newStore("a").open(version + 1L, uid), model)
       compareRows(newStore("a reader").openOnce(version + 1L, uid), model)
-      if (random.nextInt(3) == 0) store.requestSnapshot()
+      if (random.nextInt(if (bounded) 10 else 3) == 0) store.requestSnapshot()
       store.snapshotIfDue()
+      if (bounded && random.nextInt(3) == 0) p.client.files.makeRoom(1)
+      if (p.keys.exists(_.startsWith("r:"))) {
+        compare(newStore("a reader").open(version + 1L, uid), model)
+        runs += 1
+      }
       if (random.nextInt(4) == 0) store = newStore("a")
       if (random.nextInt(3) == 0)
         store.cache.shrink(Long.MaxValue, everything = random.nextBoolean())
       if (random.nextInt(3) == 0) store.cache.drop(random.nextInt(100000).toLong)
-      assert(p.damaged.isEmpty)
+      if (!bounded) assert(p.damaged.isEmpty)
     }
-    compare(newStore("a reader").open(15), model)
+    compare(newStore("a reader").open(last + 1L), model)
+    runs
   }
 }

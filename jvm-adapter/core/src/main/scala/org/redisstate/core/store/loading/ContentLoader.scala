@@ -58,7 +58,9 @@ private[store] final class ContentLoader(
     try {
       val (large, small) = deltas.splitAt(deltas.length - newest.length)
       def changed =
-        if (purpose == Purpose.Keep && below.isEmpty) loader.changed(bottom, large, small, live)
+        // The rows of a hot run are asked for more often than others: none of them waits for its base.
+        if (purpose == Purpose.Keep && below.isEmpty && !small.exists(_.head.segment.isHotRun))
+          loader.changed(bottom, large, small, live)
         else None
       changed.map(new Content(_, Nil)).orElse {
         base(below, bottom, large, once).map { content =>

@@ -259,7 +259,12 @@ private[redisstate] object QueryEntry {
     new PartitionClient(
       backend,
       PartitionId(plan.conf.keyPrefix, gen, id.operatorId, id.partitionId, id.storeName),
-      ProtocolSettings(plan.conf.versionsToRetain, keepMs(plan), format, plan.conf.signer()),
+      ProtocolSettings(
+        plan.conf.versionsToRetain,
+        keepMs(plan),
+        format,
+        plan.conf.signer(),
+        isBounded = plan.conf.redisMemory.nonEmpty && keepMs(plan) == 0),
       registry,
       Some(new CommittedBatches(id.checkpointRootLocation, plan.hadoopConf)),
       Some(folders)
