@@ -55,29 +55,30 @@ class _Listing:
         )
 
 
-def keep_hot_run(partition: PartitionClient) -> bool:
+def keep_hot_run(partition: PartitionClient) -> bool | None:
     """Adds a hot run of the newest confirmed version if one is due.
 
     Returns:
-        Whether the base can wait: with the run, the changes since the base are still few.
+        Whether a new base is due by what the hot run and newer deltas weigh; ``None`` without a
+        hot run.
 
     Raises:
         RedisStateError: The server refuses, or does not answer; or a segment is damaged.
     """
     bound = bound_of(partition.client, partition.id)
     if bound is None:
-        return False
+        return None
     listing = _Listing(partition.open("", None, hot_runs=True))
     base, changed = listing.base, sum(one.entry.bytes for one in listing.deltas)
     if base is None or base.place is None:
-        return False
+        return None
     entry = listing.run.entry if listing.run else None
     if listing.is_due() and (added := add_hot_run(partition, listing.opened, bound)):
         entry, changed = added, 0
+    if entry is None:
+        return None
     count = listing.opened.pin.version - base.version
-    return entry is not None and not snapshots.is_due(
-        count, entry.bytes + changed, base.entry.bytes
-    )
+    return snapshots.is_due(count, entry.bytes + changed, base.entry.bytes)
 
 
 def add_hot_run(partition: PartitionClient, opened: Opened, bound: Bound) -> Entry | None:

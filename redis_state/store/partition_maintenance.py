@@ -37,7 +37,8 @@ class PartitionMaintenance:
         self._cache = cache
         self._counters = counters
         self._is_marked = False
-        self._merged_at, self._base_waits = EMPTY, False
+        self._merged_at = EMPTY
+        self._is_due: bool | None = None
         self._failures = 0
         self._move_at_s = 0.0
 
@@ -60,8 +61,8 @@ class PartitionMaintenance:
             if make_room:
                 self._make_room(link)
             local = self._cache.get(self._cache.opened)
-            base_waits = local is not None and self._keep_hot_run(link, local.pin)
-            if local is not None and not base_waits and local.history.is_due():
+            if local is not None and self._is_base_due(link, local):
+                self._merged_at = EMPTY
                 self.snapshot(local)
             report = link.client.retain()
             self._move(link)
@@ -74,17 +75,19 @@ class PartitionMaintenance:
             report.dropped,
         )
 
-    def _keep_hot_run(self, link: LinkedPartition, pin: Pin) -> bool:
-        """Keeps hot rows of a bounded partition in Redis; returns whether its base can wait."""
-        if link.spec.config.redis_memory is None:
-            return False
-        if pin != self._merged_at:
-            try:
-                self._merged_at, self._base_waits = pin, keep_hot_run(link.client)
-            except (ConfigError, UnavailableError) as error:
-                log.warning("%s: no hot run now: %s", link.spec.id.store_id, error)
-                return False
-        return self._base_waits
+    def _is_base_due(self, link: LinkedPartition, local: LocalVersion) -> bool:
+        """Returns whether a base is due; a bounded partition keeps its hot rows in Redis before."""
+        is_due: bool | None = None
+        if link.spec.config.redis_memory is not None:
+            if local.pin != self._merged_at:
+                try:
+                    self._is_due = keep_hot_run(link.client)
+                    self._merged_at = local.pin
+                except (ConfigError, UnavailableError) as error:
+                    log.warning("%s: no hot run now: %s", link.spec.id.store_id, error)
+                    self._is_due = None
+            is_due = self._is_due
+        return local.history.is_due() if is_due is None else is_due
 
     def _move(self, link: LinkedPartition) -> None:
         """Moves segments into files; the store goes on if the folder does not answer."""

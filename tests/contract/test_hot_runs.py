@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -98,6 +99,18 @@ def test_hot_rows_stay_in_redis_and_the_base_waits(ledger: Ledger) -> None:
     assert listed[0].place is None
     assert listed[-1].place is not None
     assert len(_listed(ledger, hot_runs=False)) > 60
+    ledger.check()
+
+
+def test_restarted_process_goes_on_with_the_hot_run_until_the_base_is_old(ledger: Ledger) -> None:
+    run = _with_run(ledger)
+    ledger.provider.close()
+    ledger.provider = ledger.new_provider()
+    with mock.patch.object(snapshots, "DELTAS_MAX", 26):
+        _hot(ledger, 10)
+        assert _bases(ledger) == run.parent.version
+        _hot(ledger, 4)
+    assert run.parent.version + 26 <= _bases(ledger) < ledger.at
     ledger.check()
 
 
