@@ -55,8 +55,24 @@ class _Listing:
         )
 
 
-def keep_hot_run(partition: PartitionClient) -> bool | None:
+@dataclass(slots=True)
+class Refused:
+    """A hot run that was too large; it is tried again twice as far above its base.
+
+    Attributes:
+        base: The version of the base.
+        until: The version from which it is tried again.
+    """
+
+    base: int = 0
+    until: int = 0
+
+
+def keep_hot_run(partition: PartitionClient, refused: Refused) -> bool | None:
     """Adds a hot run of the newest confirmed version if one is due.
+
+    Args:
+        refused: What the calls before found; this call may change it.
 
     Returns:
         Whether a new base is due by what the hot run and newer deltas weigh; ``None`` without a
@@ -72,13 +88,17 @@ def keep_hot_run(partition: PartitionClient) -> bool | None:
     base, changed = listing.base, sum(one.entry.bytes for one in listing.deltas)
     if base is None or base.place is None:
         return None
-    entry = listing.run.entry if listing.run else None
-    if listing.is_due() and (added := add_hot_run(partition, listing.opened, bound)):
-        entry, changed = added, 0
+    entry, version = listing.run.entry if listing.run else None, listing.opened.pin.version
+    waits = refused.base == base.version and version < refused.until
+    if listing.is_due() and not waits:
+        added = add_hot_run(partition, listing.opened, bound)
+        if added is None:
+            refused.base, refused.until = base.version, 2 * version - base.version
+        else:
+            entry, changed = added, 0
     if entry is None:
         return None
-    count = listing.opened.pin.version - base.version
-    return snapshots.is_due(count, entry.bytes + changed, base.entry.bytes)
+    return snapshots.is_due(version - base.version, entry.bytes + changed, base.entry.bytes)
 
 
 def add_hot_run(partition: PartitionClient, opened: Opened, bound: Bound) -> Entry | None:

@@ -13,7 +13,7 @@ from redis_state.format.ordered import Written
 from redis_state.ids import EMPTY, Pin
 from redis_state.maintain import compaction
 from redis_state.maintain.history import move_when_due
-from redis_state.maintain.hot_run import keep_hot_run
+from redis_state.maintain.hot_run import Refused, keep_hot_run
 from redis_state.maintain.placing import place_snapshot
 from redis_state.places import needs_files
 from redis_state.places.moving import Moved
@@ -37,7 +37,7 @@ class PartitionMaintenance:
         self._cache = cache
         self._counters = counters
         self._is_marked = False
-        self._merged_at = EMPTY
+        self._merged_at, self._refused = EMPTY, Refused()
         self._is_due: bool | None = None
         self._failures = 0
         self._move_at_s = 0.0
@@ -81,7 +81,7 @@ class PartitionMaintenance:
         if link.spec.config.redis_memory is not None:
             if local.pin != self._merged_at:
                 try:
-                    self._is_due = keep_hot_run(link.client)
+                    self._is_due = keep_hot_run(link.client, self._refused)
                     self._merged_at = local.pin
                 except (ConfigError, UnavailableError) as error:
                     log.warning("%s: no hot run now: %s", link.spec.id.store_id, error)

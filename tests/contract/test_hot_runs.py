@@ -13,11 +13,12 @@ from redis_state.backend.script import script
 from redis_state.errors import FormatError
 from redis_state.format.entry import Segment, parse_segment, segments_in
 from redis_state.ids import Pin
+from redis_state.maintain import hot_run
 from redis_state.maintain.compaction import add_snapshot
 from redis_state.maintain.hot_run import add_hot_run
 from redis_state.maintain.orphans import sweep_orphans
-from redis_state.places.room import bound_of, make_room
-from redis_state.protocol import register_run, snapshots
+from redis_state.places.room import Bound, bound_of, make_room
+from redis_state.protocol import Opened, PartitionClient, register_run, snapshots
 from tests.contract.bound_scene import MIB, Ledger, opened_ledger
 from tests.support.redis_server import RedisServer
 
@@ -250,11 +251,19 @@ def test_hot_run_needs_all_its_blocks_and_a_bound(ledger: Ledger) -> None:
     assert not _runs(ledger)
 
 
-def test_too_large_hot_run_is_not_entered(ledger: Ledger) -> None:
+def test_too_large_hot_run_is_tried_again_far_above_its_base(ledger: Ledger) -> None:
     _base_in_file(ledger)
-    ledger.commit(4, rows=200)
-    opened = ledger.partition().open("", ledger.at)
-    bound = bound_of(ledger.client, ledger.id)
-    assert bound is not None
-    assert add_hot_run(ledger.partition(), opened, bound) is None
+    base = _bases(ledger)
+    tried: list[int] = []
+
+    def noting(partition: PartitionClient, opened: Opened, bound: Bound) -> None:
+        tried.append(opened.pin.version - base)
+        assert add_hot_run(partition, opened, bound) is None
+
+    with mock.patch.object(hot_run, "add_hot_run", noting):
+        for _ in range(12):
+            ledger.commit(1, rows=100)
+            ledger.provider.do_maintenance()
+    # The newest version that a process has committed is not confirmed yet.
+    assert tried in ([4, 8], [5, 10])
     ledger.check()
