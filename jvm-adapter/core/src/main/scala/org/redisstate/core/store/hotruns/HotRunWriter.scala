@@ -21,8 +21,11 @@ private[store] final class HotRunWriter(
     sizes: LayerSizes) {
   import HotRunWriter._
 
-  /** A hot run that was too large is tried again when twice as many versions are above the base. */
-  private var tryFrom = 0L
+  /**
+   * Base over which a hot run was too large, and the version from which it is tried again: twice as
+   * far above the base.
+   */
+  private var refused = Option.empty[(Pin, Long)]
 
   /**
    * Writes a hot run of a version that was opened.
@@ -31,16 +34,19 @@ private[store] final class HotRunWriter(
    * @throws org.redisstate.core.protocol.SegmentGone if a segment was replaced meanwhile
    */
   def write(version: LocalVersion): Option[HotRunSize] =
-    if (version.pin.version < tryFrom) None
-    else {
+    client.files.bound().flatMap { bound =>
       val listed = client.reopen(version.pin, hotRuns = true).segments
       for {
-        bound <- client.files.bound()
         base <- listed.lastOption if base.isBase && client.segments.isInFile(base)
-        changes = listed.init.reverse
+        changes = listed.init.reverse if changes.nonEmpty && !isRefused(version, base)
         layer <- merged(base, changes)
         size <- enter(version, bound, base, changes.last, layer)
       } yield size
+    }
+
+  private def isRefused(version: LocalVersion, base: Segment): Boolean =
+    refused.exists { case (over, from) =>
+      over == Pin(base.version, base.uid) && version.pin.version < from
     }
 
   /** One layer of all changes since a base; None if there is no room. */
@@ -73,7 +79,7 @@ private[store] final class HotRunWriter(
     val over = Pin(base.version, base.uid)
     val (run, fields) = encoded(version, over, newest, layer)
     if (!bound.takesHotRun(run.entry)) {
-      tryFrom = 2 * pin.version - base.version
+      refused = Some(over -> (2 * pin.version - base.version))
       None
     } else {
       val lacking = bound.lackingFor(run.entry)
