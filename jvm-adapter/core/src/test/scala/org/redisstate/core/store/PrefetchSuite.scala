@@ -28,7 +28,7 @@ class PrefetchSuite extends AnyFunSuite {
       }
       assert(without.rounds > 300)
       assert(together.rounds * 3 < without.rounds)
-      assert(together.mostAtOnce > 8 && together.mostAtOnce <= FileReads.ParallelMax)
+      assert(together.mostAtOnce > 8 && together.mostAtOnce <= FileReads.parallel)
       assert(budget.peakBytes <= SmallMemory + SmallMemory / 4)
       assert(reader.counters.prefetched.get > 300)
       assert(budget.aheadFree == SmallMemory / 16)
@@ -74,7 +74,7 @@ class PrefetchSuite extends AnyFunSuite {
       val budget = new MemoryBudget(LargeMemory)
       val reader = of(budget)
       val gate = new CountDownLatch(1)
-      val others = Seq.fill(FileReads.ParallelMax)(new FutureTask[Unit](() => gate.await()))
+      val others = Seq.fill(FileReads.parallel)(new FutureTask[Unit](() => gate.await()))
       others.foreach(FileReads.submit)
       val reads = files.reads.size
       val free = budget.aheadFree
