@@ -72,7 +72,7 @@ def plant(planted: Planted, client: Client, folder: Path) -> dict[int, int]:
     dice = random.Random(3)
     for version in (2, 3):
         changed = dice.sample(range(ROWS + 200), 60)
-        changes = []
+        changes: list[tuple[dict[str, str], dict[str, float] | None]] = []
         for at, number in enumerate(changed):
             if at % 3 == 0:
                 rows.pop(number, None)
@@ -83,7 +83,8 @@ def plant(planted: Planted, client: Client, folder: Path) -> dict[int, int]:
         planted.commit(version, changes)
     id_ = planted.id(0)
     set_places(client, GEN, Places(f"file:{folder}"))
-    segments = list(segments_in(planted.client.hgetall(keys.meta(id_))))
+    (manifest,) = client.call("looking at it", [("HGETALL", keys.meta(id_))])
+    segments = list(segments_in(manifest))
     assert move_out(client, id_, segments, Places(f"file:{folder}").folder_of(GEN)).segments == 3
     for one in segments:
         planted.client.delete(keys.segment(id_, one.ident))

@@ -94,14 +94,22 @@ def regions() -> Iterator[tuple[Any, Any]]:
 
 
 def owner_of(case: Any, region: Any) -> RegionOwner:
-    names = [region[one] for one in ("field", "entry", "ident")]
-    of = [case[one] for one in ("gen", "operator", "partition", "store")]
-    return RegionOwner(*names, *of, region["key"])
+    return RegionOwner(
+        region["field"],
+        region["entry"],
+        region["ident"],
+        case["gen"],
+        case["operator"],
+        case["partition"],
+        case["store"],
+        region["key"],
+    )
 
 
 def judged() -> tuple[int, int, Sequence[str]]:
     """Writes the regions of all vectors, and looks for their rows."""
-    sums, denied = [0, 0], []
+    sums = [0, 0]
+    denied: list[str] = []
     for case, region in regions():
         if case["signed"]:
             continue

@@ -35,6 +35,21 @@ class PrefetchSuite extends AnyFunSuite {
     }
   }
 
+  test("as many ranges are read at once as the option allows") {
+    onFiles() { (of, files) =>
+      val before = FileReads.parallel
+      try {
+        Seq(3, 20, 3).foreach { parallel =>
+          FileReads.resize(parallel)
+          val reader = of(new MemoryBudget(SmallMemory))
+          val together = Rounds.of(files)(reader.ahead(keys(300))(_ => ()))
+          // The task reads, too, what nobody has begun to read.
+          assert(together.mostAtOnce > 2 && together.mostAtOnce <= parallel + 1)
+        }
+      } finally FileReads.resize(before)
+    }
+  }
+
   test("neighbours are read together") {
     onFiles() { (of, files) =>
       val reader = of(new MemoryBudget(LargeMemory))
