@@ -32,19 +32,19 @@ final class Base private (
   @volatile private var source = initialSource
   @volatile private var orderedRows = initialOrdered
 
-  /** Null until a missing bucket of a source in files was asked for. */
-  @volatile private var filter: Filtered = _
-  private val filterLock = new Object
-
   /** True if rows from Redis stay in memory: only while a store counts them. */
   @volatile private var keeps = true
 
   /** Bucket at which the next sweep begins. */
   @volatile private var hand = 0
+
+  /** Null until a missing bucket of a source in files was asked for. */
+  @volatile private var filter: Filtered = _
+  private val filterLock = new Object
   private val chunkLocks =
     Array.fill((buckets + ChunkBuckets - 1) / ChunkBuckets)(new ReentrantLock)
 
-  def memoryBytes: Long = memory.get + heldBytes + filterBytes + buckets * SlotBytes +
+  def memoryBytes: Long = memory.get + heldBytes + buckets * SlotBytes +
     orderedRows.valuesIterator.map(_.memoryBytes).sum
 
   /** Part of `memoryBytes` that is kept for buckets that were not read yet. */
@@ -53,7 +53,7 @@ final class Base private (
     if (from == null) 0L else from.heldBytes
   }
 
-  /** Part of `memoryBytes` in filters. */
+  /** Bytes of filters, which are not part of `memoryBytes`. */
   private[core] def filterBytes: Long = {
     val known = filter
     if (known == null) 0L else known.rows.bytes
@@ -433,9 +433,6 @@ object Base {
   /** Number of buckets in one read: about 1 MiB of rows, a round trip's worth. */
   val ChunkBuckets: Int = 64
 
-  /** A source with the filter of its rows. */
-  private final class Filtered(val source: BucketSource, val rows: RowFilter)
-
   /** Number of buckets in one read of a pass that memory has no room for. */
   private val AsideBuckets = 16
 
@@ -463,4 +460,7 @@ object Base {
   }
 
   def empty(): Base = of(Array(RowBlock.Empty))
+
+  /** A source with the filter of its rows. */
+  private final class Filtered(val source: BucketSource, val rows: RowFilter)
 }

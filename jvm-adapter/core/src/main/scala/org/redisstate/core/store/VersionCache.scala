@@ -43,7 +43,9 @@ private[store] final class VersionCache(budget: MemoryBudget) extends Evictable 
   /** Bytes of the cached versions. */
   def localBytes: Long = {
     val versions = cached.flatMap(_.here)
-    versions.map(_.base).distinct.map(_.memoryBytes).sum + versions.flatMap(_.layers).distinct.map(
+    val filters = versions.map(_.base).distinct.map(_.filterBytes).sum
+    filters + versions.map(_.base).distinct.map(_.memoryBytes).sum + versions.flatMap(
+      _.layers).distinct.map(
       _.memoryBytes).sum
   }
 
