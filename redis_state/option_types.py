@@ -46,6 +46,7 @@ class Options(TypedDict, total=False):
     redis_memory: str | None
     local_disk: str | None
     local_disk_folder: str | None
+    read_parallel: int | None
     state_ttl: str | float | timedelta | None
     publish_every: str | float | timedelta | None
     state_bytes_max: str | None

@@ -86,6 +86,11 @@ class Client:
         return self._config.url.url
 
     @property
+    def read_parallel(self) -> int:
+        """Most ranges of a file that are read at once."""
+        return self._config.read_parallel
+
+    @property
     def has_user(self) -> bool:
         """True if the client logs in as a named user, whose rights may be limited."""
         return self._config.username is not None

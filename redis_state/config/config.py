@@ -68,6 +68,7 @@ class Config:
     redis_memory: int | None = None
     local_disk: int | None = None
     local_disk_folder: str | None = None
+    read_parallel: int = 64
     state_ttl: int | None = None
     publish_every: int | None = None
     state_bytes_max: int | None = None

@@ -12,7 +12,8 @@ from redis_state.files.folder import Item
 from redis_state.files.urls import FolderAddress, options_of
 
 _PIECE_BYTES = 8 << 20
-_READS_AT_ONCE = 64
+_READS_AT_ONCE = 1024
+"""The largest value of the option `readParallel`."""
 _TEXT_MAX = 200
 _NO_BUCKET = re.compile("(bucket|container) does not exist", re.IGNORECASE)
 _BEHIND_END = re.compile("InvalidRange|range is not satisfiable", re.IGNORECASE)
@@ -272,7 +273,7 @@ class RemoteFiles:
 
 
 def _widen(session: Any) -> None:
-    """Sets the connections that a session of requests keeps to the reads that are sent at once.
+    """Raises the connections that a session of requests keeps to the reads that are sent at once.
 
     It keeps ten otherwise, and logs a warning for each further one that it discards.
     """

@@ -13,6 +13,7 @@ ROWS_A_BUCKET = 128
 BYTES_A_BUCKET = 16 << 10
 _LENGTH_BYTES = 4
 _TIMESTAMP_BYTES = 8
+_HASHED_KINDS = ("none", "prefix", "ts-postfix")
 
 
 def bucketing_hash(key: bytes, *, kind: str) -> int:
@@ -35,6 +36,17 @@ def bucketing_hashes(keys: Sequence[bytes], *, kind: str) -> list[int]:
     return [bucketing_hash(key, kind=kind) for key in keys]
 
 
+def hashes_in(key: bytes, *, bucket: int, buckets: int) -> set[int]:
+    """Returns the hashes of a stored key, by every kind of family that leads to its bucket.
+
+    Args:
+        buckets: A power of two.
+    """
+    lengths = {_length(key, kind) for kind in _HASHED_KINDS}
+    found = {zlib.crc32(key[: FAMILY_BYTES + length]) for length in lengths if length >= 0}
+    return {hash_ for hash_ in found if hash_ & (buckets - 1) == bucket}
+
+
 def bucket_of(key: bytes, *, kind: str, buckets: int) -> int:
     """Returns the bucket of a stored key; `buckets` is a power of two.
 
@@ -51,6 +63,19 @@ def buckets_for(rows: int, raw_bytes: int) -> int:
 
 
 def _used(key: bytes, kind: str) -> int:
+    if kind not in _HASHED_KINDS:
+        raise FormatError("finding a bucket", found=f"families of kind {kind[:20]} have no buckets")
+    used = _length(key, kind)
+    if used < 0:
+        encoded = len(key) - FAMILY_BYTES
+        raise FormatError(
+            "finding a bucket", found=f"a key of {encoded} bytes is too short for the kind {kind}"
+        )
+    return FAMILY_BYTES + used
+
+
+def _length(key: bytes, kind: str) -> int:
+    """Returns the length of the bucketing bytes; a negative number if the key is too short."""
     encoded = len(key) - FAMILY_BYTES
     used = encoded
     if kind == "prefix":
@@ -62,10 +87,4 @@ def _used(key: bytes, kind: str) -> int:
                 used = _LENGTH_BYTES + prefix
     elif kind == "ts-postfix":
         used = encoded - _TIMESTAMP_BYTES
-    elif kind != "none":
-        raise FormatError("finding a bucket", found=f"families of kind {kind[:20]} have no buckets")
-    if used < 0:
-        raise FormatError(
-            "finding a bucket", found=f"a key of {encoded} bytes is too short for the kind {kind}"
-        )
-    return FAMILY_BYTES + used
+    return used

@@ -11,6 +11,8 @@ import msgpack  # type: ignore[import-untyped]  # the package ships no types
 
 from redis_state.errors import FormatError, InternalError
 from redis_state.format import block
+from redis_state.format.entry import parse_entry
+from redis_state.format.hash_filter import FilterMaker, check_filter
 from redis_state.format.header import FIELD as HEADER
 from redis_state.format.signature import BlockSigner
 
@@ -67,6 +69,7 @@ class _Group:
         self._first, self._offset = first, offset
         self._lengths: list[int] = []
         self._parts: list[Any] = []
+        self.filter: bytes | None = None
 
     def add(self, number: int, part: int, length: int) -> None:
         """Adds the length of a block, or of a further part of the last one."""
@@ -88,6 +91,8 @@ class _Group:
         }
         if self._parts:
             found["p"] = self._parts
+        if self.filter is not None:
+            found["b"] = self.filter
         return found
 
 
@@ -112,20 +117,29 @@ class RegionWriter:
     Args:
         ident: Part of the segment's key after ``P:``.
         key: Redis key of the segment, which signatures cover.
+        buckets: Number of buckets of the segment; ``None`` if it is not known yet. Then no filters
+            are written.
         compress: See `block.encode`.
     """
 
     def __init__(
-        self, ident: str, key: str, *, signer: BlockSigner | None = None, compress: bool = True
+        self,
+        ident: str,
+        key: str,
+        *,
+        buckets: int | None = None,
+        signer: BlockSigner | None = None,
+        compress: bool = True,
     ) -> None:
         self._ident, self._key = ident, key
         self._signer, self._compress = signer, compress
+        self._filters = None if buckets is None else FilterMaker(ident, buckets, self._plain)
         self._offset = len(MAGIC)
         self._last = (-2, 0, 0)
         self._directory: list[tuple[str, bytes]] = []
         self._group: _Group | None = None
 
-    def add(self, name: str, length: int) -> None:
+    def add(self, name: str, value: bytes) -> None:
         """Notes the value of a field, which follows the values before it.
 
         Raises:
@@ -141,8 +155,10 @@ class RegionWriter:
         if self._group is None or self._group.name != called:
             self._end_group()
             self._group = _Group(called, number // CHUNK * CHUNK, self._offset)
-        self._group.add(number, part, length)
-        self._offset += length
+        self._group.add(number, part, len(value))
+        self._offset += len(value)
+        if self._filters is not None and family < 0:
+            self._filters.add(name, number, value)
 
     def end(self, owner: RegionOwner, header: bytes) -> list[bytes]:
         """Returns the rest of the region in one or two pieces; the last one is its head.
@@ -163,8 +179,13 @@ class RegionWriter:
     def _end_group(self) -> None:
         if self._group is not None:
             name = self._group.name
+            if self._filters is not None and "/" not in name:
+                self._group.filter = self._filters.end()
             self._directory.append((name, self._sealed(name, self._group.payload)))
             self._group = None
+
+    def _plain(self, name: str, value: bytes) -> bytes:
+        return value if self._signer is None else self._signer.opened(self._key, name, value)
 
     def _sealed(self, name: str, payload: Mapping[str, Any]) -> bytes:
         packed = msgpack.packb(payload, use_bin_type=True)
@@ -178,21 +199,24 @@ def write_region(
     *,
     signer: BlockSigner | None = None,
     compress: bool = True,
+    filters: bool = True,
 ) -> Iterator[bytes]:
     """Yields the bytes of a region; the last piece is its head.
 
     Args:
         values: Values of all fields as Redis holds them, signatures included.
         compress: See `block.encode`.
+        filters: Whether the directory has filters of the buckets.
 
     Raises:
         FormatError: A field has an unknown name.
     """
-    writer = RegionWriter(owner.ident, owner.key, signer=signer, compress=compress)
+    buckets = parse_entry(owner.entry).buckets if filters else None
+    writer = RegionWriter(owner.ident, owner.key, buckets=buckets, signer=signer, compress=compress)
     yield MAGIC
     for name in sorted((name for name in values if name != HEADER), key=sort_key):
         value = values[name]
-        writer.add(name, len(value))
+        writer.add(name, value)
         yield value
     yield from writer.end(owner, values.get(HEADER, b""))
 
@@ -245,6 +269,7 @@ class RegionHead:
             FormatError: The directory block is damaged.
         """
         found = _opened(self.owner, called, raw, signer)
+        self._filter(called, found)
         parts = found.get("p", [])
         end = min((offset for offset, _ in self.at.values()), default=0)
         family, _, chunk = called.rpartition("/")
@@ -267,6 +292,21 @@ class RegionHead:
         if further or len(lengths) > CHUNK or offset > end or found["o"] < len(MAGIC):
             raise _bad(self.owner, "a directory block has a length that its region cannot have")
         return spans
+
+    def filter(self, called: str, raw: bytes, signer: BlockSigner | None) -> bytes | None:
+        """Returns the filter of the buckets that a directory block describes; ``None`` without one.
+
+        Raises:
+            FormatError: The directory block is damaged.
+        """
+        return self._filter(called, _opened(self.owner, called, raw, signer))
+
+    def _filter(self, called: str, found: Mapping[str, Any]) -> bytes | None:
+        if "b" not in found:
+            return None
+        if "/" in called:
+            raise _bad(self.owner, "a directory block of ordered rows has a filter")
+        return check_filter(found["b"])
 
 
 def read_head(

@@ -108,7 +108,7 @@ class _GrowingRegion:
                 if name == HEADER:
                     header = value
                     continue
-                self._writer.add(name, len(value))
+                self._writer.add(name, value)
                 self.bytes += len(value)
                 yield value
         segment = end()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any
@@ -32,6 +32,7 @@ _PAUSES_S = (0.1, 0.4, 1.0)
 _GAP_BYTES_MAX = 128 << 10
 _RANGE_BYTES_MAX = 8 << 20
 _HEADS_BYTES_MAX = 32 << 20
+_DIRECTORIES_BYTES_MAX = 4 << 20
 _FOLDERS_MAX = 64
 _WHAT = "reading segments from files"
 
@@ -48,7 +49,10 @@ class _Head:
 
 def files_of(client: Client) -> SegmentFiles:
     """Returns the reader of files that belongs to a client."""
-    return _known.get(client) or _known.setdefault(client, SegmentFiles())
+    found = _known.get(client)
+    if found is None:
+        found = _known.setdefault(client, SegmentFiles(read_parallel=client.read_parallel))
+    return found
 
 
 class SegmentFiles:
@@ -57,12 +61,16 @@ class SegmentFiles:
     Files never change, so the heads that were read stay valid. Places of foreign segments are never
     remembered.
 
+    Args:
+        read_parallel: Most ranges of a file that are read at once.
+
     Attributes:
         storage_options: Returns options of fsspec for the folders, when the first one is opened;
             ``None`` leaves them to the environment.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, read_parallel: int) -> None:
+        self._read_parallel = read_parallel
         self.storage_options: Callable[[], Mapping[str, Any] | None] = lambda: None
         # Methods are given the client, which must not stay alive through the registry of readers.
         self._forget_all()
@@ -75,6 +83,7 @@ class SegmentFiles:
     def _forget_all(self) -> None:
         self._heads: OrderedDict[tuple[str, str, int], _Head] = OrderedDict()
         self._heads_bytes = 0
+        self._directories: OrderedDict[tuple[str, str, int, str], bytes] = OrderedDict()
         self._folders: OrderedDict[tuple[str, str], Folder] = OrderedDict()
         self._lock = Lock()
 
@@ -124,6 +133,35 @@ class SegmentFiles:
             if client.clock.monotonic_s() >= late_s:
                 raise self.lost(client, owner, segment, place)
             client.clock.sleep_s(pauses.pop(0) if len(pauses) > 1 else pauses[0])
+
+    def filters(
+        self, client: Client, id_: PartitionId, segment: Segment, buckets: Collection[int]
+    ) -> Mapping[int, bytes]:
+        """Returns the filters of buckets, where the file of a segment has them, by bucket.
+
+        None where most of the segment is read in any case.
+
+        Raises:
+            UnavailableError: The file system does not answer.
+            FormatError: The file is damaged, or is of another segment.
+        """
+        owner, place = id_.of_gen(segment.gen) if segment.gen else id_, segment.place
+        if place is None or _is_most(segment, place, len(buckets)):
+            return {}
+        head = self._head(client, owner, segment, place)
+        if head is None:
+            return {}
+        by_directory: dict[str, list[int]] = {}
+        for bucket in buckets:
+            if (called := head.directory_of(str(bucket))) is not None:
+                by_directory.setdefault(called, []).append(bucket)
+        found: dict[int, bytes] = {}
+        for called, described in by_directory.items():
+            raw = self._directory(client, owner, head, place, called)
+            one = None if raw is None else head.filter(called, raw, client.signer)
+            if one is not None:
+                found |= dict.fromkeys(described, one)
+        return found
 
     def is_there(self, client: Client, id_: PartitionId, segment: Segment) -> bool:
         """Returns whether the file of a segment has the end of its region.
@@ -192,9 +230,8 @@ class SegmentFiles:
         names: Sequence[str] | None,
     ) -> Values | None:
         folder = self.folder(client, owner)
-        is_most = names is None or len(names) * 2 >= segment.entry.blocks
-        if is_most and (names is None or place.bytes <= WHOLE_BYTES_MAX):
-            raws = folder.read_ranges(place.file, _pieces(place.offset, place.bytes))
+        if names is None or _is_most(segment, place, len(names)):
+            raws = self._ranges(folder, place.file, _pieces(place.offset, place.bytes))
             if raws is None:
                 return None
             named = owner_of(owner, segment)
@@ -225,15 +262,16 @@ class SegmentFiles:
                 by_directory.setdefault(called, []).append(name)
         wanted: dict[str, Span] = {}
         for called, described in by_directory.items():
-            spans = _spans(client, head, folder, place, called)
-            if spans is None:
+            raw = self._directory(client, owner, head, place, called)
+            if raw is None:
                 return None
+            spans = head.spans(called, raw, client.signer)
             wanted |= {name: spans[name] for name in described if name in spans}
         ranges = _merged(list(wanted.values()))
         if not ranges:
             return found
         shifted = [(place.offset + offset, length) for offset, length in ranges]
-        raws = folder.read_ranges(place.file, shifted)
+        raws = self._ranges(folder, place.file, shifted)
         if raws is None:
             return None
         for name, (offset, length) in wanted.items():
@@ -244,6 +282,40 @@ class SegmentFiles:
             )
             found[name] = raw[offset - at : offset - at + length]
         return found
+
+    def _ranges(self, folder: Folder, name: str, spans: Sequence[Span]) -> list[bytes] | None:
+        """Reads ranges of a file, some at once; ``None`` if the file is gone, or was cut."""
+        found: list[bytes] = []
+        for start in range(0, len(spans), self._read_parallel):
+            some = folder.read_ranges(name, spans[start : start + self._read_parallel])
+            if some is None:
+                return None
+            found += some
+        return found
+
+    def _directory(
+        self, client: Client, owner: PartitionId, head: RegionHead, place: FilePlace, called: str
+    ) -> bytes | None:
+        """Returns the value of a directory block; ``None`` if the file is gone, or was cut."""
+        known = head.known.get(called)
+        if known is not None:
+            return known
+        key = (owner.store.gen, place.file, place.offset, called)
+        with self._lock:
+            known = self._directories.get(key)
+        if known is not None:
+            return known
+        offset, length = head.at[called]
+        folder = self.folder(client, owner)
+        raws = folder.read_ranges(place.file, [(place.offset + offset, length)])
+        if raws is None:
+            return None
+        with self._lock:
+            self._directories[key] = raws[0]
+            size = sum(map(len, self._directories.values()))
+            while size > _DIRECTORIES_BYTES_MAX and len(self._directories) > 1:
+                size -= len(self._directories.popitem(last=False)[1])
+        return raws[0]
 
     def _head(
         self,
@@ -339,21 +411,9 @@ def place_now(client: Client, owner: PartitionId, segment: Segment) -> FilePlace
     return parse_place(raw.decode("ascii", "replace"))[1] if raw is not None else None
 
 
-def _spans(
-    client: Client, head: RegionHead, folder: Folder, place: FilePlace, called: str
-) -> dict[str, Span] | None:
-    """Returns the places of the fields that a directory block describes.
-
-    They are not remembered: they take a hundred times the memory of the block.
-    """
-    raw = head.known.get(called)
-    if raw is None:
-        offset, length = head.at[called]
-        raws = folder.read_ranges(place.file, [(place.offset + offset, length)])
-        if raws is None:
-            return None
-        raw = raws[0]
-    return head.spans(called, raw, client.signer)
+def _is_most(segment: Segment, place: FilePlace, fields: int) -> bool:
+    """Returns whether a segment is read as a whole for so many of its fields."""
+    return fields * 2 >= segment.entry.blocks and place.bytes <= WHOLE_BYTES_MAX
 
 
 def _pieces(offset: int, length: int) -> list[Span]:

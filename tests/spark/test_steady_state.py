@@ -38,6 +38,7 @@ METRICS = {
         "BucketsReloaded",
         "BucketsPrefetched",
         "BucketsLate",
+        "FilterSkips",
         "Snapshots",
         "FileReads",
         "FileReadMs",

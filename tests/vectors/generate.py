@@ -31,6 +31,7 @@ FILES: Mapping[str, Callable[[], Any]] = {
     "versions.json": of_segments.versions,
     "places.json": of_files.places,
     "files.json": of_files.files,
+    "filters.json": of_files.filters,
 }
 
 

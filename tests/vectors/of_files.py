@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from typing import Any
 
+import msgpack  # type: ignore[import-untyped]  # the package ships no types
+
 from redis_state import keys
+from redis_state.format.bucketing import hashes_in
+from redis_state.format.hash_filter import denies, make_filter
 from redis_state.format.place import FilePlace
 from redis_state.format.region import write_region
 from redis_state.format.rows import stored_key
@@ -16,7 +21,9 @@ from tests.vectors import of_segments
 
 GEN = "a" * 32
 _NAME = "0-3-37a8eec1ce19687d/1-9-" + "5" * 32 + ".seg"
-_SEGMENTS = ("first", "second", "parts", "snapshot", "families", "timed in order")
+_SEGMENTS = ("first", "second", "parts", "snapshot", "prefix", "families", "timed in order")
+_FILTERED = (1, 2, 25, 26, 300)
+_EDGES = (0, (1 << 32) - 1, 1 << 31, (1 << 31) - 1, 1)
 _SECRET = bytes(range(32))
 
 
@@ -64,16 +71,77 @@ def files() -> dict[str, Any]:
     planned = [plans[name] for name in _SEGMENTS]
     many = {stored_key(0, b"\0key-%d" % n): b"\0%d" % n for n in range(150)}
     planned.append(of_segments.plan(9, [many], live=150, buckets=256))
+    further = [
+        {
+            stored_key(0, b"\0part-%d-%d" % (part, n)): None if n % 5 == 0 else b"\0v"
+            for n in range(8)
+        }
+        for part in range(3)
+    ]
+    planned.append(of_segments.plan(10, further, live=170, buckets=2))
     return {
         "about": "Files of docs/format.md, section 17. `values`: what Redis holds in each field, "
         "and what a reader of the region at `place` MUST find. Blocks are not compressed.",
         "secret": _SECRET.hex(),
-        "cases": [_file("plain", planned, None), _file("signed", planned, BlockSigner(_SECRET))],
+        "cases": [
+            _file("plain", planned, None),
+            _file("signed", planned, BlockSigner(_SECRET)),
+            _file("without filters", planned, None, filters=False),
+        ],
     }
 
 
+def filters() -> dict[str, Any]:
+    """Filters, hashes of rows whose kind is not known, and directory blocks with filters."""
+    dice = random.Random(7)
+    cases: list[dict[str, Any]] = []
+    for count in _FILTERED:
+        hashes = [*_EDGES, *(dice.getrandbits(32) for _ in range(count))][:count]
+        made = make_filter(hashes)
+        others = [dice.getrandbits(32) for _ in range(200)]
+        assert made is not None
+        denied = [one for one in others if denies(made, one)]
+        cases.append({"hashes": hashes, "filter": made.hex(), "denied": denied})
+    keys_ = [
+        stored_key(0, b""),
+        stored_key(1, b"\x01\0\0\0a"),
+        stored_key(1, b"\x02\0\0\0ab" + bytes(8)),
+        stored_key(2, bytes(8)),
+        stored_key(65535, b"\xff\xff\xff\xff, and so on"),
+    ]
+    rows = [
+        {"key": key.hex(), "bucket": bucket, "buckets": buckets, "hashes": sorted(hashes)}
+        for key in keys_
+        for buckets in (1, 4)
+        for bucket in range(buckets)
+        for hashes in [hashes_in(key, bucket=bucket, buckets=buckets)]
+    ]
+    good: dict[str, Any] = {"o": 8, "l": b"\x05\x00\x07"}
+    odd: list[object] = [b"", bytes(31), bytes(33), "a" * 32, 32, None]
+    return {
+        "about": "Filters of docs/format.md, section 17. `rows`: the hashes that a writer adds for "
+        "a key whose kind it does not know. `directories`: payloads of directory blocks, `refused` "
+        "those that a reader MUST refuse.",
+        "cases": cases,
+        "rows": rows,
+        "directories": {
+            "good": _directory(good | {"b": make_filter([1])}),
+            "refused": [_directory(good | {"b": one}) for one in odd],
+        },
+    }
+
+
+def _directory(of: dict[str, Any]) -> str:
+    packed: bytes = msgpack.packb(of, use_bin_type=True)
+    return packed.hex()
+
+
 def _file(
-    name: str, planned: Sequence[of_segments.Planned], signer: BlockSigner | None
+    name: str,
+    planned: Sequence[of_segments.Planned],
+    signer: BlockSigner | None,
+    *,
+    filters: bool = True,
 ) -> dict[str, Any]:
     id_ = PartitionId(StoreId(GEN, 0, "default"), 3)
     raw, regions = bytearray(), []
@@ -85,7 +153,7 @@ def _file(
             field: value if signer is None else signer.signed(key, field, value)
             for field, value in one.fields.items()
         }
-        pieces = list(write_region(owner, values, signer=signer, compress=False))
+        pieces = list(write_region(owner, values, signer=signer, compress=False, filters=filters))
         size = sum(map(len, pieces))
         place = FilePlace(_NAME, len(raw), size, len(pieces[-1]))
         raw += b"".join(pieces)
@@ -106,6 +174,7 @@ def _file(
         "partition": 3,
         "store": "default",
         "signed": signer is not None,
+        "filters": filters,
         "hex": bytes(raw).hex(),
         "regions": regions,
     }

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from redis_state.backend.client import Client
 from redis_state.errors import FormatError
 from redis_state.format.bucketing import bucketing_hashes
 from redis_state.format.entry import Segment
+from redis_state.format.hash_filter import denies
 from redis_state.format.header import FIELD, ORDERED_KINDS, Header
 from redis_state.format.rows import FAMILY_BYTES, Appended, Value, family_of
 from redis_state.format.segment import block_field, read_header, read_payload, some_of, table_of
 from redis_state.ids import PartitionId
+from redis_state.places.reading import files_of
 from redis_state.protocol.opening import Opened
 from redis_state.protocol.segments import SegmentGoneError, fetch_many
 from redis_state.reader.block_cache import BlockCache, Field, parts_of, where_of
@@ -54,6 +56,15 @@ class KeyFields:
             self._by_last[last] = self._grouped([hash_ & last for hash_ in self._hashes])
         return self._by_last[last]
 
+    def hashes(self, segment: Segment, buckets: Collection[int]) -> Mapping[int, Sequence[int]]:
+        """Returns the hashes of the keys in some buckets of a segment, by bucket."""
+        last = segment.entry.buckets - 1
+        found: dict[int, list[int]] = {bucket: [] for bucket in buckets}
+        for hash_ in self._hashes:
+            if hash_ & last in found:
+                found[hash_ & last].append(hash_)
+        return found
+
     def _grouped(self, fields: Sequence[Field | None]) -> FieldsOfKeys:
         keys: dict[Field, list[bytes]] = {}
         for field, key in zip(fields, self._keys, strict=True):
@@ -94,6 +105,7 @@ class SegmentPart:
         self._keep = keep
         self._where = where_of(id_, segment)
         self._rows: dict[Field | None, Mapping[bytes, Value]] = {}
+        self._without: set[Field] = set()
         self.head = cache.segment(self._where).head_of(segment) if head is None else head
         self.wanted: list[Field] = [FIELD] if self.head is None else []
         self._fields, self._of_field = keys.of(segment, self.head)
@@ -106,6 +118,27 @@ class SegmentPart:
         """The header, once it is read."""
         assert self.head is not None
         return self.head
+
+    def filter(self, client: Client) -> None:
+        """Removes buckets of a segment in a file from the plan if its filters deny their keys.
+
+        Raises:
+            UnavailableError: The file system does not answer.
+            FormatError: The file is damaged.
+        """
+        buckets = [field for field in self.wanted if isinstance(field, int)]
+        if not buckets or self.segment.place is None:
+            return
+        filters = files_of(client).filters(client, self.id, self.segment, buckets)
+        if not filters:
+            return
+        hashes = self._keys.hashes(self.segment, filters)
+        self._without = {
+            bucket
+            for bucket, raw in filters.items()
+            if all(denies(raw, hash_) for hash_ in hashes[bucket])
+        }
+        self.wanted = [one for one in self.wanted if _first_of(one) not in self._without]
 
     def take(self, field: Field, raw: bytes | None) -> None:
         """Adds a field that was read; the header comes first, and may name further fields.
@@ -179,7 +212,11 @@ class SegmentPart:
 
     def _want_parts(self, head: Header) -> None:
         if head.parts:
-            buckets = [field for field in self._of_field if isinstance(field, int)]
+            buckets = [
+                field
+                for field in self._of_field
+                if isinstance(field, int) and field not in self._without
+            ]
             self._want(part for bucket in buckets for part in parts_of(head, bucket)[1:])
 
     def _add_some(self, field: Field, payload: bytes) -> None:
@@ -208,6 +245,8 @@ def read_parts(
         FormatError: A field is damaged, or must not be absent.
     """
     gone: dict[PartitionId, Segment] = {}
+    for part in parts:
+        part.filter(client)
     while reading := [part for part in parts if part.wanted and part.id not in gone]:
         plans = [(part.id, part.segment, list(map(str, part.wanted))) for part in reading]
         for part, values in zip(reading, fetch_many(client, attempted, plans), strict=True):

@@ -1,4 +1,4 @@
-"""`python -m tests.bench.places [--rows N | --quick]`: a state of which Redis has a twentieth.
+"""`python -m tests.bench.places [--rows N | --quick] [--only WORD]`: a state larger than Redis.
 
 Queries with the same rows take turns in random order: one has all of its state in Redis. Others
 have `redisMemory` at a twentieth, with the rest in a folder of this machine, or in one that takes
@@ -57,6 +57,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="tests.bench.places", description=__doc__)
     parser.add_argument("--rows", type=int, default=FULL_ROWS, help="rows of the state")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_ROWS:,} rows")
+    parser.add_argument("--only", metavar="WORD", help="accesses with this word in their title")
     add_write_option(parser)
     options = parser.parse_args()
     rows = QUICK_ROWS if options.quick else options.rows
@@ -65,9 +66,13 @@ def main() -> int:
         command += " --quick"
     elif rows != FULL_ROWS:
         command += f" --rows {rows}"
+    if options.only:
+        command += f" --only {options.only}"
     began = time.monotonic()
     sizes = Sizes(rows=rows, updates=max(200, rows // UPDATED_PART), texts=_texts(rows))
-    measured = _measure(sizes)
+    measured = _measure(sizes, options.only or "")
+    if not measured:
+        parser.error(f"no access has '{options.only}' in its title")
     show(report(command, sizes, measured), command, options.write)
     print(f"took {time.monotonic() - began:.0f} s", file=sys.stderr)
     return 0
@@ -79,7 +84,16 @@ def _texts(rows: int) -> int:
     return max(0, -(-lacking // (_TEXT_BYTES * rows)))
 
 
-def _measure(sizes: Sizes) -> list[Measured]:
+def _measure(sizes: Sizes, only: str) -> list[Measured]:
+    planned = {
+        shape: [access for access in accesses if only in access.title]
+        for shape, accesses in (
+            (Shape(is_distinct=False, texts=sizes.texts), (HOT, SKEWED, UNIFORM)),
+            (Shape(is_distinct=True, texts=sizes.texts), (new_keys(),)),
+        )
+    }
+    if not any(planned.values()):
+        return []
     state_bytes = sizes.rows * (_ROW_BYTES + _TEXT_BYTES * sizes.texts)
     # An executor that holds a quarter of what its queries have.
     sizes.local_bytes = max(_LOCAL_BYTES_MIN, state_bytes * (len(PLACES) - 1) // 4)
@@ -97,8 +111,12 @@ def _measure(sizes: Sizes) -> list[Measured]:
         spark = session(server.url, folder, more)
         try:
             bench = _Bench(spark, server, folder, sizes)
-            counted = bench.run(Shape(is_distinct=False, texts=sizes.texts), (HOT, SKEWED, UNIFORM))
-            return [*counted, *bench.run(Shape(is_distinct=True, texts=sizes.texts), (new_keys(),))]
+            return [
+                one
+                for shape, accesses in planned.items()
+                if accesses
+                for one in bench.run(shape, accesses)
+            ]
         finally:
             spark.stop()
 

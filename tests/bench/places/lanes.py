@@ -77,7 +77,7 @@ class Batch:
     rows: int
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Shape:
     """A query over rows with a key `k`.
 

@@ -63,8 +63,9 @@ def report(command: str, sizes: Sizes, measured: Sequence[Measured]) -> str:
     head = (
         f"`{command}` on {machine}, {date.today().isoformat()}: {sizes.rows:,} rows in "
         f"{PARTITIONS} partitions, {sizes.updates:,} changes a batch, medians; `redisMemory` is "
-        f"{first.bound / _MB:.1f} MB, the aggregated state had {first.whole / _MB:.1f} MB in Redis "
-        f"without it; `localMemory` for all queries together is {sizes.local_bytes / _MB:.0f} MB; "
+        f"{first.bound / _MB:.1f} MB, the state of the first access had "
+        f"{first.whole / _MB:.1f} MB in Redis without it; "
+        f"`localMemory` for all queries together is {sizes.local_bytes / _MB:.0f} MB; "
         f"the load of the machine was {os.getloadavg()[0]:.1f}."
     )
     lines = [

@@ -4,7 +4,7 @@ import java.util.BitSet
 import java.util.concurrent.atomic.{AtomicInteger, AtomicLong, AtomicReferenceArray}
 import java.util.concurrent.locks.ReentrantLock
 
-import org.redisstate.core.format.{Bucketing, RowBlock}
+import org.redisstate.core.format.{Bucketing, RowBlock, RowFilter}
 import org.redisstate.core.local.blocks.{OrderedRows, Packed, Room}
 
 /**
@@ -37,6 +37,10 @@ final class Base private (
 
   /** Bucket at which the next sweep begins. */
   @volatile private var hand = 0
+
+  /** Null until a missing bucket of a source in files was asked for. */
+  @volatile private var filter: Filtered = _
+  private val filterLock = new Object
   private val chunkLocks =
     Array.fill((buckets + ChunkBuckets - 1) / ChunkBuckets)(new ReentrantLock)
 
@@ -47,6 +51,12 @@ final class Base private (
   private[local] def heldBytes: Long = {
     val from = source
     if (from == null) 0L else from.heldBytes
+  }
+
+  /** Bytes of filters, which are not part of `memoryBytes`. */
+  private[core] def filterBytes: Long = {
+    val known = filter
+    if (known == null) 0L else known.rows.bytes
   }
 
   /**
@@ -73,8 +83,47 @@ final class Base private (
   def rowsFor(hash: Int, key: Array[Byte], offset: Int, length: Int): RowBlock = {
     val sorted =
       if (orderedRows.isEmpty) OrderedRows.Empty else ordered(StoredKey.familyOf(key, offset))
-    if (sorted.isEmpty) bucket(Bucketing.bucket(hash, buckets))
+    if (sorted.isEmpty) bucketOf(hash)
     else sorted.block(sorted.blockOf(key, offset, length))
+  }
+
+  /** Rows of the bucket of a hash, at least those with that hash. */
+  private[local] def bucketOf(hash: Int): RowBlock = {
+    val index = Bucketing.bucket(hash, buckets)
+    val known = if (isMissing(index)) filtered() else null
+    if (known != null && known.rows.denies(hash)) {
+      room.filtered()
+      known.source.unfiltered(index)
+    } else bucket(index)
+  }
+
+  /** Returns whether a filter says that no row has a hash, but what the source has beside it. */
+  private[core] def denies(hash: Int): Boolean = {
+    val known = filtered()
+    known != null && known.rows.denies(hash)
+  }
+
+  /** Filter of the source; null where that is not in files, or its rows do not stay here. */
+  private def filtered(): Filtered = {
+    val known = filter
+    val from = source
+    if (from == null || !keeps) null
+    else if (known != null && (known.source eq from)) known
+    else if (!from.isInFiles) null
+    else readFilter(from)
+  }
+
+  private def readFilter(from: BucketSource): Filtered = filterLock.synchronized {
+    val known = filter
+    if (known != null && (known.source eq from)) known
+    else {
+      val found = from.filter()
+      Room.taking(room, found.bytes) {
+        val read = new Filtered(from, if (room.admits(found.bytes)) found else RowFilter.Unknown)
+        filter = read
+        read
+      }
+    }
   }
 
   def bucket(index: Int): RowBlock = {
@@ -264,6 +313,7 @@ final class Base private (
   /** Attaches a copy in Redis, from which rows can be read again once they are dropped. */
   def attach(copy: BucketSource, ordered: Map[Int, OrderedRows]): Unit = {
     orderedRows = ordered
+    filter = null
     source = copy
   }
 
@@ -292,6 +342,7 @@ final class Base private (
    */
   private[core] def counted(isCounted: Boolean): Unit = {
     keeps = isCounted
+    if (!isCounted) filter = null
     if (!isCounted && source != null) {
       (0 until buckets).foreach(i => replace(i, slots.get(i), null))
     }
@@ -409,4 +460,7 @@ object Base {
   }
 
   def empty(): Base = of(Array(RowBlock.Empty))
+
+  /** A source with the filter of its rows. */
+  private final class Filtered(val source: BucketSource, val rows: RowFilter)
 }

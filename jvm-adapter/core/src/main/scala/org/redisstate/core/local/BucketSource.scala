@@ -1,6 +1,6 @@
 package org.redisstate.core.local
 
-import org.redisstate.core.format.RowBlock
+import org.redisstate.core.format.{RowBlock, RowFilter}
 import org.redisstate.core.local.blocks.Room
 
 /** Reads buckets of a base that are still in Redis only. */
@@ -23,6 +23,12 @@ trait BucketSource {
 
   /** Bytes of rows that are kept for reads to come. */
   def heldBytes: Long = 0L
+
+  /** Reads the filters of the rows that a read would wait for. */
+  def filter(): RowFilter = RowFilter.Unknown
+
+  /** Rows of a bucket of which `filter` says nothing; called where that denies what is looked for. */
+  def unfiltered(index: Int): RowBlock = RowBlock.Empty
 }
 
 object BucketSource {

@@ -151,7 +151,7 @@ final class Content private (val base: Base, val layers: List[Layer], known: Fro
       length: Int,
       found: RowList,
       row: Slice): Unit = {
-    val rows = base.bucket(Bucketing.bucket(hash, base.buckets))
+    val rows = base.bucketOf(hash)
     val at = rows.find(prefix, 0, length)
     var i = if (at >= 0) at else -1 - at
     while (i < rows.count && startsWith(

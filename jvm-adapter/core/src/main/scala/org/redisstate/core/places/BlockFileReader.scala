@@ -1,12 +1,13 @@
 package org.redisstate.core.places
 
+import java.lang.ref.WeakReference
 import java.nio.ByteBuffer
 import java.util
 
 import scala.collection.mutable
 
 import org.redisstate.core.errors.FormatException
-import org.redisstate.core.format.{Block, BlockSigner, Header, Place, Segment}
+import org.redisstate.core.format.{Block, BlockSigner, Header, Place, RowFilter, Segment}
 import org.redisstate.core.ids.PartitionId
 
 /**
@@ -17,8 +18,29 @@ private[core] final class BlockFileReader private (
     store: FileStore,
     place: Place.InFile,
     header: Array[Byte],
-    chunks: Map[String, RegionChunk]) {
+    chunks: Map[String, RegionChunk],
+    @volatile private var fresh: RowFilter) {
   import BlockFileReader._
+
+  /** Filters that a caller may have. */
+  private val lent = new WeakReference(fresh)
+
+  /**
+   * Filters of the region. Its reader keeps them only until they were asked for.
+   *
+   * @return None if nobody has them any more: open again
+   */
+  def filter: Option[RowFilter] = {
+    val found = Option(lent.get)
+    fresh = null
+    found
+  }
+
+  /** Bytes of filters that nobody has asked for yet. */
+  def freshBytes: Long = {
+    val held = fresh
+    if (held == null) 0L else held.bytes
+  }
 
   /**
    * Values of fields as Redis would hold them, null where the segment has no such field.
@@ -134,14 +156,36 @@ private[core] object BlockFileReader {
     if (headerAt < 0) bad("its tail names a header outside of the region")
     if ((tail.header > 0) != segment.entry.header) bad("its header is not that of the entry")
     val known = directoryOf(store, place, head, begin, begin + headerAt, tail, bad)
-    val chunks = tail.directory.zip(known).map { case (one, value) =>
-      one.name -> RegionChunk.decode(blocks.open(one.name, value))
-    }
+    val chunks = decoded(segment, blocks, tail.directory.map(_.name).zip(known), bad)
     val end = tail.directory.headOption.fold(begin + headerAt)(_.offset)
     check(segment, chunks, tail.header, end, signer.nonEmpty, bad)
+    val filters = RegionFilters.of(
+      segment.entry.buckets,
+      chunks.flatMap { case (name, chunk) => chunk.filter.map(name.drop(1).toInt -> _) })
     val header =
       if (tail.header == 0) null else util.Arrays.copyOfRange(head, headerAt, tailAt)
-    new BlockFileReader(store, place, header, chunks.toMap)
+    val kept = chunks.map { case (name, chunk) => name -> chunk.copy(filter = None) }
+    new BlockFileReader(store, place, header, kept.toMap, filters)
+  }
+
+  /** Decodes the directory; stops where its filters would take too much. */
+  private def decoded(
+      segment: Segment,
+      blocks: RegionBlocks,
+      values: Seq[(String, Array[Byte])],
+      bad: String => Nothing): Seq[(String, RegionChunk)] = {
+    val chunksMax = (segment.entry.buckets + RegionChunk.Size - 1L) / RegionChunk.Size
+    var filterBytes = 0L
+    values.map { case (name, value) =>
+      val chunk = RegionChunk.decode(blocks.open(name, value))
+      chunk.filter.foreach { filter =>
+        if (name.contains('/') || name.drop(1).toLong >= chunksMax)
+          bad("its directory has a filter of other blocks than buckets")
+        filterBytes += filter.toBytes.length
+        if (filterBytes > RegionFilters.BytesMax) bad("its directory has too many filters")
+      }
+      name -> chunk
+    }
   }
 
   private def tailOf(head: Array[Byte], bad: String => Nothing): Int = {

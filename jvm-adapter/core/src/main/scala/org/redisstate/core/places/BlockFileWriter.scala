@@ -9,6 +9,7 @@ import org.redisstate.core.format.{
   Block,
   BlockSigner,
   EncodedField,
+  Family,
   Header,
   Place,
   Segment,
@@ -54,7 +55,7 @@ private[core] final class BlockFileWriter(
       segment: Segment,
       headerValue: Option[Array[Byte]],
       values: Iterator[(String, Array[Byte])]): WrittenRegion = {
-    val region = begin(segment)
+    val region = new OpenRegion(segment, RegionFilters.ByBucket(segment.entry.buckets))
     values.foreach { case (name, value) => if (value != null) region.add(name, value) }
     headerValue.foreach(region.add(Header.Field, _))
     region.end(segment)
@@ -64,15 +65,19 @@ private[core] final class BlockFileWriter(
    * Begins a region whose blocks come one by one.
    *
    * @param segment whose ident counts; its entry need not be known yet
+   * @param families of its rows
    */
-  def begin(segment: Segment): OpenRegion = new OpenRegion(segment)
+  def begin(segment: Segment, families: Seq[Family]): OpenRegion =
+    new OpenRegion(segment, RegionFilters.ByFamily.of(families))
 
   /** A region that is being written; the writer does nothing else until it ends. */
-  final class OpenRegion private[BlockFileWriter] (begun: Segment) {
+  final class OpenRegion private[BlockFileWriter] (
+      begun: Segment,
+      hashing: RegionFilters.Hashing) {
     private val blocks = new RegionBlocks(id, begun, signer)
     private val start = at
     private val checks = mutable.ArrayBuffer.empty[EncodedField]
-    private val directory = new Directory
+    private val directory = new Directory(new RegionFilters.Maker(begun.ident, hashing))
     private var header = Option.empty[Array[Byte]]
     private var plainBytes = 0L
     put(RegionBlocks.Magic)
@@ -94,7 +99,7 @@ private[core] final class BlockFileWriter(
       checks += EncodedField(name, java.util.Arrays.copyOf(block, Block.HeaderBytes))
       if (name == Header.Field) header = Some(value)
       else {
-        directory.add(name, at - start, value.length)
+        directory.add(name, at - start, value.length, block)
         put(value)
       }
     }
@@ -179,7 +184,7 @@ private[core] object BlockFileWriter {
   }
 
   /** The directory of a region, built as its blocks come. */
-  private final class Directory {
+  private final class Directory(filters: RegionFilters.Maker) {
     private val made = mutable.ArrayBuffer.empty[(String, RegionChunk)]
     private val lengths = mutable.ArrayBuffer.empty[Int]
     private val parts = mutable.LinkedHashMap.empty[Int, mutable.ArrayBuffer[Int]]
@@ -187,7 +192,8 @@ private[core] object BlockFileWriter {
     private var offset = 0L
     private var last = FieldName(Int.MinValue, 0, 0)
 
-    def add(field: String, at: Long, length: Int): Unit = {
+    /** @param block without a signature */
+    def add(field: String, at: Long, length: Int, block: Array[Byte]): Unit = {
       val named = FieldName.parse(field)
       if (!named.follows(last))
         throw new InternalException(s"write a region: field $field comes out of order.")
@@ -203,6 +209,7 @@ private[core] object BlockFileWriter {
         while (lengths.size < named.number % RegionChunk.Size) lengths += 0
         lengths += length
       }
+      if (named.isHashed) filters.add(field, named.number, block)
     }
 
     private def end(): Unit = {
@@ -210,7 +217,8 @@ private[core] object BlockFileWriter {
         made += name -> RegionChunk(
           offset,
           lengths.toSeq,
-          parts.map { case (bucket, of) => bucket -> of.toSeq }.toMap)
+          parts.map { case (bucket, of) => bucket -> of.toSeq }.toMap,
+          filters.end())
       lengths.clear()
       parts.clear()
     }
@@ -235,9 +243,12 @@ private[core] final case class FieldName(family: Int, number: Int, part: Int) {
     (other.family, other.number, other.part) < ((family, number, part))
   }
 
+  /** True if it is in a bucket. */
+  def isHashed: Boolean = family < 0
+
   /** Name of the directory block that has it. */
   def chunk: String =
-    if (family < 0) s"i${number / RegionChunk.Size}"
+    if (isHashed) s"i${number / RegionChunk.Size}"
     else s"$family/i${number / RegionChunk.Size}"
 }
 

@@ -6,7 +6,14 @@ import scala.collection.immutable.ArraySeq
 import scala.collection.mutable
 
 import org.redisstate.core.errors.FormatException
-import org.redisstate.core.format.{Block, BlockSigner, MsgpackReader, MsgpackWriter, Segment}
+import org.redisstate.core.format.{
+  Block,
+  BlockSigner,
+  HashFilter,
+  MsgpackReader,
+  MsgpackWriter,
+  Segment
+}
 import org.redisstate.core.ids.{Keys, PartitionId}
 
 /** A directory block of a region: where it is, counted from the begin of the region. */
@@ -112,11 +119,13 @@ private[core] object RegionTail {
  * @param offset of the first of them, counted from the begin of the region
  * @param lengths 0 where there is no block; of part 0 for buckets
  * @param parts lengths of the further parts, by bucket
+ * @param filter of the rows in 64 buckets
  */
 private[core] final case class RegionChunk(
     offset: Long,
     lengths: Seq[Int],
-    parts: Map[Int, Seq[Int]]) {
+    parts: Map[Int, Seq[Int]],
+    filter: Option[HashFilter] = None) {
   import RegionChunk._
 
   def bytes: Long =
@@ -125,7 +134,7 @@ private[core] final case class RegionChunk(
 
   def encode: Array[Byte] = {
     val out = new MsgpackWriter(Size * 3)
-    out.putMap(if (parts.isEmpty) 2 else 3)
+    out.putMap(2 + (if (parts.isEmpty) 0 else 1) + filter.size)
     out.putString("o")
     out.putUlong(offset)
     out.putString("l")
@@ -140,6 +149,10 @@ private[core] final case class RegionChunk(
         of.foreach(out.putUint)
       }
     }
+    filter.map(_.toBytes).foreach { bytes =>
+      out.putString("b")
+      out.putBin(bytes, 0, bytes.length)
+    }
     out.toBytes
   }
 }
@@ -152,26 +165,39 @@ private[core] object RegionChunk {
   def decode(payload: Array[Byte]): RegionChunk = {
     val in = new MsgpackReader(payload)
     val keys = in.mapSize()
-    if ((keys != 2 && keys != 3) || in.string() != "o") bad()
+    if (keys < 2 || in.string() != "o") bad()
     val offset = in.ulong()
     if (in.string() != "l") bad()
     val lengths = unpacked(in.bin())
-    val parts = mutable.LinkedHashMap.empty[Int, Seq[Int]]
-    if (keys == 3) {
-      if (in.string() != "p") bad()
-      val words = in.arraySize()
-      if (words == 0 || words % 2 != 0) bad()
-      (0 until words / 2).foreach { _ =>
-        val bucket = in.uint()
-        if (parts.lastOption.exists(_._1 >= bucket)) bad()
-        val count = in.arraySize()
-        if (count == 0) bad()
-        parts(bucket) = Seq.fill(count)(in.uint())
-        if (parts(bucket).exists(_ == 0)) bad()
+    var left = keys - 2
+    def next(): String = if (left > 0) { left -= 1; in.string() }
+    else ""
+    var name = next()
+    val parts =
+      if (name != "p") Map.empty[Int, Seq[Int]]
+      else {
+        val found = partsOf(in)
+        name = next()
+        found
       }
+    val filter = Option.when(name == "b")(HashFilter.read(in.bin()))
+    if (filter.isEmpty && name.nonEmpty || left > 0 || !in.atEnd) bad()
+    RegionChunk(offset, lengths, parts, filter)
+  }
+
+  private def partsOf(in: MsgpackReader): Map[Int, Seq[Int]] = {
+    val parts = mutable.LinkedHashMap.empty[Int, Seq[Int]]
+    val words = in.arraySize()
+    if (words == 0 || words % 2 != 0) bad()
+    (0 until words / 2).foreach { _ =>
+      val bucket = in.uint()
+      if (parts.lastOption.exists(_._1 >= bucket)) bad()
+      val count = in.arraySize()
+      if (count == 0) bad()
+      parts(bucket) = Seq.fill(count)(in.uint())
+      if (parts(bucket).exists(_ == 0)) bad()
     }
-    if (!in.atEnd) bad()
-    RegionChunk(offset, lengths, parts.toMap)
+    parts.toMap
   }
 
   private def leb128(numbers: Seq[Int]): Array[Byte] = {

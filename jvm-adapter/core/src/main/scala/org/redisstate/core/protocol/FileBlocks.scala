@@ -3,9 +3,11 @@ package org.redisstate.core.protocol
 import java.util
 import java.util.concurrent.atomic.AtomicInteger
 
+import scala.jdk.CollectionConverters._
+
 import org.redisstate.core.concurrent.GuardedBy
 import org.redisstate.core.errors.{FileLostException, InternalException, UnavailableException}
-import org.redisstate.core.format.{BlockSigner, Header, Segment}
+import org.redisstate.core.format.{BlockSigner, Header, RowFilter, Segment}
 import org.redisstate.core.places.{
   BlockFileReader,
   DiskFiles,
@@ -46,6 +48,15 @@ private[protocol] final class FileBlocks(
     values
   }
 
+  /**
+   * Filters of the rows of a segment.
+   *
+   * @throws FileMissing if the file is not there, or is cut
+   */
+  def filter(segment: Segment, source: Source.File): RowFilter =
+    known((segment, source)).flatMap(_.filter)
+      .orElse(open(segment, source).filter).getOrElse(RowFilter.Unknown)
+
   /** Forgets what was read of the segment, and returns whether a second read has a chance. */
   private def hasMoved(segment: Segment, source: Source.File): Boolean = {
     val moved = folders.exists(_.lookAgain(source.owner.gen))
@@ -80,8 +91,21 @@ private[protocol] final class FileBlocks(
         blocks -= oldest.next().getKey._1.entry.blocks
         oldest.remove()
       }
+      forgetFilters(opened)
     }
     opened
+  }
+
+  /** Drops filters that nobody asked for, those of the longest unused segments first. */
+  private def forgetFilters(newest: Opened): Unit = {
+    val others = readers.values.asScala.filter(_ ne newest)
+    var excess = others.iterator.map(_.freshBytes).sum + newest.freshBytes - FreshBytesMax
+    others.foreach { one =>
+      if (excess > 0) {
+        excess -= one.freshBytes
+        one.filter: Unit
+      }
+    }
   }
 
   private def storeOf(segment: Segment, source: Source): FileStore =
@@ -128,6 +152,9 @@ private[protocol] object FileBlocks {
     private val reader =
       copied.fold(open)(_.checked(open)(found => areIntact(header, found.read(header))))
 
+    def filter: Option[RowFilter] = reader.filter
+    def freshBytes: Long = reader.freshBytes
+
     def read(fields: Seq[String]): Seq[Array[Byte]] =
       copied.fold(reader.read(fields)) { files =>
         // What is read once, such as a delta, is not worth a copy.
@@ -142,6 +169,9 @@ private[protocol] object FileBlocks {
 
   /** Each takes about four bytes. */
   private val BlocksMax = 1L << 18
+
+  /** Bytes of filters that wait for somebody to ask for them. */
+  private val FreshBytesMax = 4L << 20
 
   /** Returns the files of a checkpoint. */
   def storeOf(what: String, folders: Option[FileFolders], gen: String): FileStore =

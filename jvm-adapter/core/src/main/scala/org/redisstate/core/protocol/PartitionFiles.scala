@@ -7,7 +7,15 @@ import org.slf4j.LoggerFactory
 import org.redisstate.core.backend.{Command, Script}
 import org.redisstate.core.concurrent.GuardedBy
 import org.redisstate.core.errors.{FormatException, RedisStateException, UnavailableException}
-import org.redisstate.core.format.{BlockSigner, EncodedField, Header, Place, Segment, SegmentReader}
+import org.redisstate.core.format.{
+  BlockSigner,
+  EncodedField,
+  Family,
+  Header,
+  Place,
+  Segment,
+  SegmentReader
+}
 import org.redisstate.core.places._
 
 /** Result of a move: segments that have a place in a file now, and their bytes. */
@@ -95,17 +103,18 @@ final class PartitionFiles private[protocol] (
    * Writes a segment into a new file as its blocks are made, and reads its end back.
    *
    * @param begun the segment; its entry need not be known yet
+   * @param families of its rows
    * @param blocks gives each block away, in the order of a region, and returns the segment
    * @return None if the partition cannot have files
    * @throws UnavailableException if Redis or the file system does not answer
    */
-  def write(begun: Segment)(
+  def write(begun: Segment, families: Seq[Family])(
       blocks: (EncodedField => Unit) => Segment): Option[(Segment, Place.InFile)] = {
     val what = s"write ${begun.ident} of $id into a file"
     announce(what, Seq(begun)).map { file =>
       val store = FileBlocks.storeOf(what, folders, id.gen)
       val region = BlockFileWriter.written(store, file, id, signer) { writer =>
-        val open = writer.begin(begun)
+        val open = writer.begin(begun, families)
         open.end(blocks(open.addBlock))
       }
       readBack(what, store, region)

@@ -3,7 +3,8 @@ package org.redisstate.core.protocol
 import scala.collection.mutable
 
 import org.redisstate.core.backend.{Command, Script}
-import org.redisstate.core.format.{BlockSigner, EncodedField, Segment}
+import org.redisstate.core.errors.RedisStateException
+import org.redisstate.core.format.{BlockSigner, EncodedField, RowFilter, Segment}
 import org.redisstate.core.ids.{Keys, PartitionId}
 import org.redisstate.core.places.{FileFolders, FileMissing, ReadBack}
 
@@ -126,6 +127,20 @@ final class SegmentIo private[protocol] (
     case _: Source.File => true
     case _: Source.Redis => false
   }
+
+  /**
+   * Filters of the rows of a segment, where its file has them. They only save reads: whatever is
+   * wrong with the file, who reads the rows meets it again.
+   */
+  private[core] def filter(segment: Segment): RowFilter =
+    if (segment.entry.rows == 0) RowFilter.Nothing
+    else
+      places.of(segment) match {
+        case at: Source.File =>
+          try files.filter(segment, at)
+          catch { case _: FileMissing | _: RedisStateException => RowFilter.Unknown }
+        case _: Source.Redis => RowFilter.Unknown
+      }
 
   /** A new listing of a version has these segments, with their places. */
   private[protocol] def listed(segments: Seq[Segment]): Unit = places.forget(segments)

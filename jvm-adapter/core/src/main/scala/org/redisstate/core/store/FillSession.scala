@@ -187,7 +187,7 @@ final class FillSession private[store] (
   private def commitFile(): Unit = {
     if (spilled != null) spill()
     val begun = segmentOf(Entry(uid, 0, 0, 0, 0, 1, 0, complete = true, header = false))
-    val (segment, place) = client.files.write(begun) { give =>
+    val (segment, place) = client.files.write(begun, families.all) { give =>
       val buckets =
         if (spilled == null) Bucketing.bucketsFor(layer.rows.toLong, layer.usedBytes.toLong)
         else Bucketing.bucketsFor(spilled.rows, spilled.bytes)

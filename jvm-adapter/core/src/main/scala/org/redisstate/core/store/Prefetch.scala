@@ -48,7 +48,7 @@ final class Prefetch private[store] (
 
   private def want(hash: Int): Unit = {
     val bucket = Bucketing.bucket(hash, base.buckets)
-    if (!isFull && base.isMissing(bucket) && !wanted.get(bucket)) {
+    if (!isFull && base.isMissing(bucket) && !wanted.get(bucket) && !base.denies(hash)) {
       wanted.set(bucket)
       buckets += 1
     }
@@ -60,8 +60,9 @@ final class Prefetch private[store] (
       bytes = buckets * base.bucketGrant
       budget.aheadBy(bytes)
       reads =
-        base.prefetchGroups(wanted, budget.bytesMax / RangeShare).map { group =>
-          Read(group.length, new FutureTask[Unit](() => bring(group)))
+        base.prefetchGroups(wanted, budget.bytesMax / (RangesShare * FileReads.parallel)).map {
+          group =>
+            Read(group.length, new FutureTask[Unit](() => bring(group)))
         }
       reads.foreach(read => FileReads.submit(read.task))
     }
@@ -111,6 +112,6 @@ private object Prefetch {
   /** Least number of buckets that are read together, however small the local memory is. */
   private val BucketsMin = 32L
 
-  /** Share of the local memory that one range may have: all that are read at once have an eighth. */
-  private val RangeShare = 8L * FileReads.ParallelMax
+  /** Share of the local memory that all ranges may have that are read at once. */
+  private val RangesShare = 8L
 }

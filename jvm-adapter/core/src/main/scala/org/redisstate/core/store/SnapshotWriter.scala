@@ -80,7 +80,7 @@ private[store] final class SnapshotWriter(client: PartitionClient, room: Room) {
     val ident = Segment.snapshotIdent(pin.version, uid)
     var kept = Map.empty[Int, Seq[RowBlock]]
     val begun = work.segment(Entry(uid, 0, 0, 0, 0, 1, 0, complete = false, header = false))
-    client.files.write(begun) { give =>
+    client.files.write(begun, work.table) { give =>
       val (entry, blocks) = written(work, uid, ident, inOrder = true)(_.foreach(give))
       kept = blocks
       work.segment(entry)

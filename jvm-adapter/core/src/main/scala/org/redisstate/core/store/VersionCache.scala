@@ -22,7 +22,7 @@ private[store] final class VersionCache(budget: MemoryBudget) extends Evictable 
   @GuardedBy("this") @volatile private var cached: List[LocalVersion] = Nil
 
   /** Bytes that the budget knows of. */
-  @GuardedBy("countLock") private var counted, countedSessions = 0L
+  @GuardedBy("countLock") private var counted, countedSessions, countedFilters = 0L
   private val countLock = new Object
 
   /** Write sets in progress; one that is neither committed nor aborted counts until it is collected. */
@@ -43,7 +43,9 @@ private[store] final class VersionCache(budget: MemoryBudget) extends Evictable 
   /** Bytes of the cached versions. */
   def localBytes: Long = {
     val versions = cached.flatMap(_.here)
-    versions.map(_.base).distinct.map(_.memoryBytes).sum + versions.flatMap(_.layers).distinct.map(
+    val filters = versions.map(_.base).distinct.map(_.filterBytes).sum
+    filters + versions.map(_.base).distinct.map(_.memoryBytes).sum + versions.flatMap(
+      _.layers).distinct.map(
       _.memoryBytes).sum
   }
 
@@ -113,8 +115,10 @@ private[store] final class VersionCache(budget: MemoryBudget) extends Evictable 
   def recount(): Unit = countLock.synchronized {
     val inSessions = sessionBytes
     val now = (if (closed) 0L else localBytes) + inSessions
-    budget.adjust(now - counted, inSessions - countedSessions)
+    val inFilters = if (closed) 0L else bases(cached).iterator.map(_.filterBytes).sum
+    budget.adjust(now - counted, inSessions - countedSessions, inFilters - countedFilters)
     counted = now
+    countedFilters = inFilters
     countedSessions = inSessions
   }
 

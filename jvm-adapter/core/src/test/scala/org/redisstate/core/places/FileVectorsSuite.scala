@@ -1,5 +1,7 @@
 package org.redisstate.core.places
 
+import java.util.zip.CRC32
+
 import scala.collection.immutable.ArraySeq
 import scala.jdk.CollectionConverters._
 import scala.util.Random
@@ -54,7 +56,8 @@ final class FileVectorsSuite extends AnyFunSuite {
       }
     }
 
-    test(s"the file ${text(one, "name")} is written, byte by byte") {
+    if (one.get("filters").getAsBoolean) test(
+      s"the file ${text(one, "name")} is written, byte by byte") {
       val files = new PlayedFiles
       val all = regions(one)
       val sink = files.create(all.head.place.file)
@@ -126,9 +129,14 @@ final class FileVectorsSuite extends AnyFunSuite {
 
   test("directories of random bytes are refused or read") {
     val random = new Random(3)
-    val good = RegionChunk(8, Seq(3, 0, 70000), Map(2 -> Seq(5, 6))).encode
-    assert(RegionChunk.decode(good) == RegionChunk(8, Seq(3, 0, 70000), Map(2 -> Seq(5, 6))))
-    (0 until 20000).foreach { _ =>
+    val plain = RegionChunk(8, Seq(3, 0, 70000), Map(2 -> Seq(5, 6)))
+    assert(RegionChunk.decode(plain.encode) == plain)
+    val filter = HashFilter.of(Array(1, 2, 3), 3)
+    val filtered = RegionChunk.decode(plain.copy(filter = filter).encode)
+    assert(filtered.copy(filter = None) == plain)
+    assert(hex(filtered.filter.get.toBytes) == hex(filter.get.toBytes))
+    (0 until 20000).foreach { round =>
+      val good = if (round % 2 == 0) plain.encode else filtered.encode
       val bent = good.clone
       (0 to random.nextInt(3)).foreach(_ =>
         bent(random.nextInt(bent.length)) = random.nextInt(256).toByte)
@@ -174,6 +182,44 @@ final class FileVectorsSuite extends AnyFunSuite {
       out.putUlong(n)
       assert(new MsgpackReader(out.toBytes).ulong() == n)
     }
+  }
+
+  test("no filter of a region denies a row of it") {
+    var filtered = 0
+    cases.foreach { one =>
+      regions(one).foreach { region =>
+        val files = new PlayedFiles
+        files.put(region.place.file, bytes(one, "hex"))
+        val reader = open(files, one, region, region.place)
+        val filter = reader.filter.get
+        assert(one.get("filters").getAsBoolean || (filter eq RowFilter.Unknown))
+        if (filter ne RowFilter.Unknown) filtered += 1
+        val plain = new RegionBlocks(idOf(one), region.segment, signer(one))
+        region.values.filter { case (name, _) => name != Header.Field && !name.contains('/') }
+          .foreach { case (name, value) =>
+            hashesOf(region, name, plain.open(name, value)).foreach(hash =>
+              assert(!filter.denies(hash)))
+          }
+      }
+    }
+    assert(filtered > 10)
+  }
+
+  /** Hashes of all kinds of families that lead to the bucket of a row. */
+  private def hashesOf(region: Region, name: String, payload: Array[Byte]): Seq[Int] = {
+    val rows = RowBlock.parse(payload)
+    val found = Seq.newBuilder[Int]
+    (0 until rows.count).foreach { i =>
+      Bucketing.hashesIn(
+        FieldName.parse(name).number,
+        region.segment.entry.buckets,
+        new CRC32,
+        rows.bytes,
+        rows.keyOffset(i),
+        rows.keyLength(i))(found += _)
+    }
+    assert(found.result().nonEmpty)
+    found.result()
   }
 
   private def regions(one: JsonObject): Seq[Region] = objects(one.get("regions")).map { region =>

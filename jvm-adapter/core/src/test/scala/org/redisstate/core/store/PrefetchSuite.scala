@@ -28,10 +28,25 @@ class PrefetchSuite extends AnyFunSuite {
       }
       assert(without.rounds > 300)
       assert(together.rounds * 3 < without.rounds)
-      assert(together.mostAtOnce > 8 && together.mostAtOnce <= FileReads.ParallelMax)
+      assert(together.mostAtOnce > 8 && together.mostAtOnce <= FileReads.parallel)
       assert(budget.peakBytes <= SmallMemory + SmallMemory / 4)
       assert(reader.counters.prefetched.get > 300)
       assert(budget.aheadFree == SmallMemory / 16)
+    }
+  }
+
+  test("as many ranges are read at once as the option allows") {
+    onFiles() { (of, files) =>
+      val before = FileReads.parallel
+      try {
+        Seq(3, 20, 3).foreach { parallel =>
+          FileReads.resize(parallel)
+          val reader = of(new MemoryBudget(SmallMemory))
+          val together = Rounds.of(files)(reader.ahead(keys(300))(_ => ()))
+          // The task reads, too, what nobody has begun to read.
+          assert(together.mostAtOnce > 2 && together.mostAtOnce <= parallel + 1)
+        }
+      } finally FileReads.resize(before)
     }
   }
 
@@ -74,7 +89,7 @@ class PrefetchSuite extends AnyFunSuite {
       val budget = new MemoryBudget(LargeMemory)
       val reader = of(budget)
       val gate = new CountDownLatch(1)
-      val others = Seq.fill(FileReads.ParallelMax)(new FutureTask[Unit](() => gate.await()))
+      val others = Seq.fill(FileReads.parallel)(new FutureTask[Unit](() => gate.await()))
       others.foreach(FileReads.submit)
       val reads = files.reads.size
       val free = budget.aheadFree

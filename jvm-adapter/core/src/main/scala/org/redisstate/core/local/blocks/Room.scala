@@ -15,6 +15,15 @@ trait Room {
   /** Returns a reservation, after the rows were counted at their place or dropped. */
   def give(bytes: Long): Unit
 
+  /**
+   * Returns whether there is room for more bytes of filters, which stay as long as the rows that they
+   * are of.
+   */
+  def admits(bytes: Long): Boolean
+
+  /** Notes a look-up for which a filter saved a read. */
+  def filtered(): Unit
+
   /** Notes that somebody waited for rows that were not here. */
   def missed(nanos: Long): Unit
 
@@ -32,6 +41,8 @@ object Room {
     override def take(bytes: Long): Unit = ()
     override def offer(bytes: Long): Boolean = true
     override def give(bytes: Long): Unit = ()
+    override def admits(bytes: Long): Boolean = true
+    override def filtered(): Unit = ()
     override def missed(nanos: Long): Unit = ()
     override def readAgain(blocks: Int): Unit = ()
   }

@@ -3,7 +3,7 @@ package org.redisstate.core.store.loading
 import java.util.BitSet
 
 import org.redisstate.core.concurrent.GuardedBy
-import org.redisstate.core.format.{RowBlock, RowMerge}
+import org.redisstate.core.format.{RowBlock, RowFilter, RowMerge}
 import org.redisstate.core.local.BucketSource
 import org.redisstate.core.local.blocks.Room
 
@@ -38,6 +38,14 @@ private[store] final class ChangedSource(
   }
 
   override def isInFiles: Boolean = below.isInFiles
+  override def filter(): RowFilter = below.filter()
+
+  override def unfiltered(index: Int): RowBlock = {
+    val newer = changesOf(Nil).bucket(index)
+    if (newer.count == 0) RowBlock.Empty
+    else RowMerge.merge(RowBlock.Empty, newer, resolve = true)
+  }
+
   override def blockBytes: Long = below.blockBytes
 
   override def read(from: Int, until: Int): Array[RowBlock] = read(from until until)
@@ -52,7 +60,8 @@ private[store] final class ChangedSource(
     rows
   }
 
-  private def changesOf(wanted: IndexedSeq[Int]): ChangedRows = synchronized {
+  /** @param wanted buckets that are given out */
+  private def changesOf(wanted: Seq[Int]): ChangedRows = synchronized {
     if (held == null) Room.taking(room, grant) { held = readAll() }
     val changes = held
     wanted.foreach(isOut.set)

@@ -1,6 +1,6 @@
 package org.redisstate.core.store.loading
 
-import org.redisstate.core.format.{Bucketing, Entry, Family, RowBlock, RowMerge}
+import org.redisstate.core.format.{Bucketing, Entry, Family, RowBlock, RowFilter, RowMerge}
 import org.redisstate.core.local._
 import org.redisstate.core.local.blocks.{OrderedRows, Room}
 
@@ -42,6 +42,7 @@ private[store] final class MergedSource(
   }
 
   override def isInFiles: Boolean = segments.exists(_.isInFile)
+  override def filter(): RowFilter = RowFilter.allOf(segments.map(_.filter()))
   override def blockBytes: Long = segments.map(_.blockBytes).max
 
   override def read(from: Int, until: Int): Array[RowBlock] = read(from until until)

@@ -1,6 +1,6 @@
 package org.redisstate.core.store.loading
 
-import org.redisstate.core.format.{Family, RowBlock, RowMerge, SegmentReader}
+import org.redisstate.core.format.{Family, RowBlock, RowFilter, RowMerge, SegmentReader}
 import org.redisstate.core.local.BucketSource
 import org.redisstate.core.local.blocks.{OrderedRows, Room}
 import org.redisstate.core.protocol.SegmentIo
@@ -27,6 +27,9 @@ private[store] final class SegmentBlocks(
 
   /** True if the blocks are in a file. */
   def isInFile: Boolean = io.isInFile(segment)
+
+  /** Filters of the rows in buckets, where a file has them. */
+  def filter(): RowFilter = io.filter(segment)
 
   /** Bytes of a block as it arrives. */
   val blockBytes: Long = segment.entry.bytes / math.max(1, segment.entry.blocks)
@@ -84,6 +87,7 @@ private[store] final class SnapshotSource(blocks: SegmentBlocks) extends BucketS
   override def read(from: Int, until: Int): Array[RowBlock] = read(from until until)
   override def read(wanted: IndexedSeq[Int]): Array[RowBlock] = blocks.read(wanted).toArray
   override def isInFiles: Boolean = blocks.isInFile
+  override def filter(): RowFilter = blocks.filter()
   override def blockBytes: Long = blocks.blockBytes
 
   def ordered(room: Room): Map[Int, OrderedRows] = blocks.orderedFamilies.map { family =>

@@ -4,17 +4,16 @@ import java.util.concurrent.{FutureTask, LinkedBlockingQueue, ThreadPoolExecutor
 import java.util.concurrent.atomic.AtomicLong
 
 /** Daemon threads that wait for files ahead of tasks; one executor process has one set of them. */
-private[store] object FileReads {
-
-  /** Most ranges that are read at once. */
-  val ParallelMax = 64
+object FileReads {
+  private val ParallelDefault = 64
   private val IdleS = 10L
   private val count = new AtomicLong
+  @volatile private var most = ParallelDefault
 
   private val threads = {
     val pool = new ThreadPoolExecutor(
-      ParallelMax,
-      ParallelMax,
+      ParallelDefault,
+      ParallelDefault,
       IdleS,
       TimeUnit.SECONDS,
       new LinkedBlockingQueue[Runnable],
@@ -28,10 +27,21 @@ private[store] object FileReads {
     pool
   }
 
-  def submit(read: FutureTask[_]): Unit = threads.execute(read)
+  /** Most ranges that are read at once. */
+  private[store] def parallel: Int = most
+
+  /** Sets the most ranges that are read at once; reads that have begun go on. */
+  def resize(parallel: Int): Unit = synchronized {
+    if (parallel > most) threads.setMaximumPoolSize(parallel)
+    threads.setCorePoolSize(parallel)
+    threads.setMaximumPoolSize(parallel)
+    most = parallel
+  }
+
+  private[store] def submit(read: FutureTask[_]): Unit = threads.execute(read)
 
   /** Drops a read that has not begun. */
-  def cancel(read: FutureTask[_]): Unit = {
+  private[store] def cancel(read: FutureTask[_]): Unit = {
     read.cancel(false)
     threads.remove(read)
     ()

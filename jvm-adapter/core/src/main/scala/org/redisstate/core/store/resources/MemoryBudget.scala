@@ -49,6 +49,9 @@ final class MemoryBudget(val bytesMax: Long) {
   /** Part of `held` and `granted` that was read ahead of its use. */
   private val ahead = new AtomicLong
 
+  /** Part of `held` in filters of rows, which stay as long as those may be asked for. */
+  private val filters = new AtomicLong
+
   /** Held while room is made: computes only, never waits for others. */
   private val making = new ReentrantLock
 
@@ -67,10 +70,12 @@ final class MemoryBudget(val bytesMax: Long) {
    * Adjusts the account of a store.
    *
    * @param sessions of them, those of write sets in progress
+   * @param filtering of them, those of filters
    */
-  private[store] def adjust(bytes: Long, sessions: Long): Unit = {
+  private[store] def adjust(bytes: Long, sessions: Long, filtering: Long = 0): Unit = {
     held.addAndGet(bytes)
     pinned.addAndGet(sessions)
+    filters.addAndGet(filtering)
     notePeak()
   }
 
@@ -105,6 +110,10 @@ final class MemoryBudget(val bytesMax: Long) {
     ahead.addAndGet(bytes)
     ()
   }
+
+  /** Returns whether filters may take so many more bytes. */
+  private[store] def admitsFilter(bytes: Long): Boolean =
+    filters.get + bytes <= bytesMax / FilterShare
 
   private[store] def give(bytes: Long): Unit = {
     granted.addAndGet(-bytes)
@@ -153,6 +162,9 @@ private object MemoryBudget {
   /** Shares for rows that are read ahead of their use: of all prefetches, and of one. */
   private val AheadShare = 4
   private val AheadShareOfOne = 16
+
+  /** Share for filters, which rows do not push out. */
+  private val FilterShare = 4
 
   /** Share of the memory that reading ahead does not fill. */
   private val KeptFreeShare = 8

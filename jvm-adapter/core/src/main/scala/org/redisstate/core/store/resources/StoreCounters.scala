@@ -32,6 +32,9 @@ final class StoreCounters {
   val prefetched: AtomicLong = new AtomicLong
   val prefetchedLate: AtomicLong = new AtomicLong
 
+  /** Number of look-ups for which a filter saved a read. */
+  val filterSkips: AtomicLong = new AtomicLong
+
   /** Time in which room was made for what was about to be read. */
   val roomNs: AtomicLong = new AtomicLong
 

@@ -20,6 +20,13 @@ private[store] final class StoreRoom(
     budget.give(bytes)
   }
 
+  override def admits(bytes: Long): Boolean = budget.admitsFilter(bytes)
+
+  override def filtered(): Unit = {
+    counters.filterSkips.incrementAndGet()
+    ()
+  }
+
   override def missed(nanos: Long): Unit = {
     counters.misses.incrementAndGet()
     counters.missNs.addAndGet(nanos)

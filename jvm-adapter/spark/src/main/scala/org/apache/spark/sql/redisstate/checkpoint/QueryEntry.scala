@@ -21,7 +21,7 @@ import org.redisstate.core.ids.{PartitionId, RegisteredRun}
 import org.redisstate.core.protocol._
 import org.redisstate.core.protocol.names.GenClaims
 import org.redisstate.core.store.PartitionVersions
-import org.redisstate.core.store.resources.StoreCounters
+import org.redisstate.core.store.resources.{FileReads, StoreCounters}
 
 /** Settings that `init` gave a provider. */
 private[redisstate] final case class StorePlan(
@@ -209,6 +209,7 @@ private[redisstate] object QueryEntry {
     val disk = conf.localDiskBytes.map(ExecutorRegistry.localDisk(_, conf.localDiskFolder))
     val folders =
       SegmentFolders.of(plan.id.checkpointRootLocation, plan.hadoopConf, conf, backend, gen, disk)
+    if (conf.needsFiles) FileReads.resize(conf.readParallel)
     val client = clientOf(plan, backend, gen, registry, folders)
     val counters = new StoreCounters
     val quota = Option.when(conf.quota.isSet)(

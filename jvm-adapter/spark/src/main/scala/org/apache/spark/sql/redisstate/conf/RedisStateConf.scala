@@ -86,6 +86,9 @@ final class RedisStateConf private (
   /** Folder for them; None for Spark's local folders. */
   val localDiskFolder: Option[String] = text("localDiskFolder")
 
+  /** Most ranges of files that an executor reads ahead at once. */
+  val readParallel: Int = number("readParallel").get.toInt
+
   val localMemoryBytes: Long = number("localMemory").getOrElse(Runtime.getRuntime.maxMemory / 4)
 
   /**

@@ -41,6 +41,7 @@ private[redisstate] final class Metrics(store: PartitionVersions) {
       bucketsReloaded -> c.bucketsReloaded.get,
       bucketsPrefetched -> c.prefetched.get,
       bucketsLate -> c.prefetchedLate.get,
+      filterSkips -> c.filterSkips.get,
       snapshots -> c.snapshots.get,
       diskHits -> store.client.filed.diskHits.get,
       fileReads -> store.client.filed.reads.get,
@@ -81,6 +82,8 @@ private[redisstate] object Metrics {
     sum("BucketsPrefetched", "buckets read from files ahead of their use")
   val bucketsLate: StateStoreCustomMetric =
     sum("BucketsLate", "buckets read ahead of their use, and still waited for")
+  val filterSkips: StateStoreCustomMetric =
+    sum("FilterSkips", "look-ups for which a filter saved a read of a file")
   val snapshots: StateStoreCustomMetric = sum("Snapshots", "snapshots written")
   val diskHits: StateStoreCustomMetric = sum("DiskHits", "reads from the local disk")
   val fileReads: StateStoreCustomMetric = sum("FileReads", "reads from files")
@@ -116,6 +119,7 @@ private[redisstate] object Metrics {
     bucketsReloaded,
     bucketsPrefetched,
     bucketsLate,
+    filterSkips,
     snapshots,
     diskHits,
     fileReads,
