@@ -19,7 +19,7 @@ from redis_state.format.place import FIELD as PLACE
 from redis_state.format.place import FilePlace, parse_place
 from redis_state.format.region import RegionHead, RegionOwner, Span, read_head, read_region
 from redis_state.ids import PartitionId
-from redis_state.places.settings import places_of
+from redis_state.places.settings import Places, places_of
 from redis_state.process import tell_after_fork
 
 Values = dict[str, bytes]
@@ -175,13 +175,17 @@ class SegmentFiles:
                 "'placesFolder' that it had.",
                 where=str(id_),
             )
-        options = None if is_local(places.folder) else self.storage_options()
-        folder = replace(places, storage_options=options).folder_of(of.gen)
+        folder = self.reached(places).folder_of(of.gen)
         with self._lock:
             self._folders[of.tenant, of.gen] = folder
             while len(self._folders) > _FOLDERS_MAX:
                 self._folders.popitem(last=False)
         return folder
+
+    def reached(self, places: Places) -> Places:
+        """Returns settings with the options of fsspec that their folder needs."""
+        options = None if is_local(places.folder) else self.storage_options()
+        return replace(places, storage_options=options)
 
     def _read(
         self,

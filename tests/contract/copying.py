@@ -89,6 +89,7 @@ def plant_shared_copy(
     version: int,
     *,
     outside: bool = False,
+    own_folder: str = "",
     signer: BlockSigner | None = None,
 ) -> Path:
     """A copy of format 2, whose partitions have one file each for all deltas up to the version."""
@@ -122,10 +123,12 @@ def plant_shared_copy(
         **manifest_of(planted, checkpoint, version),
         "format": 2,
         "folder": f"file:{checkpoint / SEGMENTS}",
-        "outside": outside,
+        "outside": outside or bool(own_folder),
         "parts": parts,
         "unneeded": [],
     }
+    if own_folder:
+        manifest["own_folder"] = own_folder
     write_manifest(folder, manifest)
     return folder
 

@@ -140,7 +140,7 @@ class SharedCopiesSuite extends AnyFunSuite {
       val copies = new StateCopies(new Path(q.checkpoint.toUri), new Configuration)
       val parts = Nil
       val gone = CopyFile(q.gen, s"0-0-${"0" * 16}/1-1-${"0" * 32}.copy")
-      val head = CopyHead(q.gen, 3, "run", 0, "offsets", Map.empty, "file:/x", outside = false)
+      val head = CopyHead(q.gen, 3, "run", 0, "offsets", Map.empty, "file:/x", ownFolder = None)
       copies.write(head, parts, Set.empty, _ => Map(gone -> 7L))
       assert(q.manifests.find(_.version == 3).exists(_.unneeded == Map(gone -> 7L)))
       val segment =
