@@ -17,7 +17,7 @@ from redis_state.format.place import FilePlace
 from redis_state.format.region import MAGIC, RegionWriter
 from redis_state.ids import PartitionId, Pin
 from redis_state.places.moving import announce, is_whole
-from redis_state.places.reading import owner_of
+from redis_state.places.reading import files_of, owner_of
 from redis_state.places.room import SHARE_BYTES_MIN, cost_of
 
 MOVED_BYTES_MAX = SHARE_BYTES_MIN // 2
@@ -136,6 +136,9 @@ def write_file(
             where=str(id_),
         )
     size = sum(place.bytes for _, place in placed)
+    for _, place in placed:
+        # The stores of this process need it at once.
+        files_of(client).want(id_, folder, place)
     return [Born(segment, place, size) for segment, place in placed]
 
 

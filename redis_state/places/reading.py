@@ -19,20 +19,22 @@ from redis_state.format.place import FIELD as PLACE
 from redis_state.format.place import FilePlace, parse_place
 from redis_state.format.region import RegionHead, RegionOwner, Span, read_head, read_region
 from redis_state.ids import PartitionId
+from redis_state.places.local_disk import LocalDisk
+from redis_state.places.region_files import RegionFiles, are_intact, merged, pieces, spans_of
 from redis_state.places.settings import Places, places_of
 from redis_state.process import tell_after_fork
 
 Values = dict[str, bytes]
+_RegionKey = tuple[str, str, int]
 
 WHOLE_BYTES_MAX = 16 << 20
 """Regions up to this length are read at once if half of their fields are wanted."""
 LATE_S = 5.0
 """Time for which a file that is not found is looked for again."""
 _PAUSES_S = (0.1, 0.4, 1.0)
-_GAP_BYTES_MAX = 128 << 10
-_RANGE_BYTES_MAX = 8 << 20
 _HEADS_BYTES_MAX = 32 << 20
 _FOLDERS_MAX = 64
+_NEEDED_MAX = 4096
 _WHAT = "reading segments from files"
 
 _known: WeakKeyDictionary[Client, SegmentFiles] = WeakKeyDictionary()
@@ -55,15 +57,19 @@ class SegmentFiles:
     """Reads segments from files; thread-safe.
 
     Files never change, so the heads that were read stay valid. Places of foreign segments are never
-    remembered.
+    remembered. A segment that is needed for the second time gets a copy on the local disk.
 
     Attributes:
+        disk: Disk for copies; ``None`` without one.
+        hits: Reads that copies answered.
+        reads: Reads of files, without those that make copies.
         storage_options: Returns options of fsspec for the folders, when the first one is opened;
             ``None`` leaves them to the environment.
     """
 
     def __init__(self) -> None:
         self.storage_options: Callable[[], Mapping[str, Any] | None] = lambda: None
+        self.hits = self.reads = 0
         # Methods are given the client, which must not stay alive through the registry of readers.
         self._forget_all()
         tell_after_fork(self)
@@ -73,7 +79,10 @@ class SegmentFiles:
         self._forget_all()
 
     def _forget_all(self) -> None:
-        self._heads: OrderedDict[tuple[str, str, int], _Head] = OrderedDict()
+        self.disk: LocalDisk | None = None
+        # Regions that were read before, those of the latest reads last.
+        self._needed: OrderedDict[_RegionKey, None] = OrderedDict()
+        self._heads: OrderedDict[_RegionKey, _Head] = OrderedDict()
         self._heads_bytes = 0
         self._folders: OrderedDict[tuple[str, str], Folder] = OrderedDict()
         self._lock = Lock()
@@ -136,8 +145,9 @@ class SegmentFiles:
         place = segment.place or place_now(client, owner, segment)
         if place is None:
             return False
-        # A head that was read before says nothing about the file now.
-        return self._head(client, owner, segment, place, afresh=True) is not None
+        # A head that was read before says nothing about the file now, nor does a copy.
+        region = RegionFiles(self.folder(client, owner), owner.store.gen, place, None)
+        return self._head(client, owner, segment, region, afresh=True) is not None
 
     def is_whole(self, client: Client, id_: PartitionId, segment: Segment) -> bool:
         """Returns whether the file of a segment has the end of its region, undamaged.
@@ -195,10 +205,55 @@ class SegmentFiles:
         place: FilePlace,
         names: Sequence[str] | None,
     ) -> Values | None:
-        folder = self.folder(client, owner)
+        region = RegionFiles(self.folder(client, owner), owner.store.gen, place, self.disk)
+        if names != [HEADER] and self._is_needed_again(owner, place):
+            region.want()
+        try:
+            found = self._from(region, client, owner, segment, names)
+            if region.hits and not are_intact(
+                client.signer, keys.segment(owner, segment.ident), segment, found
+            ):
+                raise _damaged(owner, segment, place)
+            return found
+        except FormatError:
+            if not region.give_up():
+                raise
+            self._forget_head(owner, place)
+            return self._from(region, client, owner, segment, names)
+        finally:
+            with self._lock:
+                self.hits += region.hits
+                self.reads += region.reads
+
+    def _is_needed_again(self, owner: PartitionId, place: FilePlace) -> bool:
+        """Notes a read; what is read once, such as a delta, is not worth a copy."""
+        if self.disk is None:
+            return False
+        key = _key(owner, place)
+        with self._lock:
+            is_known = key in self._needed
+            self._needed[key] = None
+            self._needed.move_to_end(key)
+            if len(self._needed) > _NEEDED_MAX:
+                self._needed.popitem(last=False)
+        return is_known
+
+    def want(self, owner: PartitionId, folder: Folder, place: FilePlace) -> None:
+        """Begins a copy of a region that was just written, if there is a disk."""
+        RegionFiles(folder, owner.store.gen, place, self.disk).want()
+
+    def _from(
+        self,
+        region: RegionFiles,
+        client: Client,
+        owner: PartitionId,
+        segment: Segment,
+        names: Sequence[str] | None,
+    ) -> Values | None:
+        place = region.place
         is_most = names is None or len(names) * 2 >= segment.entry.blocks
         if is_most and (names is None or place.bytes <= WHOLE_BYTES_MAX):
-            raws = folder.read_ranges(place.file, _pieces(place.offset, place.bytes))
+            raws = region.read(pieces(place.bytes))
             if raws is None:
                 return None
             named = owner_of(owner, segment)
@@ -206,20 +261,20 @@ class SegmentFiles:
             if len(found) != segment.entry.blocks:
                 raise _damaged(owner, segment, place)
             return found if names is None else {one: found[one] for one in names if one in found}
-        return self._some(client, owner, segment, place, names or ())
+        return self._some(client, owner, segment, region, names or ())
 
     def _some(
         self,
         client: Client,
         owner: PartitionId,
         segment: Segment,
-        place: FilePlace,
+        region: RegionFiles,
         names: Sequence[str],
     ) -> Values | None:
-        head = self._head(client, owner, segment, place)
+        head = self._head(client, owner, segment, region)
         if head is None:
             return None
-        folder, found = self.folder(client, owner), {}
+        found: Values = {}
         by_directory: dict[str, list[str]] = {}
         for name in names:
             if name == HEADER:
@@ -229,15 +284,14 @@ class SegmentFiles:
                 by_directory.setdefault(called, []).append(name)
         wanted: dict[str, Span] = {}
         for called, described in by_directory.items():
-            spans = _spans(client, head, folder, place, called)
+            spans = spans_of(client.signer, head, region, called)
             if spans is None:
                 return None
             wanted |= {name: spans[name] for name in described if name in spans}
-        ranges = _merged(list(wanted.values()))
+        ranges = merged(list(wanted.values()))
         if not ranges:
             return found
-        shifted = [(place.offset + offset, length) for offset, length in ranges]
-        raws = folder.read_ranges(place.file, shifted)
+        raws = region.read(ranges)
         if raws is None:
             return None
         for name, (offset, length) in wanted.items():
@@ -254,18 +308,18 @@ class SegmentFiles:
         client: Client,
         owner: PartitionId,
         segment: Segment,
-        place: FilePlace,
+        region: RegionFiles,
         *,
         afresh: bool = False,
     ) -> RegionHead | None:
-        key = (owner.store.gen, place.file, place.offset)
+        place = region.place
+        key = _key(owner, place)
         with self._lock:
             known = self._heads.get(key)
             if known is not None and not afresh:
                 self._heads.move_to_end(key)
                 return known.head
-        span = (place.offset + place.bytes - place.head, place.head)
-        raws = self.folder(client, owner).read_ranges(place.file, [span])
+        raws = region.read([(place.bytes - place.head, place.head)])
         if raws is None:
             return None
         named = owner_of(owner, segment)
@@ -277,6 +331,11 @@ class SegmentFiles:
             while self._heads_bytes > _HEADS_BYTES_MAX and len(self._heads) > 1:
                 self._heads_bytes -= self._heads.popitem(last=False)[1].bytes
         return found
+
+    def _forget_head(self, owner: PartitionId, place: FilePlace) -> None:
+        with self._lock:
+            known = self._heads.pop(_key(owner, place), None)
+            self._heads_bytes -= known.bytes if known else 0
 
     def _forget(self, owner: PartitionId) -> None:
         """Forgets a folder, which may have been moved as a whole."""
@@ -343,42 +402,8 @@ def place_now(client: Client, owner: PartitionId, segment: Segment) -> FilePlace
     return parse_place(raw.decode("ascii", "replace"))[1] if raw is not None else None
 
 
-def _spans(
-    client: Client, head: RegionHead, folder: Folder, place: FilePlace, called: str
-) -> dict[str, Span] | None:
-    """Returns the places of the fields that a directory block describes.
-
-    They are not remembered: they take a hundred times the memory of the block.
-    """
-    raw = head.known.get(called)
-    if raw is None:
-        offset, length = head.at[called]
-        raws = folder.read_ranges(place.file, [(place.offset + offset, length)])
-        if raws is None:
-            return None
-        raw = raws[0]
-    return head.spans(called, raw, client.signer)
-
-
-def _pieces(offset: int, length: int) -> list[Span]:
-    return [
-        (at, min(_RANGE_BYTES_MAX, offset + length - at))
-        for at in range(offset, offset + length, _RANGE_BYTES_MAX)
-    ]
-
-
-def _merged(spans: Sequence[Span]) -> list[Span]:
-    """Joins neighbours, so that a few larger ranges are read."""
-    found: list[Span] = []
-    for offset, length in sorted(spans):
-        if found:
-            begin, size = found[-1]
-            end = offset + length - begin
-            if offset - begin - size <= _GAP_BYTES_MAX and end <= _RANGE_BYTES_MAX:
-                found[-1] = (begin, max(size, end))
-                continue
-        found.append((offset, length))
-    return found
+def _key(owner: PartitionId, place: FilePlace) -> _RegionKey:
+    return owner.store.gen, place.file, place.offset
 
 
 def _damaged(owner: PartitionId, segment: Segment, place: FilePlace) -> FormatError:

@@ -1,4 +1,4 @@
-"""What a writer of a Python store settles before it acquires: its files, and its bound."""
+"""Files and bound of a Python store, settled before its first acquire."""
 
 from __future__ import annotations
 

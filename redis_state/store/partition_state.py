@@ -12,6 +12,7 @@ from redis_state.errors import ConflictError, UsageError
 from redis_state.format import ordered
 from redis_state.format.expiry import expiry_of
 from redis_state.ids import Pin, StateStoreProviderId
+from redis_state.places.reading import files_of
 from redis_state.protocol import Opened, RegisteredRun, own_run, register_run
 from redis_state.store.absent import no_checkpoint
 from redis_state.store.checkpoint_link import (
@@ -216,7 +217,13 @@ class PartitionState:
 
     def values(self) -> dict[str, int]:
         """Returns the figures of `CUSTOM_METRICS`."""
-        return self.counters.values | {"round_trips": self._client.round_trips}
+        files = files_of(self._client)
+        of_process = {
+            "round_trips": self._client.round_trips,
+            "file_reads": files.reads,
+            "disk_hits": files.hits,
+        }
+        return self.counters.values | of_process
 
     def _open(
         self, run_id: str, version: int, *, with_time: bool = False

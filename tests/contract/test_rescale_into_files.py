@@ -27,8 +27,8 @@ from tests.support.redis_server import RedisServer
 
 LIMIT = 4 << 10
 DICE = random.Random(11)
-ROWS = {f"k{number}": DICE.randbytes(400).hex() for number in range(300)}
-AFTER = ROWS | {"k7": "70"}
+ROWS: dict[str, Any] = {f"k{number}": DICE.randbytes(400).hex() for number in range(300)}
+AFTER: dict[str, Any] = ROWS | {"k7": "70"}
 
 
 @pytest.fixture
@@ -38,8 +38,8 @@ def query(
     monkeypatch.setattr(born, "MOVED_BYTES_MAX", LIMIT)
     with closing(Client(options.parse({"url": redis_server.url}))) as client:
         made = Bounded(client, redis_server.url, tmp_path / "files")
-        made.run(0, ROWS)  # type: ignore[arg-type]  # texts
-        made.run(1, {"k7": "70"})  # type: ignore[dict-item]
+        made.run(0, ROWS)
+        made.run(1, {"k7": "70"})
         yield made
 
 
@@ -57,10 +57,10 @@ def test_both_versions_are_in_files(query: Bounded, partitions: int) -> None:
     assert query.read(batch) == ROWS
     lists = [keys.files(id_) for id_ in batch.ids()]
     assert set(query.client.call("when", [("PTTL", name) for name in lists])) == {-1}
-    query.commit(batch, {"k7": "70"})  # type: ignore[dict-item]
+    query.commit(batch, {"k7": "70"})
     following = query.begin(2)
     assert query.read(following) == AFTER
-    query.commit(following, {"new": "1"})  # type: ignore[dict-item]
+    query.commit(following, {"new": "1"})
     assert purged_files(query.client, tenant="") == []
     assert main(["places", query.name, "--verify", "--deep", "--url", query.url]) == 0
     # From files to files.
@@ -84,7 +84,7 @@ def test_store_gets_its_bound_with_the_rescale(
     monkeypatch.setattr(born, "MOVED_BYTES_MAX", LIMIT)
     with closing(Client(options.parse({"url": redis_server.url}))) as client:
         query = Query(client, redis_server.url)
-        query.run(0, ROWS)  # type: ignore[arg-type]
+        query.run(0, ROWS)
         with pytest.raises(ConfigError, match="'placesFolder' is missing"):
             query.rescale(2, redis_memory="16m")
         with pytest.raises(ConfigError, match="too few for 2 partitions"):
@@ -93,7 +93,7 @@ def test_store_gets_its_bound_with_the_rescale(
         assert in_redis(query, done.new_gen) == []
         (places,) = client.call("reading", [("HGET", keys.query(done.new_gen), "places")])
         assert json.loads(places)["folder"] == f"file:{tmp_path}"
-        query.commit(query.begin(0), ROWS)  # type: ignore[arg-type]
+        query.commit(query.begin(0), ROWS)
         assert query.read(query.begin(1)) == ROWS
 
 
