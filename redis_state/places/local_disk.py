@@ -41,7 +41,7 @@ class RegionId:
 
 
 @dataclass(slots=True)
-class _Copy:
+class _LocalCopy:
     """A copy, or one on its way.
 
     Attributes:
@@ -88,9 +88,9 @@ class LocalDisk:
     def _begin(self) -> None:
         self._lock = threading.Lock()
         # By their last use, the oldest first.
-        self._copies: OrderedDict[RegionId, _Copy] = OrderedDict()
+        self._copies: OrderedDict[RegionId, _LocalCopy] = OrderedDict()
         self._refused: OrderedDict[RegionId, float] = OrderedDict()
-        self._wanted: deque[tuple[_Copy, Folder]] = deque()
+        self._wanted: deque[tuple[_LocalCopy, Folder]] = deque()
         self._held = 0
         self._is_off = False
         self._folder: DiskFolder | None = None
@@ -146,7 +146,7 @@ class LocalDisk:
                 self._refuse(id_)
                 return
             paths = [self._removed(one) for one in leaving]
-            copy = _Copy(id_, self._clock.monotonic_s())
+            copy = _LocalCopy(id_, self._clock.monotonic_s())
             self._copies[id_] = copy
             self._held += id_.place.bytes
             self._wanted.append((copy, folder))
@@ -182,11 +182,11 @@ class LocalDisk:
         is_refused = until_s is not None and until_s > self._clock.monotonic_s()
         return not self._is_off and fits and not is_refused
 
-    def _leaving(self, size: int) -> list[_Copy] | None:
+    def _leaving(self, size: int) -> list[_LocalCopy] | None:
         """Returns the copies that make way for so many bytes; ``None`` if too few may."""
         lacking = self._held + size - self.bytes_max
         late_s = self._clock.monotonic_s() - KEPT_S
-        found: list[_Copy] = []
+        found: list[_LocalCopy] = []
         for copy in self._copies.values():
             if lacking <= 0 or copy.used_s > late_s:
                 break
@@ -195,7 +195,7 @@ class LocalDisk:
                 lacking -= copy.id.place.bytes
         return found if lacking <= 0 else None
 
-    def _removed(self, copy: _Copy) -> Path | None:
+    def _removed(self, copy: _LocalCopy) -> Path | None:
         """Takes a copy out; returns its file, which the caller deletes."""
         copy.is_gone = True
         del self._copies[copy.id]
@@ -208,7 +208,7 @@ class LocalDisk:
         if len(self._refused) > _REFUSED_MAX:
             self._refused.popitem(last=False)
 
-    def _fill(self, copy: _Copy, folder: Folder) -> None:
+    def _fill(self, copy: _LocalCopy, folder: Folder) -> None:
         path, is_whole = None, False
         try:
             made = self._opened()
@@ -226,7 +226,7 @@ class LocalDisk:
         finally:
             self._end(copy, path, is_whole=is_whole)
 
-    def _end(self, copy: _Copy, path: Path | None, *, is_whole: bool) -> None:
+    def _end(self, copy: _LocalCopy, path: Path | None, *, is_whole: bool) -> None:
         with self._lock:
             if is_whole and not copy.is_gone:
                 copy.path = path
@@ -239,7 +239,7 @@ class LocalDisk:
                 self._removed(copy)
         _delete(path)
 
-    def _write(self, copy: _Copy, folder: Folder, path: Path) -> bool:
+    def _write(self, copy: _LocalCopy, folder: Folder, path: Path) -> bool:
         """Writes a copy; returns whether all of it was written."""
         place = copy.id.place
         with path.open("xb", buffering=0) as out:
@@ -255,7 +255,7 @@ class LocalDisk:
                     left = left[out.write(left) :]
         return True
 
-    def _is_wanted(self, copy: _Copy) -> bool:
+    def _is_wanted(self, copy: _LocalCopy) -> bool:
         with self._lock:
             return not copy.is_gone
 

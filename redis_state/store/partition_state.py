@@ -53,6 +53,8 @@ class PartitionState:
         self._spec = spec
         self._events = events
         self._client = client
+        files = files_of(client)
+        self._reads_before, self._hits_before = files.reads, files.hits
         self._own = None if spec.family is None else Families((spec.family,))
         self._expires = self._own is not None and self._own.expire
         self._run = spec.run
@@ -220,8 +222,8 @@ class PartitionState:
         files = files_of(self._client)
         of_process = {
             "round_trips": self._client.round_trips,
-            "file_reads": files.reads,
-            "disk_hits": files.hits,
+            "file_reads": files.reads - self._reads_before,
+            "disk_hits": files.hits - self._hits_before,
         }
         return self.counters.values | of_process
 
