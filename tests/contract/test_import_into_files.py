@@ -16,9 +16,10 @@ from redis_state.config import parse
 from redis_state.errors import ConfigError
 from redis_state.exports import plan_import
 from redis_state.exports.folder import ExportFolder
+from redis_state.ids import PartitionId, StoreId
 from redis_state.live import Reader
 from redis_state.places import born
-from redis_state.places.moving import rows_of
+from redis_state.places.moving import announce, rows_of
 from redis_state.places.room import bound_in
 from tests.contract.bound_scene import MIB, Ledger, opened_ledger
 from tests.contract.export_support import folder, imported, raw
@@ -91,6 +92,23 @@ def test_killed_import_is_done_again(ledger: Ledger, monkeypatch: pytest.MonkeyP
     assert set(rows) == {"n", "u"}
     ledger.check()
     assert brought(ledger) == 0
+
+
+def test_list_of_files_expires_only_before_its_partition_is_there(ledger: Ledger) -> None:
+    id_ = PartitionId(StoreId(GEN, 0, "default"), 0)
+    listed = keys.files(id_)
+    assert announce(ledger.client, id_, []) is None
+    assert announce(ledger.client, id_, [], is_new=True)
+    assert 0 < ledger.raw.ttl(listed) <= 86_400
+    # A list that stays, as of a manifest that was lost, goes on staying.
+    ledger.raw.persist(listed)
+    assert announce(ledger.client, id_, [], is_new=True)
+    assert ledger.raw.ttl(listed) == -1
+    ledger.raw.expire(listed, 100)
+    ledger.raw.hset(keys.meta(id_), "f", "1")
+    assert announce(ledger.client, id_, [])
+    assert ledger.raw.ttl(listed) == -1
+    assert len(rows_of(ledger.client, id_)) == 3
 
 
 def test_small_state_goes_to_redis(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import json
 import random
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ from redis_state import config as options
 from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.cli.main import main
-from redis_state.errors import ConfigError
-from redis_state.maintain.purged_files import purged_files
+from redis_state.errors import ConfigError, ConflictError
+from redis_state.files import folder_at
+from redis_state.maintain.purged_files import delete_files, purged_files
 from redis_state.places import born
 from redis_state.places.moving import rows_of
 from redis_state.rescaling import store as under_test
@@ -95,6 +97,30 @@ def test_store_gets_its_bound_with_the_rescale(
         assert json.loads(places)["folder"] == f"file:{tmp_path}"
         query.commit(query.begin(0), ROWS)
         assert query.read(query.begin(1)) == ROWS
+
+
+def test_files_of_a_killed_call_are_deleted_by_a_person(
+    query: Bounded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: Any, **__: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("redis_state.rescaling.versions.restore", killed)
+        with pytest.raises(KeyboardInterrupt):
+            query.rescale(2)
+    (note,) = purged_files(query.client, tenant="")
+    folder = folder_at(note.folder) / note.gen
+    with pytest.raises(ConflictError, match="younger than a day"):
+        delete_files(query.client, note, folder, tenant="", guard=lambda _: "")
+    due = replace(note, due=0)
+    with pytest.raises(ConflictError, match=f"Redis has the checkpoint {note.gen}"):
+        delete_files(query.client, due, folder, tenant="", guard=lambda _: "")
+    query.client.call("letting expire", [("DEL", keys.query(note.gen))])
+    found = delete_files(query.client, due, folder, tenant="", guard=lambda _: "")
+    assert (found.files, found.strangers) == (4, ())
+    assert not (query.folder / note.gen).exists()
+    assert purged_files(query.client, tenant="") == []
 
 
 @pytest.mark.parametrize("step", ["write_file", "restore", "take", "leave"])
