@@ -211,11 +211,16 @@ class PartitionImport:
                 continue
             with self._folder.opened(file.path) as source:
                 try:
-                    batches = pq.ParquetFile(source).iter_batches(
-                        batch_size=_ROWS_AT_ONCE, columns=[PARTITION, KEY, VALUE]
-                    )
-                    for batch in batches:
-                        yield from self._checked(family, digest, batch.to_pydict())
+                    parquet = pq.ParquetFile(source)
+                    # One by one: a single reader keeps the bytes of all groups until its end.
+                    for group in range(parquet.num_row_groups):
+                        batches = parquet.iter_batches(
+                            batch_size=_ROWS_AT_ONCE,
+                            row_groups=[group],
+                            columns=[PARTITION, KEY, VALUE],
+                        )
+                        for batch in batches:
+                            yield from self._checked(family, digest, batch.to_pydict())
                 except (pa.ArrowException, KeyError) as error:
                     raise damaged(
                         self._folder, f"{file.path} is not a file of an export"
