@@ -92,7 +92,7 @@ def _own() -> str:
 
 
 def _is_locked(lock: int) -> bool:
-    """Takes a lock; returns false if another process has it."""
+    """Locks a file; returns false if another process has locked it."""
     if sys.platform == "win32":
         raise OSError(errno.ENOTSUP, "this system has no locks that end with their process")
     try:

@@ -196,7 +196,7 @@ class LocalDisk:
         return found if lacking <= 0 else None
 
     def _removed(self, copy: _LocalCopy) -> Path | None:
-        """Takes a copy out; returns its file, which the caller deletes."""
+        """Removes a copy from the map, and returns its file for the caller to delete."""
         copy.is_gone = True
         del self._copies[copy.id]
         self._held -= copy.id.place.bytes
