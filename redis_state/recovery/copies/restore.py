@@ -268,15 +268,16 @@ def _target(
         if found.folder == address:
             return address, None
         if places_folder is None:
-            _check_reached(files_of(client).reached(found).folder_of(copy.gen))
+            _check_reached(files_of(client).reached(found), copy.gen)
     elif redis_memory is not None and not copy.outside:
         found = Places((checkpoint / FOLDER_IN_CHECKPOINT).spelling(), moves=False)
     return "", found
 
 
-def _check_reached(folder: Folder) -> None:
-    """Checks that a folder that nobody named is that of the query; else it is on another disk."""
-    if folder.items() is None:
+def _check_reached(places: Places, gen: str) -> None:
+    """Checks that a folder that nobody named is there, and not on another disk by this path."""
+    folder = folder_at(places.folder, storage_options=places.storage_options)
+    if (folder / gen).items() is None and not folder.items():
         raise ConfigError(
             "writing the files of a copy again",
             found=f"the query has its files in {folder}, which is not there on this machine",

@@ -154,6 +154,20 @@ class SharedCopiesSuite extends AnyFunSuite {
     }
   }
 
+  test("a copy names the folder outside of the checkpoint that its query has") {
+    query { q =>
+      q.commit(2)
+      q.copier.copy(1)
+      assert(!Files.readString(q.manifestOf(1)).contains("own_folder"))
+      val outside = Files.createTempDirectory("outside")
+      q.commit(1)
+      q.restarted(more = Map("placesFolder" -> outside.toString)).copy(2)
+      val manifest = Files.readString(q.manifestOf(2))
+      assert(manifest.contains(s""""outside":true,"own_folder":"file:$outside""""))
+      Files.delete(outside)
+    }
+  }
+
   private def query(use: Query => Unit): Unit =
     Using.resource(new RedisServerProcess)(server => use(new Query(server)))
 }
@@ -176,8 +190,11 @@ private object SharedCopiesSuite {
     def folder: JPath = checkpoint.resolve(s"state/_redis_state_segments/$gen")
 
     /** A driver that knows nothing of the copies before. */
-    def restarted(nowMs: () => Long = () => now): StateCopier = {
-      val options = Map("url" -> server.url, "deadline" -> "10s", "copyEveryBatches" -> "1")
+    def restarted(
+        nowMs: () => Long = () => now,
+        more: Map[String, String] = Map.empty): StateCopier = {
+      val options = more ++
+        Map("url" -> server.url, "deadline" -> "10s", "copyEveryBatches" -> "1")
       val conf = RedisStateConf(options.map { case (k, v) => RedisStateConf.Prefix + k -> v }, 100)
       new StateCopier(run, gen, new Path(checkpoint.toUri), new Configuration, conf, nowMs)
     }
