@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -27,6 +29,9 @@ from tests.contract.export_support import rows_of as rows_read
 from tests.contract.planting import GEN, Planted
 from tests.support.interruptions import Interrupted
 from tests.support.redis_server import RedisServer
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer  # in collections.abc from Python 3.12
 
 __all__ = ["folder", "raw"]
 
@@ -92,6 +97,33 @@ def test_killed_import_is_done_again(ledger: Ledger, monkeypatch: pytest.MonkeyP
     assert set(rows) == {"n", "u"}
     ledger.check()
     assert brought(ledger) == 0
+
+
+@pytest.mark.parametrize("when", ["at first", "later"])
+def test_full_local_disk_changes_nothing(
+    ledger: Ledger,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    when: str,
+) -> None:
+    class Full(io.BytesIO):
+        def write(self, _: Buffer) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    def full(**_: object) -> Full:
+        if when == "at first":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return Full()
+
+    with monkeypatch.context() as patched:
+        patched.setattr("redis_state.places.spool.TemporaryFile", full)
+        assert brought(ledger) == 1
+    told = capsys.readouterr().err
+    assert "[REDIS_UNAVAILABLE]" in told
+    assert "could not pass the local disk: No space left on device" in told
+    assert not list(ledger.folder.rglob("*.seg"))
+    assert brought(ledger) == 0
+    ledger.check()
 
 
 def test_list_of_files_expires_only_before_its_partition_is_there(ledger: Ledger) -> None:
