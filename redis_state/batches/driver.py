@@ -33,6 +33,7 @@ from redis_state.protocol import (
     confirm_checkpoint,
     register_run,
 )
+from redis_state.protocol.bounding import declare_files, share_by
 from redis_state.protocol.newest_batch import NewestBatch
 from redis_state.protocol.opening import is_opened, is_purged, open_commands
 from redis_state.protocol.runs import is_newest
@@ -123,6 +124,7 @@ def begin_batch(
             the key columns or the codec differ from the store's.
         StateError: The store does not hold the version of the previous batch, or was purged.
         ConflictError: Another driver took the store in the meantime.
+        ConfigError: The bound of the store is too small, or its folder is another one.
     """
     what = f"beginning batch {number} of store '{name}'"
     _check_numbers(what, number, first, partitions)
@@ -141,6 +143,9 @@ def begin_batch(
     _batch(client, what, query, asked, begin, query_id)
     store = NamedStore(name, OPERATOR, DEFAULT_STORE, asked.partitions, [family_of(codec_name)])
     confirm_checkpoint(client, gen, store, tenant=tenant, keep_ms=config.keep_ms)
+    # The tasks find their partitions held, and acquire nothing.
+    declare_files(client, gen, config, tenant=tenant)
+    share = share_by(client, gen, config, tenant=tenant)
     for id_ in batch.ids():
         partition = PartitionClient(
             client,
@@ -149,7 +154,7 @@ def begin_batch(
             keep_ms=config.keep_ms,
             where=str(batch.store_id(id_.partition)),
         )
-        _pin(client, partition, batch)
+        _pin(client, partition, batch, share)
     return batch
 
 
@@ -309,12 +314,12 @@ def not_opened(
     return missing
 
 
-def _pin(client: Client, partition: PartitionClient, batch: Batch) -> None:
+def _pin(client: Client, partition: PartitionClient, batch: Batch, share: int) -> None:
     """Acquires a partition; retries if a late commit of the previous run replaces the version."""
     for tries in range(_PIN_TRIES_MAX):
         pin = partition.open("", batch.version).pin
         try:
-            partition.acquire(batch.run, pin)
+            partition.acquire(batch.run, pin, share=share)
             return
         except ConflictError:
             newest = is_newest(client, batch.gen, batch.run.run_id, tenant=batch.tenant)

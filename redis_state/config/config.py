@@ -34,7 +34,8 @@ class Config:
         publish_every: ``None`` means never.
         redis_memory: ``None`` means no bound.
         local_disk: ``None`` means no copies.
-        local_disk_folder: ``None`` means the one of Spark's local folders with the most space.
+        local_disk_folder: ``None`` means the one of Spark's local folders with the most space, or
+            the folder for temporary files.
         state_ttls: Pairs of an operator id and its `state_ttl`, in ascending order.
         state_bytes_max: ``None`` means no limit, as for `prefix_bytes_max`.
     """

@@ -1,10 +1,11 @@
-"""Imports one partition of an export into Redis: staged in blocks, visible in one step."""
+"""Imports one partition of an export: its blocks first, then a manifest that makes it visible."""
 
 from __future__ import annotations
 
 import heapq
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
@@ -17,12 +18,16 @@ from redis_state.exports.folder import ExportFolder
 from redis_state.exports.manifest import ExportedPartition, ExportedStore
 from redis_state.exports.sealed import damaged
 from redis_state.exports.table import KEY, PARTITION, VALUE
+from redis_state.files import Folder
 from redis_state.format.bucketing import bucket_of
-from redis_state.format.entry import Segment
+from redis_state.format.chunks import Fields
+from redis_state.format.entry import Entry, Segment
 from redis_state.format.header import Family, family_table
 from redis_state.format.rows import FAMILY_BYTES, stored_key
 from redis_state.format.segment import SegmentWriter
 from redis_state.ids import PartitionId
+from redis_state.places.born import Unborn, fits_redis, write_file
+from redis_state.places.spool import Spool, SpooledBlocks
 from redis_state.protocol.opening import Opened
 from redis_state.protocol.partition import PartitionClient
 from redis_state.reader.scan import pieces_of
@@ -41,6 +46,8 @@ class PartitionImport:
 
     Args:
         id_: The partition to create.
+        files: Folder for the files of the checkpoint: its segment goes there, past Redis, unless
+            it is small. ``None`` brings all blocks into Redis.
     """
 
     def __init__(
@@ -50,8 +57,11 @@ class PartitionImport:
         store: ExportedStore,
         part: ExportedPartition,
         id_: PartitionId,
+        *,
+        files: Folder | None = None,
     ) -> None:
         self._client = client
+        self._files = files
         self._folder = folder
         self._part = part
         self._id = id_
@@ -61,20 +71,23 @@ class PartitionImport:
         self._digests: dict[int, RowDigest] = {}
 
     def run(self) -> None:
-        """Stages all rows, creates the partition, and verifies it.
+        """Writes all rows, creates the partition, and verifies it.
 
         Raises:
             FormatError: A file changed meanwhile, or its rows do not match the manifest.
             StateError: Another import created the partition meanwhile, in another version.
             FullError: Redis has no memory left.
-            InternalError: The rows in Redis do not match the manifest.
+            UnavailableError: A file system does not answer, or the server loses blocks.
+            ConfigError: The folder for files cannot be written.
+            InternalError: The rows of the partition do not match the manifest.
         """
         what = f"importing {self._id}"
         for _ in range(_TRIES):
-            segment = self._staged()
+            segment = self._staged() if self._files is None else self._filed(self._files)
             part = self._part
             args = [str(part.version), part.uid, str(part.version), str(part.retained)]
-            args += [str(part.checkpoint_format), segment.field, segment.entry.text, ""]
+            place = segment.place.text if segment.place else ""
+            args += [str(part.checkpoint_format), segment.field, segment.entry.text, place]
             reply = self._client.script(what, script("restore"), [keys.meta(self._id)], args)
             if reply == ["OK"] or (reply == ["PRESENT"] and self._came_meanwhile(segment)):
                 self._check()
@@ -99,49 +112,84 @@ class PartitionImport:
         return self._partition.open("", self._part.version)
 
     def _staged(self) -> Segment:
-        part, writer = self._part, uuid.uuid4().hex
-        ident = f"s:{part.version}:{writer}"
-        self._digests = {}
+        """Sends the blocks of the segment to Redis."""
+        ident, name = self._new_names()
+
+        def send(fields: Fields) -> None:
+            self._partition.stage(ident, name, fields)
+
         try:
-            segment = self._written(ident, f"s:{part.version}:{part.uid}")
-            rows = sum(one.rows for one in self._digests.values())
-            digest = digest_text(digest_sum(one.value for one in self._digests.values()))
-            if (rows, digest) != (part.rows, part.digest):
-                raise damaged(
-                    self._folder,
-                    f"the rows of {self._id} do not match the counts of the manifest",
-                )
-            entry = segment.finish(
-                ref=writer,
-                live=part.rows,
-                with_families=True,
-                internal=part.internal,
-                highest_id=part.highest_id,
-                time=part.time,
-            )
-            self._partition.stage(ident, f"s:{part.version}:{part.uid}", segment.drain())
+            return self._segment(self._written(ident, send))
         except BaseException:
             # Also on Ctrl-C: staged blocks would stay for a day.
             self._partition.abort(ident)
             raise
-        return Segment(True, part.version, part.uid, entry)
 
-    def _written(self, ident: str, name: str) -> SegmentWriter:
-        segment = SegmentWriter(ident, self._families, self._part.buckets)
+    def _filed(self, files: Folder) -> Segment:
+        """Writes the segment into a file of its own, or sends it to Redis if it is small."""
+        ident, name = self._new_names()
+        with Spool(f"importing {self._id}") as spool:
+            spooled = spool.segment()
+            segment = self._segment(self._written(ident, spooled.add))
+            if fits_redis(segment.entry):
+                return self._sent(segment, name, spooled)
+            unborn = Unborn(ident, spooled.blocks(), lambda: segment)
+            version = self._part.version
+            born = write_file(self._client, self._id, files, [unborn], version=version, is_new=True)
+        # Another import made the partition meanwhile, unless there is a file.
+        return replace(segment, place=born[0].place) if born else segment
+
+    def _sent(self, segment: Segment, name: str, spooled: SpooledBlocks) -> Segment:
+        try:
+            for fields in spooled.blocks():
+                self._partition.stage(segment.ident, name, fields)
+        except BaseException:
+            self._partition.abort(segment.ident)
+            raise
+        return segment
+
+    def _new_names(self) -> tuple[str, str]:
+        """Returns a new ident, and the manifest field."""
+        part = self._part
+        return f"s:{part.version}:{uuid.uuid4().hex}", f"s:{part.version}:{part.uid}"
+
+    def _segment(self, entry: Entry) -> Segment:
+        return Segment(True, self._part.version, self._part.uid, entry)
+
+    def _written(self, ident: str, send: Callable[[Fields], None]) -> Entry:
+        """Passes on the blocks of the segment, and checks the rows by the manifest."""
+        part, segment = self._part, SegmentWriter(ident, self._families, self._part.buckets)
+        self._digests = {}
+
+        def send_full() -> None:
+            if len(segment.fields) >= _BLOCKS_AT_ONCE:
+                send(segment.drain())
+
         hashed = [self._groups(one) for one in self._families if not one.ordered]
         merged = heapq.merge(*hashed, key=lambda group: group[0])
         for _, groups in groupby(merged, key=lambda group: group[0]):
             segment.add(dict(row for _, rows in groups for row in rows))
-            self._stage(segment, name)
+            send_full()
         for family in sorted(self._families, key=lambda one: one.id):
             if family.ordered:
                 for _ in segment.add_ordered(family.id, self._rows(family)):
-                    self._stage(segment, name)
-        return segment
-
-    def _stage(self, segment: SegmentWriter, name: str) -> None:
-        if len(segment.fields) >= _BLOCKS_AT_ONCE:
-            self._partition.stage(segment.ident, name, segment.drain())
+                    send_full()
+        rows = sum(one.rows for one in self._digests.values())
+        digest = digest_text(digest_sum(one.value for one in self._digests.values()))
+        if (rows, digest) != (part.rows, part.digest):
+            raise damaged(
+                self._folder, f"the rows of {self._id} do not match the counts of the manifest"
+            )
+        entry = segment.finish(
+            ref=ident.rpartition(":")[2],
+            live=part.rows,
+            with_families=True,
+            internal=part.internal,
+            highest_id=part.highest_id,
+            time=part.time,
+        )
+        send(segment.drain())
+        return entry
 
     def _groups(self, family: Family) -> Iterator[_BucketRows]:
         """Yields the rows of a hashed family, those of a few buckets at a time."""
@@ -163,11 +211,16 @@ class PartitionImport:
                 continue
             with self._folder.opened(file.path) as source:
                 try:
-                    batches = pq.ParquetFile(source).iter_batches(
-                        batch_size=_ROWS_AT_ONCE, columns=[PARTITION, KEY, VALUE]
-                    )
-                    for batch in batches:
-                        yield from self._checked(family, digest, batch.to_pydict())
+                    parquet = pq.ParquetFile(source)
+                    # One by one: a single reader keeps the bytes of all groups until its end.
+                    for group in range(parquet.num_row_groups):
+                        batches = parquet.iter_batches(
+                            batch_size=_ROWS_AT_ONCE,
+                            row_groups=[group],
+                            columns=[PARTITION, KEY, VALUE],
+                        )
+                        for batch in batches:
+                            yield from self._checked(family, digest, batch.to_pydict())
                 except (pa.ArrowException, KeyError) as error:
                     raise damaged(
                         self._folder, f"{file.path} is not a file of an export"
@@ -184,7 +237,7 @@ class PartitionImport:
         return [(stored_key(family.id, key), value) for key, value in rows]
 
     def _check(self) -> None:
-        """Reads the partition from Redis, and compares it with the manifest."""
+        """Reads the partition, and compares it with the manifest."""
         found = {one.id: RowDigest(one.name) for one in self._families}
         for rows, _ in pieces_of(self._client, self._opened(), bare=False):
             _add(found, rows)
@@ -192,7 +245,7 @@ class PartitionImport:
         if digest != self._part.digest:
             raise InternalError(
                 f"reading {self._id} again",
-                found="Redis serves other rows than were imported",
+                found="it serves other rows than were imported",
             )
 
 

@@ -13,12 +13,18 @@ from typing import TypeVar
 from redis_state import files, keys
 from redis_state.backend.client import Client
 from redis_state.backend.room import check_room
-from redis_state.errors import FormatError, Kind, StateError, UsageError
+from redis_state.errors import ConfigError, FormatError, Kind, StateError, UsageError
 from redis_state.exports.folder import ExportFolder
 from redis_state.exports.import_partition import PartitionImport
 from redis_state.exports.manifest import Export, ExportedPartition, ExportedStore, read_export
 from redis_state.exports.sealed import damaged
 from redis_state.ids import EMPTY
+from redis_state.places import Places, keep_places, places_for_return
+from redis_state.places.born import MOVED_BYTES_MAX
+from redis_state.places.reading import files_of
+from redis_state.places.room import share_of
+from redis_state.places.settings import FOLDER_IN_CHECKPOINT
+from redis_state.places.writer import new_folder
 from redis_state.progress import Progress, silent
 from redis_state.protocol.registry import PYTHON_OPERATOR
 from redis_state.protocol.runs import check_name, checkpoint_gen
@@ -46,7 +52,8 @@ class Import:
         missing: Partitions that Redis does not have.
         there: Number of partitions that serve the version already.
         rewind: Moves the newer entries of Spark's logs aside; ``None`` without a checkpoint.
-        stored: Approximate bytes of the missing partitions in Redis.
+        stored: Approximate bytes of the missing partitions.
+        places: Where the blocks of all but small partitions go; ``None`` brings them into Redis.
         set_back: Stores whose newest batch becomes the exported one: stores that Redis still counts
             and that lack partitions; with Spark's logs, all stores that the query writes.
     """
@@ -61,6 +68,7 @@ class Import:
     stored: int
     set_back: tuple[CountedStore, ...] = ()
     tenant: str = ""
+    places: Places | None = None
 
     @property
     def gens(self) -> list[str]:
@@ -76,12 +84,16 @@ class Import:
             FormatError: A file changed meanwhile.
             StateError: Another import made a partition, or took the name, meanwhile.
             FullError: Redis has no memory left.
-            ConfigError: An entry cannot be moved; all state is imported.
+            ConfigError: A file cannot be written; or an entry cannot be moved, and all state is
+                imported.
         """
         self._set_batches_back(client)
+        if self.places is not None and self.missing:
+            self._begin_files(client, self.places)
         for number, (store, part) in enumerate(self.missing, 1):
             id_ = store.id(self.gen, part.partition, tenant=self.tenant)
-            PartitionImport(client, self.folder, store, part, id_).run()
+            files = None if self.places is None else files_of(client).folder(client, id_)
+            PartitionImport(client, self.folder, store, part, id_, files=files).run()
             progress("importing partitions", number, len(self.missing))
         counts = {(one.operator, one.store): len(one.partitions) for one in self.export.stores}
         created_ms = self.export.created
@@ -90,6 +102,12 @@ class Import:
         self._mark(client)
         if self.rewind is not None:
             self.rewind.carry_out()
+
+    def _begin_files(self, client: Client, places: Places) -> None:
+        """Names the folder in the query, and marks the folder of a Python store."""
+        keep_places(client, self.gen, places, tenant=self.tenant)
+        if self.name is not None:
+            new_folder(files_of(client).reached(places), self.gen)
 
     def _set_batches_back(self, client: Client) -> None:
         """Sets the newest batch of each store in `set_back` to the exported batch."""
@@ -134,6 +152,8 @@ def plan_import(
     name: str | None = None,
     checkpoint: files.Folder | None = None,
     marker_gen: str | None = None,
+    redis_memory: int | None = None,
+    places_folder: str | None = None,
     tenant: str = "",
     progress: Progress = silent,
 ) -> Import:
@@ -143,6 +163,9 @@ def plan_import(
         name: New name of a store of Python; ``None`` keeps its own.
         checkpoint: The folder of Spark's logs; ``None`` leaves them alone.
         marker_gen: The id of the checkpoint; ``None`` means the one in its marker file.
+        redis_memory: Bound of the query: all but small partitions go into files, past Redis.
+        places_folder: Folder for the files; also without a bound. ``None`` takes the one that the
+            query has, or that of the checkpoint.
 
     Raises:
         NotFoundError: There is no export.
@@ -152,7 +175,7 @@ def plan_import(
         StateError: Redis has a partition that does not serve the version, or a newer store of the
             name.
         FullError: Redis has too little memory.
-        ConfigError: A file cannot be read.
+        ConfigError: A file cannot be read; or the bound is too small, or has no folder.
     """
     export = read_export(folder)
     what = f"importing {folder}"
@@ -172,14 +195,55 @@ def plan_import(
                 there += 1
             else:
                 missing.append((store, part))
+    places = None
+    if redis_memory is not None or places_folder is not None:
+        count = sum(len(store.partitions) for store in export.stores)
+        places = _places(client, gen, checkpoint, redis_memory, places_folder, count, tenant=tenant)
     stored = sum(part.stored for _, part in missing)
-    check_room(client, stored, what=what)
+    sent = (part.stored for _, part in missing if not places or part.stored <= MOVED_BYTES_MAX)
+    check_room(client, sum(sent), what=what)
     set_back = _to_set_back(
         client, what, gen, export, missing, None if rewind is None else checkpoint, tenant=tenant
     )
     return Import(
-        folder, export, gen, own_name, tuple(missing), there, rewind, stored, set_back, tenant
+        folder,
+        export,
+        gen,
+        own_name,
+        tuple(missing),
+        there,
+        rewind,
+        stored,
+        set_back,
+        tenant,
+        places,
     )
+
+
+def _places(
+    client: Client,
+    gen: str,
+    checkpoint: files.Folder | None,
+    redis_memory: int | None,
+    places_folder: str | None,
+    partitions: int,
+    *,
+    tenant: str,
+) -> Places:
+    """Returns where the files go; the one default is the folder of the checkpoint."""
+    if redis_memory is not None:
+        share_of(redis_memory, partitions)
+    found = places_for_return(client, gen, places_folder, tenant=tenant)
+    if found is None and checkpoint is not None:
+        found = Places((checkpoint / FOLDER_IN_CHECKPOINT).spelling(), moves=False)
+    if found is None:
+        raise ConfigError(
+            "option 'redisMemory'",
+            found="redisMemory needs a folder for files, and 'placesFolder' is missing",
+            advice="Nothing was changed. Give --places-folder; or, for a query of Spark, "
+            "--checkpoint.",
+        )
+    return found
 
 
 def _to_set_back(

@@ -87,6 +87,14 @@ def decode(ident: str, field: str, block: bytes) -> bytes:
     return _decompress(ident, field, stored, raw_length)
 
 
+def is_intact(ident: str, field: str, block: bytes) -> bool:
+    """Returns whether the check of a block is right, without a look at its payload."""
+    if len(block) < HEADER_BYTES or block[0] != MAGIC:
+        return False
+    check: int = _HEADER.unpack_from(block)[3]
+    return check == _check(ident, field, block[1:6], block[HEADER_BYTES:])
+
+
 def check_bytes(block: bytes) -> bytes:
     """Returns the four check bytes of a block, which the checksum of a segment covers.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from redis_state import keys
@@ -17,9 +17,13 @@ from redis_state.format.place import FilePlace
 from redis_state.format.region import MAGIC, RegionWriter
 from redis_state.ids import PartitionId, Pin
 from redis_state.places.moving import announce, is_whole
-from redis_state.places.reading import owner_of
+from redis_state.places.owners import owner_of
+from redis_state.places.reading import files_of
+from redis_state.places.room import SHARE_BYTES_MIN, cost_of
 
-_WHAT = "writing a snapshot into a file"
+MOVED_BYTES_MAX = SHARE_BYTES_MIN // 2
+"""Room up to which a whole version that comes into a bounded partition goes to Redis."""
+_WHAT = "writing segments into a file"
 
 Blocks = Mapping[str, bytes]
 """Blocks by the names of their fields."""
@@ -27,7 +31,7 @@ Blocks = Mapping[str, bytes]
 
 @dataclass(frozen=True, slots=True)
 class Born:
-    """A snapshot whose file is whole, and that no manifest names yet.
+    """A segment whose file is whole, and that no manifest names yet.
 
     Attributes:
         size: Length of the file.
@@ -36,6 +40,22 @@ class Born:
     segment: Segment
     place: FilePlace
     size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unborn:
+    """A segment that gets a region of a new file.
+
+    Attributes:
+        blocks: Blocks in the order of a region; the header may come at any time.
+        end: Returns the segment, once all blocks were taken.
+        is_signed: True if the blocks are as Redis holds them, with their signatures.
+    """
+
+    ident: str
+    blocks: Iterable[Blocks]
+    end: Callable[[], Segment]
+    is_signed: bool = False
 
 
 def write_snapshot(
@@ -49,8 +69,7 @@ def write_snapshot(
     """Writes a snapshot into a new file of its own, and reads its end back.
 
     Args:
-        blocks: Yields the blocks of a segment with this writer, in the order of a region; the
-            header may come at any time.
+        blocks: Yields the blocks of a segment with this writer; see `Unborn`.
         entry: Returns the entry, once all blocks were taken.
 
     Returns:
@@ -61,46 +80,94 @@ def write_snapshot(
         ConfigError: The folder cannot be written.
     """
     writer = uuid.uuid4().hex
-    ident = f"s:{pin.version}:{writer}"
-    name = announce(client, id_, [], version=pin.version)
-    if name is None:
-        return None
-    region = _GrowingRegion(client, id_, ident)
 
     def end() -> Segment:
         return Segment(True, pin.version, pin.uid, entry())
 
-    folder.write_pieces(name, region.pieces(blocks(writer), end))
-    segment = region.segment
-    if segment is None:
-        return None
-    place = FilePlace(name, 0, region.bytes, region.head)
-    if not is_whole(client, folder, [place], [region.check]):
+    one = Unborn(f"s:{pin.version}:{writer}", blocks(writer), end)
+    found = write_file(client, id_, folder, [one], version=pin.version)
+    return found[0] if found else None
+
+
+def write_file(
+    client: Client,
+    id_: PartitionId,
+    folder: Folder,
+    segments: Iterable[Unborn],
+    *,
+    version: int,
+    named: Sequence[Segment] = (),
+    is_new: bool = False,
+) -> list[Born]:
+    """Writes segments into a new file, one behind the other, and reads their ends back.
+
+    Args:
+        version: Version that the name of the file has.
+        named: Segments whose versions it has instead.
+        is_new: See `announce`.
+
+    Returns:
+        Nothing if the partition cannot have files.
+
+    Raises:
+        UnavailableError: Redis or the file system does not answer, or the file was cut.
+        ConfigError: The folder cannot be written.
+    """
+    name = announce(client, id_, named, version=version, is_new=is_new)
+    if name is None:
+        return []
+    placed: list[tuple[Segment, FilePlace]] = []
+    checks: list[int] = []
+
+    def pieces() -> Iterator[bytes]:
+        begin = 0
+        for one in segments:
+            region = _GrowingRegion(client, id_, one)
+            yield from region.pieces()
+            placed.append((one.end(), FilePlace(name, begin, region.bytes, region.head)))
+            checks.append(region.check)
+            begin += region.bytes
+
+    folder.write_pieces(name, pieces())
+    if placed and not is_whole(client, folder, [place for _, place in placed], checks):
         raise UnavailableError(
             _WHAT,
             found=f"{folder / name} is not as it was written",
             advice="Nothing was added. Check the file system, and what is between it and here.",
             where=str(id_),
         )
-    return Born(segment, place, region.bytes)
+    size = sum(place.bytes for _, place in placed)
+    for _, place in placed:
+        # The stores of this process need it at once.
+        files_of(client).want(id_, folder, place)
+    return [Born(segment, place, size) for segment, place in placed]
+
+
+def fits_redis(entry: Entry, *, parts: int = 1) -> bool:
+    """Returns whether a whole version of a bounded partition goes to Redis.
+
+    Args:
+        parts: Number of such versions.
+    """
+    return cost_of(entry) <= MOVED_BYTES_MAX // parts
 
 
 class _GrowingRegion:
     """The region of a segment while its blocks are made."""
 
-    def __init__(self, client: Client, id_: PartitionId, ident: str) -> None:
-        self._id, self._signer = id_, client.signer
-        self._key = keys.segment(id_, ident)
-        self._writer = RegionWriter(ident, self._key, signer=self._signer)
-        self.segment: Segment | None = None
+    def __init__(self, client: Client, id_: PartitionId, of: Unborn) -> None:
+        self._id, self._of = id_, of
+        self._key = keys.segment(id_, of.ident)
+        self._signer = None if of.is_signed else client.signer
+        self._writer = RegionWriter(of.ident, self._key, signer=client.signer)
         self.bytes = self.head = self.check = 0
 
-    def pieces(self, blocks: Iterable[Blocks], end: Callable[[], Segment]) -> Iterator[bytes]:
+    def pieces(self) -> Iterator[bytes]:
         """Yields the bytes of the region."""
         header = b""
         yield MAGIC
         self.bytes = len(MAGIC)
-        for fields in blocks:
+        for fields in self._of.blocks:
             for name, block in fields.items():
                 value = block
                 if self._signer is not None:
@@ -111,9 +178,7 @@ class _GrowingRegion:
                 self._writer.add(name, value)
                 self.bytes += len(value)
                 yield value
-        segment = end()
-        for last in self._writer.end(owner_of(self._id, segment), header):
+        for last in self._writer.end(owner_of(self._id, self._of.end()), header):
             self.bytes += len(last)
             self.head, self.check = len(last), zlib.crc32(last)
             yield last
-        self.segment = segment

@@ -1,4 +1,4 @@
-"""Writes into a query what the options of a Python store say about its files."""
+"""Writes into a query where its files are: by the options of a Python store, or for a return."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from redis_state.places.moving import rows_of
 from redis_state.places.settings import Places, places_of, set_places
 
 _FILES = "files"
+_OPTION = "option 'placesFolder'"
 _LOOKED_FOR_MAX = 3
 """Used files of a partition that are looked for in a new folder; a single one may be lost."""
 
@@ -78,15 +79,53 @@ def places_by(config: Config) -> Places:
             "is missing",
             advice="Give 'placesFolder', an address that every writer and reader reaches.",
         )
-    if not is_absolute(config.places_folder):
+    address = _spelled(config.places_folder)
+    moves = config.history == _FILES
+    return Places(address, config.places_grace, moves=moves, deletes=config.places_delete)
+
+
+def places_for_return(
+    client: Client, gen: str, address: str | None, *, tenant: str = ""
+) -> Places | None:
+    """Returns where the files of a checkpoint go that is brought back.
+
+    Args:
+        address: Folder that a person names; ``None`` without one.
+
+    Returns:
+        ``None`` if neither the query nor the person names a folder.
+
+    Raises:
+        ConfigError: The address is relative, or the query has its files in another folder.
+    """
+    known = places_of(client, gen, tenant=tenant)
+    if address is None:
+        return known
+    wanted = Places(_spelled(address), moves=False)
+    if known is not None and known.folder != wanted.folder:
         raise ConfigError(
-            "option 'placesFolder'",
+            _OPTION,
+            found=f"the files of checkpoint {gen} are in {known.folder}",
+            advice="Nothing was changed. Give that folder.",
+        )
+    return known or wanted
+
+
+def keep_places(client: Client, gen: str, places: Places, *, tenant: str = "") -> None:
+    """Writes settings into a query that has none."""
+    if places_of(client, gen, tenant=tenant) is None:
+        set_places(client, gen, places, tenant=tenant)
+
+
+def _spelled(address: str) -> str:
+    """Returns an address as Hadoop writes it."""
+    if not is_absolute(address):
+        raise ConfigError(
+            _OPTION,
             found="it is a relative path, which is another folder in another working directory",
             advice="Give an absolute path, or an address such as s3a://bucket/segments.",
         )
-    address = folder_at(config.places_folder).spelling()
-    moves = config.history == _FILES
-    return Places(address, config.places_grace, moves=moves, deletes=config.places_delete)
+    return folder_at(address).spelling()
 
 
 def _check_moved(
@@ -101,7 +140,7 @@ def _check_moved(
         has_used = has_used or bool(used)
     if has_used:
         raise ConfigError(
-            "option 'placesFolder'",
+            _OPTION,
             found=f"the files of checkpoint {gen} are in {before.folder}, and {wanted.folder} has "
             "none of them",
             advice="Give the folder that has the files; or move all of them to the new folder "

@@ -20,7 +20,8 @@ from redis_state.format.region import sort_key, write_region
 from redis_state.format.segment import combined_checksum
 from redis_state.format.signature import is_signed
 from redis_state.ids import PartitionId
-from redis_state.places.reading import LATE_S, files_of, owner_of
+from redis_state.places.owners import owner_of
+from redis_state.places.reading import LATE_S, files_of
 
 KEY_TTL_MS = 60_000
 """Time for which the key of a segment stays in Redis after it was moved."""
@@ -116,18 +117,25 @@ def _whole(client: Client, id_: PartitionId, segments: Sequence[Segment]) -> lis
 
 
 def announce(
-    client: Client, id_: PartitionId, segments: Sequence[Segment], *, version: int = 1
+    client: Client,
+    id_: PartitionId,
+    segments: Sequence[Segment],
+    *,
+    version: int = 1,
+    is_new: bool = False,
 ) -> str | None:
     """Announces a new file; ``None`` if the partition cannot have one.
 
     Args:
         version: Version of what the file will have, if no segment is there yet.
+        is_new: True for a partition that the script `restore` makes afterwards, within a day.
     """
     versions = [one.version for one in segments] or [version]
     of = folder_of(id_.store.operator, id_.partition, keys.store_hash(id_.store.store))
+    expiry = [str(_STAGED_TTL_MS)] if is_new else []
     for _ in range(_NAMES_MAX):
         name = new_file_name(of, min(versions), max(versions))
-        match client.script(_MOVING, script("announce"), _two(id_), [name]):
+        match client.script(_MOVING, script("announce"), _two(id_), [name, *expiry]):
             case ["OK"]:
                 return name
             case ["TAKEN"]:

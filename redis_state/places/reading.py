@@ -11,29 +11,29 @@ from weakref import WeakKeyDictionary
 
 from redis_state import keys
 from redis_state.backend.client import Client
-from redis_state.errors import FormatError, Kind, StateError, UnavailableError
+from redis_state.errors import FormatError, StateError, UnavailableError
 from redis_state.files import Folder, is_local
 from redis_state.format.entry import Segment
 from redis_state.format.header import FIELD as HEADER
-from redis_state.format.place import FIELD as PLACE
-from redis_state.format.place import FilePlace, parse_place
-from redis_state.format.region import RegionHead, RegionOwner, Span, read_head, read_region
+from redis_state.format.place import FilePlace
+from redis_state.format.region import RegionHead, Span, read_head, read_region
 from redis_state.ids import PartitionId
-from redis_state.places.settings import places_of
+from redis_state.places.local_disk import LocalDisk
+from redis_state.places.owners import lost_file, owner_of, place_now
+from redis_state.places.region_files import RegionFiles, are_intact, is_most, merged, pieces
+from redis_state.places.settings import Places, places_of
 from redis_state.process import tell_after_fork
 
 Values = dict[str, bytes]
+_RegionKey = tuple[str, str, int]
 
-WHOLE_BYTES_MAX = 16 << 20
-"""Regions up to this length are read at once if half of their fields are wanted."""
 LATE_S = 5.0
 """Time for which a file that is not found is looked for again."""
 _PAUSES_S = (0.1, 0.4, 1.0)
-_GAP_BYTES_MAX = 128 << 10
-_RANGE_BYTES_MAX = 8 << 20
 _HEADS_BYTES_MAX = 32 << 20
 _DIRECTORIES_BYTES_MAX = 4 << 20
 _FOLDERS_MAX = 64
+_NEEDED_MAX = 4096
 _WHAT = "reading segments from files"
 
 _known: WeakKeyDictionary[Client, SegmentFiles] = WeakKeyDictionary()
@@ -59,12 +59,15 @@ class SegmentFiles:
     """Reads segments from files; thread-safe.
 
     Files never change, so the heads that were read stay valid. Places of foreign segments are never
-    remembered.
+    remembered. A segment that is needed for the second time gets a copy on the local disk.
 
     Args:
         read_parallel: Most ranges of a file that are read at once.
 
     Attributes:
+        disk: Disk for copies; ``None`` without one.
+        hits: Reads that copies answered.
+        reads: Reads of files, without those that make copies.
         storage_options: Returns options of fsspec for the folders, when the first one is opened;
             ``None`` leaves them to the environment.
     """
@@ -72,6 +75,7 @@ class SegmentFiles:
     def __init__(self, *, read_parallel: int) -> None:
         self._read_parallel = read_parallel
         self.storage_options: Callable[[], Mapping[str, Any] | None] = lambda: None
+        self.hits = self.reads = 0
         # Methods are given the client, which must not stay alive through the registry of readers.
         self._forget_all()
         tell_after_fork(self)
@@ -81,7 +85,10 @@ class SegmentFiles:
         self._forget_all()
 
     def _forget_all(self) -> None:
-        self._heads: OrderedDict[tuple[str, str, int], _Head] = OrderedDict()
+        self.disk: LocalDisk | None = None
+        # Regions that were read before, those of the latest reads last.
+        self._needed: OrderedDict[_RegionKey, None] = OrderedDict()
+        self._heads: OrderedDict[_RegionKey, _Head] = OrderedDict()
         self._heads_bytes = 0
         self._directories: OrderedDict[tuple[str, str, int, str], bytes] = OrderedDict()
         self._folders: OrderedDict[tuple[str, str], Folder] = OrderedDict()
@@ -146,9 +153,30 @@ class SegmentFiles:
             FormatError: The file is damaged, or is of another segment.
         """
         owner, place = id_.of_gen(segment.gen) if segment.gen else id_, segment.place
-        if place is None or _is_most(segment, place, len(buckets)):
+        if place is None or is_most(segment, place, len(buckets)):
             return {}
-        head = self._head(client, owner, segment, place)
+        region = self._region(client, owner, place)
+        try:
+            return self._filters(client, owner, segment, region, buckets)
+        except FormatError:
+            if not region.give_up():
+                raise
+            self._forget_head(owner, place)
+            return {}
+        finally:
+            with self._lock:
+                self.hits += region.hits
+                self.reads += region.reads
+
+    def _filters(
+        self,
+        client: Client,
+        owner: PartitionId,
+        segment: Segment,
+        region: RegionFiles,
+        buckets: Collection[int],
+    ) -> Mapping[int, bytes]:
+        head = self._head(client, owner, segment, region)
         if head is None:
             return {}
         by_directory: dict[str, list[int]] = {}
@@ -157,7 +185,7 @@ class SegmentFiles:
                 by_directory.setdefault(called, []).append(bucket)
         found: dict[int, bytes] = {}
         for called, described in by_directory.items():
-            raw = self._directory(client, owner, head, place, called)
+            raw = self._directory(owner, head, region, called)
             one = None if raw is None else head.filter(called, raw, client.signer)
             if one is not None:
                 found |= dict.fromkeys(described, one)
@@ -174,8 +202,9 @@ class SegmentFiles:
         place = segment.place or place_now(client, owner, segment)
         if place is None:
             return False
-        # A head that was read before says nothing about the file now.
-        return self._head(client, owner, segment, place, afresh=True) is not None
+        # A head that was read before says nothing about the file now, nor does a copy.
+        region = RegionFiles(self.folder(client, owner), owner.store.gen, place, None)
+        return self._head(client, owner, segment, region, afresh=True) is not None
 
     def is_whole(self, client: Client, id_: PartitionId, segment: Segment) -> bool:
         """Returns whether the file of a segment has the end of its region, undamaged.
@@ -213,13 +242,17 @@ class SegmentFiles:
                 "'placesFolder' that it had.",
                 where=str(id_),
             )
-        options = None if is_local(places.folder) else self.storage_options()
-        folder = replace(places, storage_options=options).folder_of(of.gen)
+        folder = self.reached(places).folder_of(of.gen)
         with self._lock:
             self._folders[of.tenant, of.gen] = folder
             while len(self._folders) > _FOLDERS_MAX:
                 self._folders.popitem(last=False)
         return folder
+
+    def reached(self, places: Places) -> Places:
+        """Returns settings with the options of fsspec that their folder needs."""
+        options = None if is_local(places.folder) else self.storage_options()
+        return replace(places, storage_options=options)
 
     def _read(
         self,
@@ -229,9 +262,54 @@ class SegmentFiles:
         place: FilePlace,
         names: Sequence[str] | None,
     ) -> Values | None:
-        folder = self.folder(client, owner)
-        if names is None or _is_most(segment, place, len(names)):
-            raws = self._ranges(folder, place.file, _pieces(place.offset, place.bytes))
+        region = self._region(client, owner, place)
+        if names != [HEADER] and self._is_needed_again(owner, place):
+            region.want()
+        try:
+            found = self._from(region, client, owner, segment, names)
+            if region.hits and not are_intact(
+                client.signer, keys.segment(owner, segment.ident), segment, found
+            ):
+                raise _damaged(owner, segment, place)
+            return found
+        except FormatError:
+            if not region.give_up():
+                raise
+            self._forget_head(owner, place)
+            return self._from(region, client, owner, segment, names)
+        finally:
+            with self._lock:
+                self.hits += region.hits
+                self.reads += region.reads
+
+    def _is_needed_again(self, owner: PartitionId, place: FilePlace) -> bool:
+        """Notes a read; what is read once, such as a delta, is not worth a copy."""
+        if self.disk is None:
+            return False
+        key = _key(owner, place)
+        with self._lock:
+            is_known = key in self._needed
+            self._needed[key] = None
+            self._needed.move_to_end(key)
+            if len(self._needed) > _NEEDED_MAX:
+                self._needed.popitem(last=False)
+        return is_known
+
+    def want(self, owner: PartitionId, folder: Folder, place: FilePlace) -> None:
+        """Begins a copy of a region that was just written, if there is a disk."""
+        RegionFiles(folder, owner.store.gen, place, self.disk).want()
+
+    def _from(
+        self,
+        region: RegionFiles,
+        client: Client,
+        owner: PartitionId,
+        segment: Segment,
+        names: Sequence[str] | None,
+    ) -> Values | None:
+        place = region.place
+        if names is None or is_most(segment, place, len(names)):
+            raws = region.read(pieces(place.bytes))
             if raws is None:
                 return None
             named = owner_of(owner, segment)
@@ -239,20 +317,20 @@ class SegmentFiles:
             if len(found) != segment.entry.blocks:
                 raise _damaged(owner, segment, place)
             return found if names is None else {one: found[one] for one in names if one in found}
-        return self._some(client, owner, segment, place, names or ())
+        return self._some(client, owner, segment, region, names or ())
 
     def _some(
         self,
         client: Client,
         owner: PartitionId,
         segment: Segment,
-        place: FilePlace,
+        region: RegionFiles,
         names: Sequence[str],
     ) -> Values | None:
-        head = self._head(client, owner, segment, place)
+        head = self._head(client, owner, segment, region)
         if head is None:
             return None
-        folder, found = self.folder(client, owner), {}
+        found: Values = {}
         by_directory: dict[str, list[str]] = {}
         for name in names:
             if name == HEADER:
@@ -262,16 +340,15 @@ class SegmentFiles:
                 by_directory.setdefault(called, []).append(name)
         wanted: dict[str, Span] = {}
         for called, described in by_directory.items():
-            raw = self._directory(client, owner, head, place, called)
+            raw = self._directory(owner, head, region, called)
             if raw is None:
                 return None
             spans = head.spans(called, raw, client.signer)
             wanted |= {name: spans[name] for name in described if name in spans}
-        ranges = _merged(list(wanted.values()))
+        ranges = merged(list(wanted.values()))
         if not ranges:
             return found
-        shifted = [(place.offset + offset, length) for offset, length in ranges]
-        raws = self._ranges(folder, place.file, shifted)
+        raws = region.read(ranges)
         if raws is None:
             return None
         for name, (offset, length) in wanted.items():
@@ -283,38 +360,29 @@ class SegmentFiles:
             found[name] = raw[offset - at : offset - at + length]
         return found
 
-    def _ranges(self, folder: Folder, name: str, spans: Sequence[Span]) -> list[bytes] | None:
-        """Reads ranges of a file, some at once; ``None`` if the file is gone, or was cut."""
-        found: list[bytes] = []
-        for start in range(0, len(spans), self._read_parallel):
-            some = folder.read_ranges(name, spans[start : start + self._read_parallel])
-            if some is None:
-                return None
-            found += some
-        return found
+    def _region(self, client: Client, owner: PartitionId, place: FilePlace) -> RegionFiles:
+        folder = self.folder(client, owner)
+        return RegionFiles(folder, owner.store.gen, place, self.disk, at_once=self._read_parallel)
 
     def _directory(
-        self, client: Client, owner: PartitionId, head: RegionHead, place: FilePlace, called: str
+        self, owner: PartitionId, head: RegionHead, region: RegionFiles, called: str
     ) -> bytes | None:
         """Returns the value of a directory block; ``None`` if the file is gone, or was cut."""
-        known = head.known.get(called)
-        if known is not None:
-            return known
-        key = (owner.store.gen, place.file, place.offset, called)
+        key = (*_key(owner, region.place), called)
         with self._lock:
-            known = self._directories.get(key)
+            known = head.known.get(called) or self._directories.get(key)
         if known is not None:
             return known
-        offset, length = head.at[called]
-        folder = self.folder(client, owner)
-        raws = folder.read_ranges(place.file, [(place.offset + offset, length)])
+        raws = region.read([head.at[called]])
         if raws is None:
             return None
-        with self._lock:
-            self._directories[key] = raws[0]
-            size = sum(map(len, self._directories.values()))
-            while size > _DIRECTORIES_BYTES_MAX and len(self._directories) > 1:
-                size -= len(self._directories.popitem(last=False)[1])
+        if not region.hits:
+            # A copy may be damaged, which the decoding finds.
+            with self._lock:
+                self._directories[key] = raws[0]
+                size = sum(map(len, self._directories.values()))
+                while size > _DIRECTORIES_BYTES_MAX and len(self._directories) > 1:
+                    size -= len(self._directories.popitem(last=False)[1])
         return raws[0]
 
     def _head(
@@ -322,18 +390,18 @@ class SegmentFiles:
         client: Client,
         owner: PartitionId,
         segment: Segment,
-        place: FilePlace,
+        region: RegionFiles,
         *,
         afresh: bool = False,
     ) -> RegionHead | None:
-        key = (owner.store.gen, place.file, place.offset)
+        place = region.place
+        key = _key(owner, place)
         with self._lock:
             known = self._heads.get(key)
             if known is not None and not afresh:
                 self._heads.move_to_end(key)
                 return known.head
-        span = (place.offset + place.bytes - place.head, place.head)
-        raws = self.folder(client, owner).read_ranges(place.file, [span])
+        raws = region.read([(place.bytes - place.head, place.head)])
         if raws is None:
             return None
         named = owner_of(owner, segment)
@@ -345,6 +413,11 @@ class SegmentFiles:
             while self._heads_bytes > _HEADS_BYTES_MAX and len(self._heads) > 1:
                 self._heads_bytes -= self._heads.popitem(last=False)[1].bytes
         return found
+
+    def _forget_head(self, owner: PartitionId, place: FilePlace) -> None:
+        with self._lock:
+            known = self._heads.pop(_key(owner, place), None)
+            self._heads_bytes -= known.bytes if known else 0
 
     def _forget(self, owner: PartitionId) -> None:
         """Forgets a folder, which may have been moved as a whole."""
@@ -359,82 +432,11 @@ class SegmentFiles:
         Args:
             owner: See `owner_of`.
         """
-        folder = self.folder(client, owner)
-        what = f"reading {segment.ident}"
-        if folder.items() is None:
-            return UnavailableError(
-                what,
-                found=f"the folder {folder} is not there, which has its file",
-                advice="Make the folder reachable from here, as a mount or with the rights of the "
-                "query, then try again. If its files were moved, start the query with the new "
-                "'placesFolder'.",
-                where=str(owner),
-            )
-        return StateError(
-            what,
-            found=f"its file {folder / place.file} is gone, or was cut",
-            advice="Restore the file from a backup of the folder. Newer versions do not need it: "
-            "`redis-state doctor` shows which ones are whole.",
-            kind=Kind.FILE_LOST,
-            where=str(owner),
-            version=segment.version,
-        )
+        return lost_file(self.folder(client, owner), owner, segment, place)
 
 
-def owner_of(owner: PartitionId, segment: Segment) -> RegionOwner:
-    """Returns the names that the region of a segment has to have.
-
-    Args:
-        owner: The partition that has the segment, which is another one for a foreign segment.
-    """
-    of = owner.store
-    return RegionOwner(
-        segment.field,
-        segment.entry.text,
-        segment.ident,
-        of.gen,
-        of.operator,
-        owner.partition,
-        of.store,
-        keys.segment(owner, segment.ident),
-    )
-
-
-def place_now(client: Client, owner: PartitionId, segment: Segment) -> FilePlace | None:
-    """Returns the file that has a segment now; ``None`` if none has, or the segment is gone.
-
-    Args:
-        owner: See `owner_of`.
-    """
-    field_ = f"{PLACE}{segment.ident}"
-    (raw,) = client.call("looking for a segment", [("HGET", keys.meta(owner), field_)])
-    return parse_place(raw.decode("ascii", "replace"))[1] if raw is not None else None
-
-
-def _is_most(segment: Segment, place: FilePlace, fields: int) -> bool:
-    """Returns whether a segment is read as a whole for so many of its fields."""
-    return fields * 2 >= segment.entry.blocks and place.bytes <= WHOLE_BYTES_MAX
-
-
-def _pieces(offset: int, length: int) -> list[Span]:
-    return [
-        (at, min(_RANGE_BYTES_MAX, offset + length - at))
-        for at in range(offset, offset + length, _RANGE_BYTES_MAX)
-    ]
-
-
-def _merged(spans: Sequence[Span]) -> list[Span]:
-    """Joins neighbours, so that a few larger ranges are read."""
-    found: list[Span] = []
-    for offset, length in sorted(spans):
-        if found:
-            begin, size = found[-1]
-            end = offset + length - begin
-            if offset - begin - size <= _GAP_BYTES_MAX and end <= _RANGE_BYTES_MAX:
-                found[-1] = (begin, max(size, end))
-                continue
-        found.append((offset, length))
-    return found
+def _key(owner: PartitionId, place: FilePlace) -> _RegionKey:
+    return owner.store.gen, place.file, place.offset
 
 
 def _damaged(owner: PartitionId, segment: Segment, place: FilePlace) -> FormatError:

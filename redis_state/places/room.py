@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from redis_state import keys
 from redis_state.backend.client import Client
-from redis_state.backend.script import script
+from redis_state.backend.script import Command, script
 from redis_state.errors import ConfigError
 from redis_state.files import Folder
 from redis_state.format.entry import FORMATS, Entry, Segment, segments_in
@@ -83,6 +83,12 @@ def bound_of(client: Client, id_: PartitionId) -> Bound | None:
     """Returns the bound of a partition; ``None`` if it has none."""
     (raw,) = client.call(_WHAT, [("HGET", keys.meta(id_), _FIELD)])
     return _parsed(raw)
+
+
+def bounds_of(client: Client, ids: Sequence[PartitionId]) -> list[Bound | None]:
+    """Returns the bounds of partitions; ``None`` for one that has none, or is not there."""
+    asked: list[Command] = [("HGET", keys.meta(id_), _FIELD) for id_ in ids]
+    return [_parsed(raw) for raw in client.call(_WHAT, asked)] if asked else []
 
 
 def bound_in(manifest: Mapping[bytes, bytes]) -> Bound | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from redis_state.errors import ConfigError, UnavailableError
+from redis_state.files import Folder
 from redis_state.places.settings import Places
 
 NAME = "_writer"
@@ -32,6 +33,18 @@ def mark_folder(places: Places, gen: str) -> bool:
         log.warning("%s: history stays in Redis: %s", places.folder, error)
         return False
     return True
+
+
+def new_folder(places: Places, gen: str) -> Folder:
+    """Returns the folder for the files of a new Python store, with the file that marks it.
+
+    Raises:
+        ConfigError: The folder cannot be written.
+        UnavailableError: The file system does not answer.
+    """
+    mark_folder(places, gen)
+    check_folder(places, gen)
+    return places.folder_of(gen)
 
 
 def check_folder(places: Places, gen: str) -> None:

@@ -15,6 +15,8 @@ from redis_state.backend.server import check_server
 from redis_state.batches.driver import OPERATOR, PARTITIONS_MAX, PLACE, named, not_opened
 from redis_state.errors import NotFoundError, StateError, UsageError
 from redis_state.ids import DEFAULT_STORE, PartitionId, Pin, StoreId, text_number
+from redis_state.places import Places
+from redis_state.places.settings import FIELD as PLACES
 from redis_state.protocol import PartitionClient, RegisteredRun, checkpoint_gen, register_run
 from redis_state.protocol.newest_batch import NewestBatch
 from redis_state.protocol.opening import open_commands, read_replies
@@ -214,8 +216,14 @@ class RescaledStore:
         store = StoreId(gen, OPERATOR, DEFAULT_STORE, self.tenant)
         return RescaledCheckpoint(self.client, self.what, store, partitions)
 
-    def describe(self, copy: RescaledCheckpoint, run: RegisteredRun) -> None:
-        """Writes the registry of the new checkpoint, which expires."""
+    def describe(
+        self, copy: RescaledCheckpoint, run: RegisteredRun, places: Places | None = None
+    ) -> None:
+        """Writes the registry of the new checkpoint, which expires.
+
+        Args:
+            places: Where its files are; ``None`` if its state is in Redis.
+        """
         fields = {name: self.registry[name] for name in _KEPT if name in self.registry}
         fields["epoch"] = str(run.epoch)
         fields[f"batch:{PLACE}"] = str(replace(self.newest, partitions=copy.partitions))
@@ -223,6 +231,8 @@ class RescaledStore:
         if begun is not None:
             # No run has written the new partitions, so no run is too old for them.
             fields[f"begun:{PLACE}"] = " ".join([*begun.split(" ")[:4], "0", "0"])
+        if places is not None:
+            fields[PLACES] = places.text
         copy.describe(fields)
 
     @property

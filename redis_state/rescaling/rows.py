@@ -1,4 +1,8 @@
-"""Copies the rows of one version from the old partitions to the new ones; no pyspark."""
+"""Copies the rows of one version from the old partitions to the new ones; no pyspark.
+
+The blocks of unbounded partitions go to Redis as they come. Those of bounded ones wait on the local
+disk until the version is complete, and then go into a file for each partition.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +14,22 @@ from redis_state.backend.client import Client
 from redis_state.backend.script import script
 from redis_state.batches.event_time import NOTES_KEY, Notes
 from redis_state.errors import FormatError, UnavailableError
-from redis_state.format.entry import Entry
+from redis_state.files import Folder
+from redis_state.format.entry import Segment
 from redis_state.format.header import Family
 from redis_state.format.rows import FAMILY_BYTES, stored_key
 from redis_state.format.segment import OrderedBlocks, SegmentWriter
 from redis_state.ids import PartitionId
 from redis_state.keys import meta
+from redis_state.places.born import Unborn, fits_redis, write_file
+from redis_state.places.spool import Spool, SpooledBlocks
 from redis_state.protocol import PartitionClient, SegmentGoneError
+from redis_state.protocol.runs import STAGED_TTL_MS
 from redis_state.protocol.version_rows import VersionRows
 from redis_state.rescaling.placing import Hash, Placing, cannot
 
 BLOCKS_AT_ONCE = 64
-_TTL_MS = 24 * 3600 * 1000
+_IS_MADE = "1"  # no other checkpoint pins it
 _SURE = 64
 
 PlainRow = tuple[bytes, bytes]
@@ -46,11 +54,12 @@ class PassCounts:
 
 @dataclass(slots=True)
 class RescaleTarget:
-    """A version of one new partition, while its rows are sent to Redis.
+    """A version of one new partition, while its rows come.
 
     Attributes:
         highest_id: Highest id of all families that the lineage ever had.
         time_s: Time of the version; see `RescaleSource`.
+        spool: Where blocks wait for `place`; ``None`` sends them to Redis.
     """
 
     client: Client
@@ -61,13 +70,16 @@ class RescaleTarget:
     families: Sequence[Family]
     highest_id: int
     time_s: int
+    spool: Spool | None = None
     writer: SegmentWriter = field(init=False)
     live: int = 0
     internal: int = 0
     _partition: PartitionClient = field(init=False)
     _blocks: OrderedBlocks | None = None
+    _spooled: SpooledBlocks | None = None
 
     def __post_init__(self) -> None:
+        self._spooled = self.spool.segment() if self.spool else None
         self._partition = PartitionClient(self.client, self.id, versions_to_retain=1)
         self.writer = SegmentWriter(f"d:{self.version}:{self.uid}", self.families, buckets=1)
 
@@ -89,8 +101,8 @@ class RescaleTarget:
         assert self._blocks is not None
         self._blocks.end()
 
-    def finish(self) -> Entry:
-        """Sends the remaining blocks and returns the manifest entry."""
+    def finish(self) -> Segment:
+        """Passes the remaining blocks on, and returns the segment."""
         entry = self.writer.finish(
             ref=self.ref,
             live=self.live,
@@ -101,11 +113,34 @@ class RescaleTarget:
             time=self.time_s,
         )
         self._stage()
-        return entry
+        return Segment(False, self.version, self.uid, entry)
+
+    def place(self, segment: Segment, folder: Folder, *, parts: int) -> Segment:
+        """Writes waiting blocks into a file, or sends them to Redis if they are few.
+
+        Args:
+            folder: Folder of the new checkpoint's files.
+            parts: Number of versions of the partition.
+
+        Returns:
+            The segment, with its place.
+        """
+        if self._spooled is None:
+            return segment
+        if fits_redis(segment.entry, parts=parts):
+            for fields in self._spooled.blocks():
+                self._partition.stage(segment.ident, segment.ident, fields)
+            return segment
+        unborn = Unborn(segment.ident, self._spooled.blocks(), lambda: segment)
+        born = write_file(self.client, self.id, folder, [unborn], version=self.version, is_new=True)
+        return replace(segment, place=born[0].place) if born else segment
 
     def _stage(self) -> None:
-        ident = self.writer.ident
-        self._partition.stage(ident, ident, self.writer.drain())
+        ident, fields = self.writer.ident, self.writer.drain()
+        if self._spooled is None:
+            self._partition.stage(ident, ident, fields)
+        else:
+            self._spooled.add(fields)
 
 
 class RescaleSource:
@@ -250,23 +285,22 @@ def _united(tables: Sequence[Sequence[Family]]) -> tuple[Family, ...]:
 
 
 def restore(
-    client: Client, written: Sequence[tuple[RescaleTarget, Entry]], *, floor: int, retained: int
+    client: Client, id_: PartitionId, segments: Sequence[Segment], *, floor: int, retained: int
 ) -> None:
-    """Creates a partition from sent segments, newest version first; it expires unless kept.
+    """Creates a partition from segments, newest version first; it expires unless kept.
 
     Raises:
-        UnavailableError: The server lost sent segments.
+        UnavailableError: The server lost what was sent.
     """
-    newest = written[0][0]
-    id_ = newest.id
+    newest = segments[0]
     words = [str(newest.version), newest.uid, str(floor), str(retained), "1"]
-    for target, entry in written:
-        words += [target.writer.ident, entry.text, ""]
+    for one in segments:
+        words += [one.field, one.entry.text, one.place.text if one.place else ""]
     what = f"making {id_}"
     # In one transaction, so that a call that dies leaves nothing that never expires.
     made = [
         script("restore").call([meta(id_)], *words),
-        script("renew").call([meta(id_)], str(_TTL_MS)),
+        script("renew").call([meta(id_)], str(STAGED_TTL_MS), _IS_MADE),
     ]
     reply, _ = client.transaction(what, made)
     if reply[0] not in (b"OK", b"PRESENT"):
@@ -281,5 +315,6 @@ def restore(
 
 
 def renew(client: Client, id_: PartitionId, keep_ms: int) -> list[str]:
-    """Sets the expiry of a partition, 0 for none, and returns the script's reply."""
-    return client.script(f"making {id_}", script("renew"), [meta(id_)], [str(keep_ms)])
+    """Sets the expiry of a new partition, 0 for none, and returns the script's reply."""
+    args = [str(keep_ms), _IS_MADE]
+    return client.script(f"making {id_}", script("renew"), [meta(id_)], args)

@@ -21,6 +21,7 @@ from redis_state.config import Config
 from redis_state.errors import UsageError
 from redis_state.maintain.activity import refuse_if_used
 from redis_state.rescaling.checkpoints import RescaledStore
+from redis_state.rescaling.new_files import begin_files, end_files, places_of_copy
 from redis_state.rescaling.placing import GroupOf
 from redis_state.rescaling.switch import expire_leftover, finish, leave
 from redis_state.rescaling.versions import KeyMeaning, copy_rows, count_rows, versions_to_copy
@@ -77,6 +78,9 @@ def rescale_store(
     Every row is checked. A row whose partition differs from Spark's hash of its key columns fails
     the call, and nothing is changed.
 
+    The state of a store with a bound goes into files, past Redis. So does that of any store, if
+    the options ``redis_memory`` and ``places_folder`` are given.
+
     Args:
         name: Name of the store.
         group_of: For a store that your function writes: maps a key of the state to the values of
@@ -95,6 +99,7 @@ def rescale_store(
             raised after the call has finished an interrupted call for another number.
         StateError: A partition does not hold the version of the newest batch.
         ConflictError: The query was started in the meantime.
+        ConfigError: The bound is too small, or the folder for files cannot be written.
         FullError: The server has no memory for both checkpoints; found before anything is written.
         UnavailableError: Written data was lost before the last step.
     """
@@ -135,16 +140,24 @@ def rescale_with(
         rows = count_rows(store, versions[0], partitions, meaning)
         if dry_run:
             return _result(store, "", store.newest.number, rows)
-        check_room(client, size, what=store.what)
+        places = places_of_copy(store, config, partitions)
+        check_room(client, 0 if places else size, what=store.what)
         new_gen = uuid.uuid4().hex
         run = store.take()
         expire_leftover(store)
         copy = store.checkpoint(new_gen, partitions)
-        pins = copy_rows(store, copy, versions, meaning)
+        folder = None if places is None else begin_files(store, copy, places, run)
+        pins = copy_rows(store, copy, versions, meaning, folder)
         copy.take(run, pins, retained=store.retained)
-        store.describe(copy, run)
+        store.describe(copy, run, places)
         leave(store, copy, pins, run)
-        return _result(store, new_gen, *finish(store, new_gen))
+        return _finished(store, new_gen)
+
+
+def _finished(store: RescaledStore, new_gen: str) -> StoreRescale:
+    done = _result(store, new_gen, *finish(store, new_gen))
+    end_files(store, new_gen)
+    return done
 
 
 def _finish_earlier(store: RescaledStore, new_gen: str, partitions: int) -> StoreRescale:
@@ -153,7 +166,7 @@ def _finish_earlier(store: RescaledStore, new_gen: str, partitions: int) -> Stor
     Raises:
         UsageError: The interrupted call was finished, but had another number of partitions.
     """
-    done = _result(store, new_gen, *finish(store, new_gen))
+    done = _finished(store, new_gen)
     if done.partitions != partitions:
         raise UsageError(
             store.what,

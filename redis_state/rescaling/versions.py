@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 from redis_state.batches.driver import named, not_opened
 from redis_state.codec import Codec
 from redis_state.errors import StateError
-from redis_state.format.entry import Entry
+from redis_state.files import Folder
+from redis_state.format.entry import Segment
 from redis_state.ids import EMPTY_UID, PartitionId, Pin
+from redis_state.places.spool import Spool
 from redis_state.protocol.opening import open_commands, read_replies
 from redis_state.rescaling.checkpoints import RescaledCheckpoint, RescaledStore
 from redis_state.rescaling.placing import GroupOf, Placing, cannot
@@ -76,28 +79,45 @@ def count_rows(
 
 
 def copy_rows(
-    store: RescaledStore, copy: RescaledCheckpoint, versions: Sequence[int], meaning: KeyMeaning
+    store: RescaledStore,
+    copy: RescaledCheckpoint,
+    versions: Sequence[int],
+    meaning: KeyMeaning,
+    folder: Folder | None = None,
 ) -> list[Pin]:
-    """Writes the new partitions, which expire, and returns the newest version of each."""
+    """Writes the new partitions, which expire, and returns the newest version of each.
+
+    Args:
+        folder: Folder of the new checkpoint's files, for bounded partitions; ``None`` brings all
+            blocks into Redis.
+    """
     refs = [EMPTY_UID] * copy.partitions
-    written: list[list[tuple[RescaleTarget, Entry]]] = []
-    for version in reversed(versions):
-        made = _copy_version(store, copy, version, refs, meaning)
-        written.insert(0, made)
-        refs = [target.uid for target, _ in made]
+    written: list[list[Segment]] = []
+    with Spool(store.what) if folder else nullcontext() as spool:
+        for version in reversed(versions):
+            targets = _copied(store, copy, version, refs, meaning, spool)
+            made = [one.finish() for one in targets]
+            if folder is not None and spool is not None:
+                parts = len(versions)
+                pairs = zip(targets, made, strict=True)
+                made = [one.place(segment, folder, parts=parts) for one, segment in pairs]
+                spool.clear()
+            written.insert(0, made)
+            refs = [one.uid for one in made]
     floor = 0 if versions[-1] == 1 else versions[-1]
-    for of_one in zip(*written, strict=True):
-        restore(store.client, of_one, floor=floor, retained=store.retained)
+    for id_, of_one in zip(copy.ids, zip(*written, strict=True), strict=True):
+        restore(store.client, id_, of_one, floor=floor, retained=store.retained)
     return [Pin(versions[0], uid) for uid in refs]
 
 
-def _copy_version(
+def _copied(
     store: RescaledStore,
     copy: RescaledCheckpoint,
     version: int,
     refs: Sequence[str],
     meaning: KeyMeaning,
-) -> list[tuple[RescaleTarget, Entry]]:
+    spool: Spool | None,
+) -> list[RescaleTarget]:
     source = RescaleSource(store.client, store.ids, version)
     placing = meaning.placing(store, source)
     targets = [
@@ -110,11 +130,12 @@ def _copy_version(
             source.families,
             highest_id=source.highest_id,
             time_s=source.time_s,
+            spool=spool,
         )
         for id_, ref in zip(copy.ids, refs, strict=True)
     ]
     source.spread(placing, copy.partitions, targets)
-    return [(one, one.finish()) for one in targets]
+    return targets
 
 
 def _bytes(ids: Sequence[PartitionId], replies: Sequence[object], version: int) -> int:

@@ -5,17 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from redis_state import keys
 from redis_state.backend.client import Client
-from redis_state.backend.script import Command
 from redis_state.config import Config
 from redis_state.errors import InternalError
 from redis_state.format.header import Family
-from redis_state.ids import PartitionId, StateStoreProviderId
+from redis_state.ids import StateStoreProviderId
 from redis_state.keys import tenant_of
-from redis_state.places import declare, needs_files, places_by
-from redis_state.places.room import share_of
-from redis_state.places.writer import mark_folder
 from redis_state.process import Home
 from redis_state.protocol import (
     NamedStore,
@@ -25,8 +20,8 @@ from redis_state.protocol import (
     confirm_checkpoint,
     renew_checkpoint,
 )
+from redis_state.protocol.bounding import declare_files, mark_files, share_by
 from redis_state.protocol.quota import Limits, Quota, quota_of
-from redis_state.protocol.registry import counted_partitions, parse_operators
 from redis_state.store.absent import check_gen
 from redis_state.store.local.families import Families
 from redis_state.store.local.loading import Loader
@@ -108,30 +103,15 @@ class LinkedPartition:
         confirm_checkpoint(
             self.shared, self.gen, store, tenant=spec.tenant, keep_ms=spec.config.keep_ms
         )
-        declare(self.shared, self.gen, spec.config, self._partitions, tenant=spec.tenant)
-        self.mark_folder()
-
-    def _partitions(self) -> list[PartitionId]:
-        """Returns the partitions of all stores of the checkpoint."""
-        tenant = self.spec.tenant
-        what: Command = ("HGETALL", keys.query(self.gen, tenant=tenant))
-        (query,) = self.shared.call("listing the stores of a checkpoint", [what])
-        stores = parse_operators(query).values()
-        return counted_partitions(self.shared, self.gen, stores, tenant=tenant)
+        declare_files(self.shared, self.gen, spec.config, tenant=spec.tenant)
 
     def mark_folder(self) -> bool:
         """Marks the folder that this process declared; see `redis_state.places.writer`."""
-        config = self.spec.config
-        return not needs_files(config) or mark_folder(places_by(config), self.gen)
+        return mark_files(self.spec.config, self.gen)
 
     def share(self) -> int:
-        """Returns the share of the partition by `redisMemory`; 0 if it has no bound.
-
-        Raises:
-            ConfigError: The shares of all partitions are too small.
-        """
-        total = self.spec.config.redis_memory
-        return 0 if total is None else share_of(total, max(1, len(self._partitions())))
+        """Returns the share of the partition; see `share_by`."""
+        return share_by(self.shared, self.gen, self.spec.config, tenant=self.spec.tenant)
 
     def renew(self) -> None:
         """Renews the expiries of an ephemeral checkpoint."""

@@ -45,6 +45,8 @@ CUSTOM_METRICS = (
     CustomMetric("room_waits", MetricKind.SUM, "calls that waited until segments had left Redis"),
     CustomMetric("room_wait_ms", MetricKind.TIMING, "time until segments had left Redis"),
     CustomMetric("round_trips", MetricKind.SUM, "pipelines sent to the server by this process"),
+    CustomMetric("file_reads", MetricKind.SUM, "reads of files by this process"),
+    CustomMetric("disk_hits", MetricKind.SUM, "reads from the local disk by this process"),
     CustomMetric("opens", MetricKind.SUM, "versions that were opened"),
     CustomMetric("commits", MetricKind.SUM, "versions that were committed"),
 )

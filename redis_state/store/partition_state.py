@@ -12,6 +12,7 @@ from redis_state.errors import ConflictError, UsageError
 from redis_state.format import ordered
 from redis_state.format.expiry import expiry_of
 from redis_state.ids import Pin, StateStoreProviderId
+from redis_state.places.reading import files_of
 from redis_state.protocol import Opened, RegisteredRun, own_run, register_run
 from redis_state.store.absent import no_checkpoint
 from redis_state.store.checkpoint_link import (
@@ -52,6 +53,8 @@ class PartitionState:
         self._spec = spec
         self._events = events
         self._client = client
+        files = files_of(client)
+        self._reads_before, self._hits_before = files.reads, files.hits
         self._own = None if spec.family is None else Families((spec.family,))
         self._expires = self._own is not None and self._own.expire
         self._run = spec.run
@@ -216,7 +219,13 @@ class PartitionState:
 
     def values(self) -> dict[str, int]:
         """Returns the figures of `CUSTOM_METRICS`."""
-        return self.counters.values | {"round_trips": self._client.round_trips}
+        files = files_of(self._client)
+        of_process = {
+            "round_trips": self._client.round_trips,
+            "file_reads": files.reads - self._reads_before,
+            "disk_hits": files.hits - self._hits_before,
+        }
+        return self.counters.values | of_process
 
     def _open(
         self, run_id: str, version: int, *, with_time: bool = False

@@ -11,6 +11,8 @@ from redis_state.codec import MSGPACK, Codec
 from redis_state.config import Config, resolve
 from redis_state.errors import UsageError
 from redis_state.ids import NUMBER_MAX, StateStoreProviderId, is_uid
+from redis_state.places.disks import process_disk
+from redis_state.places.reading import files_of
 from redis_state.protocol import RegisteredRun
 from redis_state.protocol.runs import check_name
 from redis_state.store.api import ListStateStore, ReadStateStore, StateStore
@@ -89,6 +91,9 @@ class StateStoreProvider:
         checked = resolve(config, url, options)
         self._client = client or Client(checked, clock=clock)
         self._owns_client = client is None
+        self._disk = process_disk.use(checked, self._client.clock)
+        if self._disk is not None:
+            files_of(self._client).disk = self._disk.disk
         self._codec = codec
         self._lists = lists
         self._families = families
@@ -250,8 +255,13 @@ class StateStoreProvider:
         return codec or self._codec
 
     def close(self) -> None:
-        """Drops the cache, and closes the connections unless the caller passed them."""
+        """Drops the cache, and closes the connections unless the caller passed them.
+
+        The last provider of a process with the option `localDisk` removes the copies.
+        """
         self._partition.cache.clear()
+        if self._disk is not None:
+            self._disk.end()
         if self._owns_client:
             self._client.close()
 

@@ -8,6 +8,7 @@ from typing import NoReturn, Protocol, cast
 from redis_state.ids import Pin, StateStoreId, StateStoreProviderId
 from redis_state.process import elsewhere, tell_after_fork
 from redis_state.store.api import Operation, State, StateStoreMetrics, following
+from redis_state.store.local.base import Base
 from redis_state.store.local.families import Families
 from redis_state.store.local.memory_budget import ROW_BYTES
 from redis_state.store.local.version import LocalVersion, Parts
@@ -40,13 +41,15 @@ class Partition(Protocol):
 
 
 class _Elsewhere:
-    """Stand-in for a version that was opened in another process; every access raises."""
+    """Stand-in for a version that was opened in another process; every access raises.
 
-    parts: Parts = (), None
-    """Empty, for callers that bind the layers and `get` once."""
+    Attributes:
+        parts: No layers, for callers that bind them once; the base is a stand-in, too.
+    """
 
     def __init__(self, id_: StateStoreId, version: int) -> None:
         self._id, self._version = id_, version
+        self.parts: Parts = (), cast(Base, self)
 
     def get(self, _stored: bytes) -> NoReturn:
         """Raises an error that names the store."""

@@ -13,7 +13,7 @@ from redis_state import keys
 from redis_state.format.entry import parse_segment
 from redis_state.format.region import write_region
 from redis_state.format.signature import BlockSigner
-from redis_state.places.reading import owner_of
+from redis_state.places.owners import owner_of
 from tests.contract.planting import GEN, Planted, uid
 
 FOLDER = "state/_redis_state_copies"
@@ -89,6 +89,7 @@ def plant_shared_copy(
     version: int,
     *,
     outside: bool = False,
+    own_folder: str = "",
     signer: BlockSigner | None = None,
 ) -> Path:
     """A copy of format 2, whose partitions have one file each for all deltas up to the version."""
@@ -122,10 +123,12 @@ def plant_shared_copy(
         **manifest_of(planted, checkpoint, version),
         "format": 2,
         "folder": f"file:{checkpoint / SEGMENTS}",
-        "outside": outside,
+        "outside": outside or bool(own_folder),
         "parts": parts,
         "unneeded": [],
     }
+    if own_folder:
+        manifest["own_folder"] = own_folder
     write_manifest(folder, manifest)
     return folder
 

@@ -148,7 +148,7 @@ def test_ranges_are_read_some_at_once(
         return read(folder, name, spans)
 
     monkeypatch.setattr(Folder, "read_ranges", counted)
-    monkeypatch.setattr("redis_state.places.reading._GAP_BYTES_MAX", -1)
+    monkeypatch.setattr("redis_state.places.region_files._GAP_BYTES_MAX", -1)
     with Reader(config.parse({"url": redis_server.url, "read_parallel": 3})) as other:
         other.query("flights").operator().get_many([key(number) for number in range(12)])
     assert max(most) == 3

@@ -74,6 +74,92 @@ def test_open_store_is_refused_in_the_child(new_provider: NewProvider) -> None:
     assert dict(new_provider().get_read_store(2).iterator()) == {"a": 2, "b": 2}
 
 
+READS: dict[str, Callable[[Any], Any]] = {
+    "get": lambda store: store.get("a"),
+    "get_many": lambda store: store.get_many(["a"]),
+    "prefetch": lambda store: store.prefetch(["a"]),
+    "get_range": lambda store: store.get_range("a", "b"),
+    "prefix_scan": lambda store: store.prefix_scan("a"),
+    "iterator": lambda store: store.iterator(),
+    "metrics": lambda store: store.metrics,
+}
+WRITES: dict[str, Callable[[Any], Any]] = {
+    "put": lambda store: store.put("a", ["c"]),
+    "put_many": lambda store: store.put_many({"a": ["c"]}),
+    "append": lambda store: store.append("a", "c"),
+    "remove": lambda store: store.remove("a"),
+    "remove_many": lambda store: store.remove_many(["a"]),
+    "commit": lambda store: store.commit(),
+}
+FAMILIES: dict[str, Callable[[Any, bytes], Any]] = {
+    "declare": lambda store, _: store.declare("another", key_schema="{}", value_schema="{}"),
+    "drop": lambda store, _: store.drop("rows"),
+    "get": lambda store, key: store.get(key),
+    "get_many": lambda store, key: store.get_many([key]),
+    "prefetch": lambda store, key: store.prefetch([key]),
+    "is_here": lambda store, _: store.is_here,
+    "rows": lambda store, key: store.rows(key, None),
+    "metrics": lambda store, _: store.metrics,
+    "put": lambda store, key: store.put(key, b"c"),
+    "put_many": lambda store, key: store.put_many({key: b"c"}),
+    "append": lambda store, key: store.append(key, b"c"),
+    "remove": lambda store, key: store.remove(key),
+    "remove_many": lambda store, key: store.remove_many([key]),
+    "commit": lambda store, _: store.commit(),
+}
+ANYWHERE = {"id", "version", "has_committed", "families", "abort", "after_fork"}
+"""Members that look at nothing but the object, or clean up."""
+
+
+def members(store: object) -> set[str]:
+    return {name for name in dir(store) if name[0] != "_"} - ANYWHERE
+
+
+@pytest.mark.parametrize("state", ["opened", "changed", "committed", "for reading"])
+def test_each_method_of_a_store_is_refused_in_the_child(
+    new_provider: NewProvider, state: str
+) -> None:
+    provider = new_provider(lists=True)
+    store: Any = provider.get_list_store(0)
+    store.put("a", ["b"])
+    if state != "changed":
+        store.commit()
+    if state == "opened":
+        store = provider.get_list_store(1)
+    elif state == "for reading":
+        store = provider.get_read_store(1)
+    calls = READS if state == "for reading" else READS | WRITES
+    assert set(calls) == members(store)
+    assert refused_in_child(list(calls.values()), store) == []
+
+
+def test_each_method_of_a_family_store_is_refused_in_the_child(new_provider: NewProvider) -> None:
+    provider = new_provider(families=True)
+    store = provider.get_family_store(0)
+    key = store.declare("rows", key_schema="{}", value_schema="{}", multi_value=True) + b"a"
+    store.append(key, b"b")
+    store.commit()
+    store = provider.get_family_store(1)
+    assert set(FAMILIES) == members(store)
+    assert refused_in_child(list(FAMILIES.values()), store, key) == []
+
+
+def refused_in_child(calls: list[Callable[..., Any]], *given: Any) -> list[int]:
+    """Returns the positions of the calls that a child may make."""
+
+    def child() -> list[int]:
+        found = []
+        for at, call in enumerate(calls):
+            try:
+                call(*given)
+            except UsageError:
+                continue
+            found.append(at)
+        return found
+
+    return list(in_child(child))
+
+
 def test_repeated_commit_is_accepted_only_with_the_same_rows(
     shared_redis_server: RedisServer,
 ) -> None:

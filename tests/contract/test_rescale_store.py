@@ -70,7 +70,7 @@ class Query:
         )
         return provider.get_store(batch.version)
 
-    def commit(self, batch: Batch, rows: dict[str, int], *, only: int | None = None) -> None:
+    def commit(self, batch: Batch, rows: dict[str, Any], *, only: int | None = None) -> None:
         for partition in range(batch.partitions):
             if only is not None and partition != only:
                 continue
@@ -80,12 +80,12 @@ class Query:
                     store.put(key, value)
             store.commit()
 
-    def run(self, number: int, rows: dict[str, int], partitions: int | None = None) -> None:
+    def run(self, number: int, rows: dict[str, Any], partitions: int | None = None) -> None:
         self.commit(self.begin(number, partitions), rows)
 
-    def read(self, batch: Batch) -> dict[str, int]:
+    def read(self, batch: Batch) -> dict[str, Any]:
         """All that a batch starts from; each key is where a task looks for it."""
-        found: dict[str, int] = {}
+        found: dict[str, Any] = {}
         for partition in range(batch.partitions):
             store = self.store(batch, partition)
             own = dict(store.iterator())

@@ -63,11 +63,19 @@ def restore(server: RedisServer, checkpoint: Path) -> None:
     assert main(["doctor", *place]) == 0
 
 
-@pytest.mark.usefixtures("copying")
-@pytest.mark.parametrize("number", ["1", "2"])
+@pytest.mark.parametrize(("number", "is_bounded"), [("1", False), ("2", True)])
 def test_state_survives_the_loss_of_its_server(
-    job: Job, use_server: Callable[..., RedisServer], number: str
+    job: Job,
+    use_server: Callable[..., RedisServer],
+    redis_conf: Callable[..., None],
+    tmp_path: Path,
+    number: str,
+    *,
+    is_bounded: bool,
 ) -> None:
+    folder = tmp_path / "segments"
+    bounds = {"redisMemory": "64m", "placesFolder": f"file:{folder}"} if is_bounded else {}
+    redis_conf({"copyEveryBatches": str(EVERY)} | bounds)
     with format_of(job.streams.spark, number):
         checkpoint = job.streams.checkpoint(NAME)
         server = use_server()
@@ -79,7 +87,13 @@ def test_state_survives_the_loss_of_its_server(
         empty = use_server()
         job.feed(1)
         assert "REDIS_STATE_LOST" in failure(job.run)
+        if is_bounded:
+            # No segment has left Redis yet, so nobody has made the folder.
+            (folder / "other").mkdir(parents=True)
         restore(empty, checkpoint)
+        assert bool(list(folder.rglob("*.seg"))) == is_bounded
+        with empty.client() as client:
+            assert not client.keys("*}:[ds]:*")
         job.output.clear()
         job.run()
         assert min(job.output) == 4

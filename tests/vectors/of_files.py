@@ -16,7 +16,7 @@ from redis_state.format.region import write_region
 from redis_state.format.rows import stored_key
 from redis_state.format.signature import BlockSigner
 from redis_state.ids import PartitionId, StoreId
-from redis_state.places.reading import owner_of
+from redis_state.places.owners import owner_of
 from tests.vectors import of_segments
 
 GEN = "a" * 32

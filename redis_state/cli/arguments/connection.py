@@ -101,8 +101,23 @@ def options_of(arguments: argparse.Namespace, *, url: str | None = None) -> dict
     return options | {name: value for name, value in given.items() if value is not None}
 
 
+def add_files(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of a query by which state goes into files, past Redis."""
+    parser.add_argument(
+        "--redis-memory",
+        metavar="BYTES",
+        help="the option redisMemory of the query, such as 1g: all but small partitions go into "
+        "files, past Redis",
+    )
+    parser.add_argument(
+        "--places-folder",
+        metavar="FOLDER",
+        help="the option placesFolder of the query: where files go; also without --redis-memory",
+    )
+
+
 def config_of(arguments: argparse.Namespace) -> Config:
-    """Returns the checked options of a connection.
+    """Returns the checked options of a connection, and those that `add_files` adds.
 
     An argument overrides the profile. A password file of either overrides the environment, since
     it was given on purpose.
@@ -111,6 +126,8 @@ def config_of(arguments: argparse.Namespace) -> Config:
         ConfigError: An option is wrong, or no server is named.
     """
     options = options_of(arguments)
+    given = {name: getattr(arguments, name, None) for name in ("redis_memory", "places_folder")}
+    options |= {name: value for name, value in given.items() if value is not None}
     if "password_file" not in options:
         options["password"] = os.environ.get(PASSWORD_VARIABLE) or None
     return parse(options)

@@ -8,8 +8,18 @@ from typing import TYPE_CHECKING
 
 from redis_state import keys
 from redis_state.backend.client import Client
-from redis_state.cli.arguments.checkpoint import add_checkpoint, add_storage_options, folder_of
-from redis_state.cli.arguments.connection import ProgressLine, add_arguments, config_of
+from redis_state.cli.arguments.checkpoint import (
+    add_checkpoint,
+    add_storage_options,
+    folder_of,
+    use_storage_options,
+)
+from redis_state.cli.arguments.connection import (
+    ProgressLine,
+    add_arguments,
+    add_files,
+    config_of,
+)
 from redis_state.cli.arguments.consent import add_force, add_yes
 from redis_state.cli.help import example
 from redis_state.cli.move.export import told
@@ -53,6 +63,7 @@ def add_to(subparsers: Subparsers) -> None:
         metavar="NAME",
         help="new name of a store that Python keeps, for an additional copy",
     )
+    add_files(parser)
     add_yes(parser)
     add_force(parser)
     add_arguments(parser)
@@ -65,6 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
     tenant, line = keys.tenant_of(config.key_prefix), ProgressLine()
     checkpoint = None if arguments.checkpoint is None else folder_of(arguments)
     with closing(Client(config)) as client:
+        use_storage_options(client, arguments)
         try:
             plan = plan_import(
                 client,
@@ -72,6 +84,8 @@ def run(arguments: argparse.Namespace) -> int:
                 name=arguments.as_name,
                 checkpoint=checkpoint,
                 marker_gen=arguments.gen,
+                redis_memory=config.redis_memory,
+                places_folder=config.places_folder,
                 tenant=tenant,
                 progress=line,
             )
@@ -106,7 +120,10 @@ def _tell(plan: Import) -> None:
     if plan.there:
         print(f"{plan.there} partitions already have this version")
     if plan.missing:
-        print(f"about {plan.stored:,} bytes go to Redis")
+        where = "to Redis"
+        if plan.places is not None:
+            where = f"into files in {plan.places.folder}, and into Redis of small partitions"
+        print(f"about {plan.stored:,} bytes go {where}")
     for store in plan.set_back:
         print(f"store {store.name[:80]!r}: batch {store.newest} -> {plan.export.batch}")
     if plan.rewind is not None:

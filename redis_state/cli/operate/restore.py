@@ -9,8 +9,18 @@ from typing import TYPE_CHECKING
 
 from redis_state import keys
 from redis_state.backend.client import Client
-from redis_state.cli.arguments.checkpoint import add_checkpoint, add_storage_options, folder_of
-from redis_state.cli.arguments.connection import ProgressLine, add_arguments, config_of
+from redis_state.cli.arguments.checkpoint import (
+    add_checkpoint,
+    add_storage_options,
+    folder_of,
+    use_storage_options,
+)
+from redis_state.cli.arguments.connection import (
+    ProgressLine,
+    add_arguments,
+    add_files,
+    config_of,
+)
 from redis_state.cli.arguments.consent import add_force, add_yes
 from redis_state.cli.help import example
 from redis_state.maintain.activity import refuse_if_used
@@ -50,9 +60,10 @@ def add_to(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--into-redis",
         action="store_true",
-        help="bring all state back into Redis; without it the query reads the copy's files until "
-        "its own snapshots replace them",
+        help="bring all state back into Redis; without it the query reads the copy's files, or "
+        "new ones in its placesFolder, until its own snapshots replace them",
     )
+    add_files(parser)
     add_yes(parser)
     add_force(parser)
     add_arguments(parser)
@@ -66,13 +77,16 @@ def run(arguments: argparse.Namespace) -> int:
     gen = arguments.gen or gen_of(folder)
     tenant, line = keys.tenant_of(config.key_prefix), ProgressLine()
     with closing(Client(config)) as client:
+        use_storage_options(client, arguments)
         try:
             plan = plan_restore(
                 client,
                 folder,
                 gen,
                 to_batch=arguments.to_batch,
-                into_redis=arguments.into_redis,
+                to_redis=arguments.into_redis,
+                redis_memory=config.redis_memory,
+                places_folder=config.places_folder,
                 tenant=tenant,
                 progress=line,
             )
@@ -81,6 +95,8 @@ def run(arguments: argparse.Namespace) -> int:
                 what, force = "restoring a copy", arguments.force
                 refuse_if_used(client, one, tenant=tenant, attempted=what, force=force)
             print(_told(plan.copy))
+            if plan.places is not None:
+                print(f"its files are written again in {plan.places.folder}")
             if plan.there:
                 print(f"{plan.there} partitions already have this version")
             for store in plan.set_back:

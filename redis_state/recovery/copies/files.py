@@ -89,6 +89,7 @@ class Copy:
         address: Address of the folder with the files that copies share, as Hadoop writes it; empty
             for a copy with a file for each partition.
         outside: True if the query has its own files in another folder.
+        own_address: Address of that folder; empty if the copy does not name it.
     """
 
     folder: Folder
@@ -101,6 +102,7 @@ class Copy:
     parts: tuple[CopyPart, ...]
     address: str = ""
     outside: bool = False
+    own_address: str = ""
 
     @property
     def batch(self) -> int:
@@ -203,6 +205,7 @@ def _parse(folder: Folder, raw: Any) -> Copy:
         parts,
         _text(raw["folder"]) if shared else "",
         raw.get("outside") is True,
+        _text(raw.get("own_folder", "")),
     )
 
 

@@ -12,7 +12,7 @@ from redis_state.format.place import FilePlace
 from redis_state.format.region import MAGIC, Span, read_head
 from redis_state.format.signature import BlockSigner, is_signed
 from redis_state.ids import PartitionId
-from redis_state.places.reading import owner_of
+from redis_state.places.owners import owner_of
 from redis_state.recovery.copies.files import Copy, CopyHead, CopyPart, damaged
 from redis_state.recovery.copies.part import (
     OpenBlocks,

@@ -3,32 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from redis_state import keys
 from redis_state.backend.client import Client
-from redis_state.backend.script import script
 from redis_state.errors import ConfigError, FormatError, NotFoundError, UnavailableError
 from redis_state.files import Folder, folder_at
-from redis_state.format.entry import Segment
-from redis_state.ids import PartitionId, Pin
-from redis_state.places import Places, places_of
+from redis_state.ids import PartitionId
+from redis_state.places import Places, keep_places, places_for_return, places_of
 from redis_state.places.reading import files_of
-from redis_state.places.settings import FOLDER_IN_CHECKPOINT, set_places
+from redis_state.places.settings import FOLDER_IN_CHECKPOINT
 from redis_state.progress import Progress, silent
 from redis_state.protocol.pins import FORK_OF, pin_again
 from redis_state.protocol.registry import list_queries
-from redis_state.protocol.runs import STAGED_TTL_MS
-from redis_state.recovery.bringing_back import (
-    check_not_purged,
-    describe,
-    others_serving,
-    serves,
-)
+from redis_state.recovery.bringing_back import check_not_purged, describe, others_serving
 from redis_state.recovery.copies.files import (
     Copy,
-    CopyHead,
     CopyPart,
     copies_of,
     offsets_of,
@@ -36,12 +27,17 @@ from redis_state.recovery.copies.files import (
     version_of,
 )
 from redis_state.recovery.copies.part import PartFile, PartReader
+from redis_state.recovery.copies.partitions import (
+    check_fits,
+    in_place,
+    into_file,
+    into_redis,
+    restore_partition,
+    serves_copy,
+)
 from redis_state.recovery.copies.regions import PlacedPart
 from redis_state.recovery.query_state import CountedStore
 from redis_state.recovery.rewind import Rewind, plan_rewind, startable_batches
-
-_TRIES = 3
-_CHUNK_BYTES_MAX = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +49,10 @@ class Restore:
         there: Number of partitions that already serve the version.
         rewind: Moves the newer entries of Spark's logs aside.
         set_back: Python stores of the query, which go back with its logs.
-        address: Address of the files that the restored partitions read from; empty if all blocks
-            come back into Redis.
+        address: Address of the copy's files, which the restored partitions read; empty if they
+            cannot.
+        places: Where the blocks are copied instead; ``None`` brings them into Redis, unless there
+            is an address.
     """
 
     checkpoint: Folder
@@ -65,6 +63,7 @@ class Restore:
     set_back: tuple[CountedStore, ...] = ()
     tenant: str = ""
     address: str = ""
+    places: Places | None = None
 
     @property
     def gens(self) -> list[str]:
@@ -79,16 +78,23 @@ class Restore:
         Raises:
             FormatError: A file changed in the meantime.
             StateError: Another process made a partition in the meantime.
-            ConfigError: An entry cannot be moved; all state is restored.
+            ConfigError: A file cannot be written; or an entry cannot be moved, and all state is
+                restored.
         """
         # First, since readers need it, and so does this restore if it is run again.
-        if self.address and places_of(client, self.copy.gen, tenant=self.tenant) is None:
-            places = Places(self.address, moves=False)
-            set_places(client, self.copy.gen, places, tenant=self.tenant)
+        places = Places(self.address, moves=False) if self.address else self.places
+        if places is not None:
+            keep_places(client, self.copy.gen, places, tenant=self.tenant)
         for number, part in enumerate(self.missing, 1):
             id_ = part.id(self.copy.gen, tenant=self.tenant)
             reader = part_of(client, self.checkpoint, self.copy, part, id_)
-            _restore(client, id_, self.copy, reader, by_reference=bool(self.address))
+            bring_back = partial(restore_partition, client, id_, self.copy, reader)
+            if self.address:
+                bring_back(in_place)
+            elif places is not None:
+                bring_back(partial(into_file, folder=files_of(client).folder(client, id_)))
+            else:
+                bring_back(into_redis)
             progress("restoring partitions", number, len(self.missing))
         self._register(client)
         self._pin_for_forks(client)
@@ -149,7 +155,9 @@ def plan_restore(
     gen: str,
     *,
     to_batch: int | None = None,
-    into_redis: bool = False,
+    to_redis: bool = False,
+    redis_memory: int | None = None,
+    places_folder: str | None = None,
     tenant: str = "",
     progress: Progress = silent,
 ) -> Restore:
@@ -158,14 +166,19 @@ def plan_restore(
     Args:
         gen: Id of the checkpoint.
         to_batch: Batch whose state is wanted; ``None`` takes the newest copy.
-        into_redis: True to bring all blocks back into Redis; else the query reads the files of
-            the copy where it can.
+        to_redis: True to bring all blocks back into Redis; else the query reads the files of the
+            copy, or new ones in its own folder, where it can.
+        redis_memory: Bound of the query, which a restore into Redis has to obey.
+        places_folder: Folder for the files of the query; ``None`` takes the one that Redis, or the
+            copy, names.
 
     Raises:
         NotFoundError: The copy does not exist, or its batch is not in Spark's logs.
         FormatError: The copy is damaged, or of another checkpoint.
         StateError: Redis has a partition that does not serve the version.
-        ConfigError: The folder is not a checkpoint, or cannot be read.
+        FullError: The state goes into Redis, and the server or the bound has too little memory.
+        ConfigError: The folder is not a checkpoint, or cannot be read; or the folder for files is
+            another one than the query has.
     """
     copy = _chosen(checkpoint, gen, to_batch)
     if copy.gen != gen:
@@ -174,9 +187,16 @@ def plan_restore(
             found="it is of another checkpoint, or older than a change of the number of partitions",
             advice="Check which query this checkpoint folder belongs to. Nothing was changed.",
         )
-    if copy.address and places_of(client, gen, tenant=tenant) is None:
+    address, places = "", None
+    if not to_redis:
+        address, places = _target(
+            client, checkpoint, copy, places_folder, redis_memory, tenant=tenant
+        )
+    if places_of(client, gen, tenant=tenant) is None:
         # A server that kept partitions of an earlier restore may have lost the query's own hash.
         folder = checkpoint / FOLDER_IN_CHECKPOINT / gen
+        if places is not None:
+            folder = files_of(client).reached(places).folder_of(gen)
         files_of(client).know(gen, folder, tenant=tenant)
     heads = []
     for number, part in enumerate(copy.parts, 1):
@@ -187,15 +207,28 @@ def plan_restore(
     missing = [
         part
         for part, head in zip(copy.parts, heads, strict=True)
-        if not _serves(client, part.id(gen, tenant=tenant), copy, head)
+        if not serves_copy(client, part.id(gen, tenant=tenant), copy, head)
     ]
     rewind = plan_rewind(checkpoint, copy.batch)
     what = f"restoring version {copy.version}"
     check_not_purged(client, gen, attempted=what, tenant=tenant)
     others = others_serving(client, checkpoint, gen, copy.batch, what=what, tenant=tenant)
     there = len(copy.parts) - len(missing)
-    address = "" if into_redis else _address(client, checkpoint, copy, tenant=tenant)
-    return Restore(checkpoint, copy, tuple(missing), there, rewind, tuple(others), tenant, address)
+    if not address and places is None:
+        known = dict(zip(copy.parts, heads, strict=True))
+        coming = {part: known[part] for part in missing}
+        check_fits(client, copy, coming, redis_memory, what=what, tenant=tenant)
+    return Restore(
+        checkpoint,
+        copy,
+        tuple(missing),
+        there,
+        rewind,
+        tuple(others),
+        tenant,
+        address,
+        places,
+    )
 
 
 def part_of(
@@ -213,6 +246,44 @@ def part_of(
         signer=client.signer,
         open_blocks=client.opened,
     )
+
+
+def _target(
+    client: Client,
+    checkpoint: Folder,
+    copy: Copy,
+    places_folder: str | None,
+    redis_memory: int | None,
+    *,
+    tenant: str,
+) -> tuple[str, Places | None]:
+    """Returns `Restore.address` and `Restore.places`: at most one of them."""
+    address = _address(client, checkpoint, copy, tenant=tenant)
+    if address and places_folder is None:
+        return address, None
+    found = places_for_return(client, copy.gen, places_folder, tenant=tenant)
+    if found is None and copy.own_address:
+        found = Places(copy.own_address, moves=False)
+    if found is not None:
+        if found.folder == address:
+            return address, None
+        if places_folder is None:
+            _check_reached(files_of(client).reached(found), copy.gen)
+    elif redis_memory is not None and not copy.outside:
+        found = Places((checkpoint / FOLDER_IN_CHECKPOINT).spelling(), moves=False)
+    return "", found
+
+
+def _check_reached(places: Places, gen: str) -> None:
+    """Checks that a folder that nobody named is there, and not on another disk by this path."""
+    folder = folder_at(places.folder, storage_options=places.storage_options)
+    if (folder / gen).items() is None and not folder.items():
+        raise ConfigError(
+            "writing the files of a copy again",
+            found=f"the query has its files in {folder}, which is not there on this machine",
+            advice="Nothing was changed. Restore where that folder is mounted; or name it with "
+            "--places-folder, which creates it; or bring all state into Redis, with --into-redis.",
+        )
 
 
 def _address(client: Client, checkpoint: Folder, copy: Copy, *, tenant: str) -> str:
@@ -270,64 +341,3 @@ def _chosen(checkpoint: Folder, gen: str, to_batch: int | None) -> Copy:
         else "Copies are made with the option copyEveryBatches; see operations.md.",
         where=str(checkpoint),
     )
-
-
-def _serves(client: Client, id_: PartitionId, copy: Copy, head: CopyHead) -> bool:
-    return serves(client, id_, Pin(copy.version, head.uid), what="restoring", verb="restore")
-
-
-def _restore(
-    client: Client,
-    id_: PartitionId,
-    copy: Copy,
-    part: PartReader,
-    *,
-    by_reference: bool,
-) -> None:
-    what = f"restoring {id_}"
-    for _ in range(_TRIES):
-        head = part.head()
-        if not by_reference:
-            _stage(client, id_, part)
-        args = [str(copy.version), head.uid, str(head.floor), str(head.retained)]
-        args.append(str(head.checkpoint_format))
-        for segment in head.segments:
-            place = segment.place.text if by_reference and segment.place else ""
-            args += [segment.field, segment.entry.text, place]
-        reply = client.script(what, script("restore"), [keys.meta(id_)], args)
-        if reply == ["OK"]:
-            return
-        # `PRESENT` after a lost reply is this restore's own partition; else `_serves` raises.
-        if reply == ["PRESENT"] and _serves(client, id_, copy, head):
-            return
-    raise UnavailableError(
-        what,
-        found="the server loses staged blocks",
-        advice=(
-            "A volatile-* eviction policy does that when memory is short: give the server more "
-            "memory."
-        ),
-    )
-
-
-def _stage(client: Client, id_: PartitionId, part: PartReader) -> None:
-    """Stages all fields as they are stored: signatures are bound to their segment's key."""
-    of: Segment | None = None
-    fields: dict[str, bytes] = {}
-    size = 0
-    for segment, name, value in part.fields():
-        if of is not None and (segment is not of or size + len(value) > _CHUNK_BYTES_MAX):
-            _send(client, id_, of, fields)
-            fields, size = {}, 0
-        of = segment
-        fields[name] = value
-        size += len(value)
-    if of is not None:
-        _send(client, id_, of, fields)
-
-
-def _send(client: Client, id_: PartitionId, segment: Segment, fields: Mapping[str, bytes]) -> None:
-    pair = [keys.meta(id_), keys.segment(id_, segment.ident)]
-    flat = [word for field in fields.items() for word in field]
-    words = [segment.field, str(STAGED_TTL_MS), *flat]
-    client.script(f"staging blocks of {segment.ident}", script("stage"), pair, words)

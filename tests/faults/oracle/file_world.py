@@ -17,7 +17,7 @@ from redis_state.files import Item
 from redis_state.format.entry import Segment, parse_segment
 from redis_state.format.place import FilePlace
 from redis_state.format.region import read_region
-from redis_state.places.reading import owner_of
+from redis_state.places.owners import owner_of
 from tests.faults.oracle.dice import Dice
 from tests.faults.oracle.network import Network
 from tests.faults.oracle.pin_world import DAY_MS, Node, World

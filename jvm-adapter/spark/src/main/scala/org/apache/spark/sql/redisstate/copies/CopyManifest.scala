@@ -13,7 +13,7 @@ import org.redisstate.core.format.Place
  * Version and timeline of a copy.
  *
  * @param folder address of the files of copies
- * @param outside whether the query's block files are in another folder
+ * @param ownFolder address of the query's own block files, if they are in another folder
  */
 private[redisstate] final case class CopyHead(
     gen: String,
@@ -23,7 +23,7 @@ private[redisstate] final case class CopyHead(
     offsets: String,
     query: Map[String, String],
     folder: String,
-    outside: Boolean)
+    ownFolder: Option[String])
 
 /**
  * Manifest of a complete copy (docs/format.md, section 11), without the rest of its parts.
@@ -66,7 +66,8 @@ private[copies] object CopyManifest {
     compact(render(
       ("format" -> Format) ~ ("gen" -> head.gen) ~ ("version" -> head.version) ~
         ("run" -> head.runId) ~ ("created" -> head.createdMs) ~ ("offsets" -> head.offsets) ~
-        ("query" -> head.query) ~ ("folder" -> head.folder) ~ ("outside" -> head.outside) ~
+        ("query" -> head.query) ~ ("folder" -> head.folder) ~
+        ("outside" -> head.ownFolder.nonEmpty) ~ ("own_folder" -> head.ownFolder) ~
         ("parts" -> stored) ~ ("unneeded" -> left)))
   }
 

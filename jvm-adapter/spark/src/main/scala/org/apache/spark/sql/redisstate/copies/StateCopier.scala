@@ -132,7 +132,6 @@ private[redisstate] final class StateCopier(
           "the query again, which registers them again; then find out why keys are missing from that Redis.")
     }
     if (parts.nonEmpty) {
-      val outside = !folders.isInCheckpoint
       val head = CopyHead(
         gen,
         version,
@@ -141,7 +140,7 @@ private[redisstate] final class StateCopier(
         offsets,
         query,
         maker.address,
-        outside)
+        folders.addressOutside)
       val files = maker.make(head, source, parts, conf.signer())
       logInfo(
         s"Copied version $version of the state of $checkpoint: ${parts.size} partitions, $files new files, in " +

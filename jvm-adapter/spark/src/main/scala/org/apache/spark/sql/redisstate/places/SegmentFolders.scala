@@ -79,9 +79,12 @@ private[redisstate] final class SegmentFolders(
   def address: String = qualified(ownFolder)
 
   /** Returns whether the files lie in this checkpoint, so that no copy of it has the same folder. */
-  def isInCheckpoint: Boolean = qualified(folderOf(gen)) == defaultAddress
+  def isInCheckpoint: Boolean = addressOutside.isEmpty
 
-  private def defaultAddress: String = qualified(new Path(stateRoot, BlockFileName.Folder))
+  /** Address of the files, if they do not lie in this checkpoint. */
+  def addressOutside: Option[String] =
+    Some(qualified(folderOf(gen)))
+      .filter(_ != qualified(new Path(stateRoot, BlockFileName.Folder)))
 
   private def qualified(folder: Path): String =
     folder.getFileSystem(hadoopConf).makeQualified(folder).toString

@@ -140,7 +140,7 @@ class SharedCopiesSuite extends AnyFunSuite {
       val copies = new StateCopies(new Path(q.checkpoint.toUri), new Configuration)
       val parts = Nil
       val gone = CopyFile(q.gen, s"0-0-${"0" * 16}/1-1-${"0" * 32}.copy")
-      val head = CopyHead(q.gen, 3, "run", 0, "offsets", Map.empty, "file:/x", outside = false)
+      val head = CopyHead(q.gen, 3, "run", 0, "offsets", Map.empty, "file:/x", ownFolder = None)
       copies.write(head, parts, Set.empty, _ => Map(gone -> 7L))
       assert(q.manifests.find(_.version == 3).exists(_.unneeded == Map(gone -> 7L)))
       val segment =
@@ -151,6 +151,20 @@ class SharedCopiesSuite extends AnyFunSuite {
         copies.write(head.copy(version = 4), Seq(part -> Seq(segment)), Set.empty, _ => Map.empty))
       assert(e.getMessage.contains("was in a copy that is gone"))
       assert(!q.manifests.exists(_.version == 4))
+    }
+  }
+
+  test("a copy names the folder outside of the checkpoint that its query has") {
+    query { q =>
+      q.commit(2)
+      q.copier.copy(1)
+      assert(!Files.readString(q.manifestOf(1)).contains("own_folder"))
+      val outside = Files.createTempDirectory("outside")
+      q.commit(1)
+      q.restarted(more = Map("placesFolder" -> outside.toString)).copy(2)
+      val manifest = Files.readString(q.manifestOf(2))
+      assert(manifest.contains(s""""outside":true,"own_folder":"file:$outside""""))
+      Files.delete(outside)
     }
   }
 
@@ -176,8 +190,11 @@ private object SharedCopiesSuite {
     def folder: JPath = checkpoint.resolve(s"state/_redis_state_segments/$gen")
 
     /** A driver that knows nothing of the copies before. */
-    def restarted(nowMs: () => Long = () => now): StateCopier = {
-      val options = Map("url" -> server.url, "deadline" -> "10s", "copyEveryBatches" -> "1")
+    def restarted(
+        nowMs: () => Long = () => now,
+        more: Map[String, String] = Map.empty): StateCopier = {
+      val options = more ++
+        Map("url" -> server.url, "deadline" -> "10s", "copyEveryBatches" -> "1")
       val conf = RedisStateConf(options.map { case (k, v) => RedisStateConf.Prefix + k -> v }, 100)
       new StateCopier(run, gen, new Path(checkpoint.toUri), new Configuration, conf, nowMs)
     }
