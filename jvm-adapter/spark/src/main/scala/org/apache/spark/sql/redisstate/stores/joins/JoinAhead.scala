@@ -70,7 +70,9 @@ private[redisstate] final class JoinAhead(
   private def followRemoval(): Unit =
     for (how <- removal; counts <- own.counts) {
       lazy val isAsked: UnsafeRow => Boolean = how match {
-        case JoinRemoval.ByKey(removed) => Predicate.create(removed, Nil).eval(_)
+        case JoinRemoval.ByKey(removed) =>
+          val predicate = Predicate.create(removed, Nil)
+          predicate.eval(_)
         case JoinRemoval.ByValue => _ => true
       }
       counts.store.follow(
