@@ -65,18 +65,16 @@ def pairs() -> list[list[list[dict[str, str]]]]:
         both = zip(rows, others, strict=True)
         return [{"k": one["k"], "pad": one["pad"] + other["pad"], "ts": ts} for one, other in both]
 
-    few = ROWS // 3
+    few = ROWS // 2
     return [
-        [side(rows[:few], rows[-few:], minute), side(rows[few : 2 * few], rows[-few:], minute)]
+        [side(rows[:few], rows[-few:], minute), side(rows[-few:], rows[:few], minute)]
         for minute, (rows,) in enumerate(batches())
     ]
 
 
 def near(how: str, frames: Sequence[DataFrame]) -> DataFrame:
     left, right = (
-        frame.withColumn("k", f.expr("int(substring(k, 2)) % 500"))
-        .withWatermark("ts", "1 minute")
-        .alias(name)
+        frame.withWatermark("ts", "1 minute").alias(name)
         for frame, name in zip(frames, "lr", strict=True)
     )
     interval = "r.ts between l.ts - interval 5 minutes and l.ts + interval 4 minutes"
@@ -163,7 +161,8 @@ def test_join_with_a_bound_gives_the_same_rows(
         streams.same_on_both(partial(near, how), [TIMED, TIMED], pairs(), mode="append")
     folder: Path = streams.checkpoint("RedisStateStoreProvider")
     files = list((folder / "state" / "_redis_state_segments").glob("*/*/*.seg"))
-    assert sum(one.stat().st_size for one in files) > SHARE
+    # A semi join keeps no rows on the left that have matched.
+    assert how == "left_semi" or sum(one.stat().st_size for one in files) > SHARE
 
 
 @pytest.mark.long

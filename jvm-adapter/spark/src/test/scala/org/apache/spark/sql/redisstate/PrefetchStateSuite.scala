@@ -82,7 +82,7 @@ class PrefetchStateSuite extends AnyFunSuite with SessionOnServer {
       joined("left_outer", "pad", isTimed = true),
       conf = Map("spark.sql.streaming.join.stateFormatVersion" -> "3"),
       stores = 4),
-    "semi join of windows" -> Build("append", joined("left_semi", "window"), stores = 4)
+    "outer join of windows" -> Build("append", joined("left_outer", "window"), stores = 4)
   )
 
   for ((name, build) <- builds) test(s"$name reads its state ahead, and gives the same rows") {
