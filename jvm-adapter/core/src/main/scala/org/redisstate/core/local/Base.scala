@@ -7,7 +7,7 @@ import java.util.concurrent.atomic.{AtomicBoolean, AtomicInteger, AtomicLong, At
 import java.util.concurrent.locks.ReentrantLock
 
 import org.redisstate.core.format.{Bucketing, RowBlock}
-import org.redisstate.core.local.blocks.{OrderedRows, Packed, Room}
+import org.redisstate.core.local.blocks.{BucketPass, OrderedRows, Packed, Room}
 
 /**
  * Rows of a version below its layers: an array of buckets, each decoded, compressed, or still in

@@ -1,10 +1,9 @@
-package org.redisstate.core.local
+package org.redisstate.core.local.blocks
 
 import java.util.concurrent.{ExecutionException, FutureTask}
 import java.util.concurrent.atomic.AtomicLong
 
 import org.redisstate.core.format.RowBlock
-import org.redisstate.core.local.blocks.{Packed, Room}
 
 /**
  * Reads every bucket of a base once, in ascending order, for one thread. Compressed buckets stay
