@@ -1,11 +1,13 @@
 package org.redisstate.core.local
 
+import java.util
 import java.util.BitSet
-import java.util.concurrent.atomic.{AtomicInteger, AtomicLong, AtomicReferenceArray}
+import java.util.concurrent.FutureTask
+import java.util.concurrent.atomic.{AtomicBoolean, AtomicInteger, AtomicLong, AtomicReferenceArray}
 import java.util.concurrent.locks.ReentrantLock
 
 import org.redisstate.core.format.{Bucketing, RowBlock, RowFilter}
-import org.redisstate.core.local.blocks.{OrderedRows, Packed, Room}
+import org.redisstate.core.local.blocks.{BucketPass, OrderedRows, Packed, Room}
 
 /**
  * Rows of a version below its layers: an array of buckets, each decoded, compressed, or still in
@@ -18,7 +20,8 @@ final class Base private (
     val buckets: Int,
     initialSource: BucketSource,
     initialOrdered: Map[Int, OrderedRows],
-    room: Room) {
+    room: Room)
+    extends BucketPass.Buckets {
   import Base._
 
   private val slots = new AtomicReferenceArray[AnyRef](buckets)
@@ -32,6 +35,10 @@ final class Base private (
   @volatile private var source = initialSource
   @volatile private var orderedRows = initialOrdered
 
+  /** Rows that passes hold. */
+  private val asides = util.Collections.newSetFromMap(
+    new util.WeakHashMap[BucketPass.Aside, java.lang.Boolean])
+
   /** True if rows from Redis stay in memory: only while a store counts them. */
   @volatile private var keeps = true
 
@@ -44,8 +51,14 @@ final class Base private (
   private val chunkLocks =
     Array.fill((buckets + ChunkBuckets - 1) / ChunkBuckets)(new ReentrantLock)
 
-  def memoryBytes: Long = memory.get + heldBytes + buckets * SlotBytes +
+  def memoryBytes: Long = memory.get + heldBytes + asideBytes + buckets * SlotBytes +
     orderedRows.valuesIterator.map(_.memoryBytes).sum
+
+  private def asideBytes: Long = asides.synchronized {
+    var sum = 0L
+    asides.forEach(one => sum += one.bytes)
+    sum
+  }
 
   /** Part of `memoryBytes` that is kept for buckets that were not read yet. */
   private[local] def heldBytes: Long = {
@@ -142,31 +155,43 @@ final class Base private (
       rows
     }
 
-  /**
-   * Returns a function that reads every bucket once, in ascending order, for one thread. Compressed
-   * buckets stay compressed; missing ones are read a chunk at a time, and kept only while there is
-   * room.
-   */
-  def pass(): Int => RowBlock = {
-    var window = Array.empty[RowBlock]
-    var from = 0
-    index =>
-      if (index >= from && index - from < window.length) window(index - from)
-      else slots.get(index) match {
-        case rows: RowBlock => rows
-        case packed: Packed => packed.unpack()
-        case _ =>
-          from = index
-          window = readAside(index, gapEnd(index))
-          window(0)
-      }
+  /** Returns a function that reads every bucket once, in ascending order, for one thread. */
+  def pass(): Int => RowBlock = new BucketPass(this, room)
+
+  private[local] override def hold(aside: BucketPass.Aside): Unit = asides.synchronized {
+    asides.add(aside)
+    ()
   }
 
-  private def readAside(from: Int, until: Int): Array[RowBlock] =
-    Room.offered(room, grantFor(until - from))(install(from, until)).getOrElse {
-      val few = math.min(until - from, AsideBuckets)
-      Room.taking(room, grantFor(few))(read(from, from + few))
-    }
+  private[local] override def unpackedHere(index: Int): RowBlock = slots.get(index) match {
+    case rows: RowBlock => rows
+    case packed: Packed => packed.unpack()
+    case _ => null
+  }
+
+  private[local] override def isFromFile: Boolean = {
+    val from = source
+    from != null && from.isInFiles
+  }
+
+  private[local] override def rangeBuckets: Int = {
+    val most = math.min(
+      BucketGroups.RangeMax / math.max(1L, source.blockBytes),
+      room.rangeBytes / source.bucketBytes)
+    math.max(BucketPass.AsideBuckets.toLong, math.min(most, buckets.toLong)).toInt
+  }
+
+  private[local] override def nextMissing(from: Int): Int = {
+    var at = from
+    while (at < buckets && slots.get(at) != null) at += 1
+    at
+  }
+
+  private[local] override def missingEnd(from: Int, most: Int): Int = {
+    var at = from + 1
+    while (at < most && slots.get(at) == null) at += 1
+    at
+  }
 
   /** Returns whether buckets are missing here that may have to be read from a file. */
   def isInFiles: Boolean = {
@@ -246,6 +271,19 @@ final class Base private (
   /** Loads the buckets while there is room; several threads share the work. */
   private[core] def loadBuckets(cancelled: () => Boolean): Boolean =
     keeps && loadKept(cancelled)
+
+  /** Loads the buckets while there is room, for a pass over all of them; files by many threads. */
+  private[core] def loadForPass(): Unit = {
+    val ended = new AtomicBoolean
+    val helpers =
+      if (!keeps || !isFromFile) 0
+      else math.min(PassThreads, (0 until buckets).count(isMissing) / ChunkBuckets)
+    (0 until helpers).foreach(_ =>
+      room.begin(new FutureTask[Boolean](() => loadBuckets(() => ended.get))))
+    try loadBuckets(() => false)
+    finally ended.set(true)
+    ()
+  }
 
   private def loadKept(cancelled: () => Boolean): Boolean = {
     var busy = List.empty[Int]
@@ -377,13 +415,13 @@ final class Base private (
     finally lock.unlock()
   }
 
-  private def install(from: Int, until: Int): Array[RowBlock] = {
+  private[local] override def install(from: Int, until: Int): Array[RowBlock] = {
     val rows = read(from, until)
     if (keeps) rows.indices.foreach(i => replace(from + i, null, rows(i)))
     rows
   }
 
-  private def read(from: Int, until: Int): Array[RowBlock] =
+  private[local] override def read(from: Int, until: Int): Array[RowBlock] =
     noted(from until until)(_ => source.read(from, until))
 
   private def noted(wanted: IndexedSeq[Int])(
@@ -395,7 +433,7 @@ final class Base private (
     rows
   }
 
-  private def grantFor(count: Int): Long = count * source.bucketBytes
+  private[local] override def grantFor(count: Int): Long = count * source.bucketBytes
   private def chunkEnd(chunk: Int): Int = math.min(buckets, (chunk + 1) * ChunkBuckets)
 
   /** First of the buckets around one, within its chunk, that are not here. */
@@ -406,12 +444,8 @@ final class Base private (
     at
   }
 
-  private def gapEnd(index: Int): Int = {
-    val most = chunkEnd(index / ChunkBuckets)
-    var at = index + 1
-    while (at < most && slots.get(at) == null) at += 1
-    at
-  }
+  private[local] override def gapEnd(index: Int): Int =
+    missingEnd(index, chunkEnd(index / ChunkBuckets))
 
   private def replace(index: Int, old: AnyRef, now: AnyRef): Unit =
     if (slots.compareAndSet(index, old, now)) {
@@ -433,8 +467,8 @@ object Base {
   /** Number of buckets in one read: about 1 MiB of rows, a round trip's worth. */
   val ChunkBuckets: Int = 64
 
-  /** Number of buckets in one read of a pass that memory has no room for. */
-  private val AsideBuckets = 16
+  /** Threads that load chunks of a file beside that of a pass. */
+  private val PassThreads = 8
 
   /** Bytes of a bucket that is not in memory: its array slots and its check. */
   private val SlotBytes = 16L

@@ -12,7 +12,7 @@ private[local] object BucketGroups {
   private val GapMax = 128L << 10
 
   /** Most bytes of one range. */
-  private val RangeMax = 8L << 20
+  val RangeMax: Long = 8L << 20
 
   /**
    * @param wanted ascending

@@ -319,7 +319,7 @@ private[store] object LocalVersion {
 
     private def start(): RowIterator = version.read { content =>
       used = content
-      content.base.loadBuckets(() => false)
+      content.base.loadForPass()
       body(content)
     }
   }

@@ -40,6 +40,13 @@ final class Prefetch private[store] (
       if (!Layers.decide(content.layers, hash, key, 0, length)) want(hash)
     }
 
+  /** Returns whether a key of an unordered family can be looked up without a read. */
+  def isHere(key: Array[Byte], length: Int): Boolean = {
+    val hash = hashOf(key, 0, length)
+    Layers.decide(content.layers, hash, key, 0, length) ||
+    !base.isMissing(Bucketing.bucket(hash, base.buckets)) || base.denies(hash)
+  }
+
   /** Adds all rows with these stored bucketing bytes. */
   def addPrefix(prefix: Array[Byte], length: Int): Unit = want(KeyHash.ofPrefix(prefix, length))
 

@@ -39,6 +39,9 @@ private[core] final class PlayedFiles(clock: () => Long = () => 0L)
   /** Names of what was read. */
   val reads: mutable.ArrayBuffer[String] = mutable.ArrayBuffer.empty
 
+  /** Bytes of the longest read. */
+  var longestRead: Int = 0
+
   /** The disk of the machine that reads. */
   var localDisk: Option[LocalDisk] = None
 
@@ -69,6 +72,7 @@ private[core] final class PlayedFiles(clock: () => Long = () => 0L)
   override def read(name: String, offset: Long, length: Int): Array[Byte] = step("read") {
     synchronized {
       reads += name
+      longestRead = math.max(longestRead, length)
       val found = files.get(name).filter(_ => clock() - made(name) >= lateMs)
       found match {
         case None => throw new FileMissing("it is not there")

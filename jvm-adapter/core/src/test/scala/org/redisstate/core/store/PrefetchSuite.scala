@@ -121,6 +121,31 @@ class PrefetchSuite extends AnyFunSuite {
     }
   }
 
+  test("a pass over a state larger than memory reads large ranges, one while another is used") {
+    onFiles() { (of, files) =>
+      val budget = new MemoryBudget(LargeMemory)
+      val reader = of(budget)
+      files.longestRead = 0
+      val passed = Rounds.of(files)(assert(reader.scan() == Rows))
+      assert(passed.rounds <= 12 && passed.readAhead >= 2)
+      assert(files.longestRead > (3 << 20) && files.longestRead <= (8 << 20))
+      assert(budget.peakBytes <= budget.bytesMax)
+    }
+  }
+
+  test("an error of a range that is read ahead is left to the pass, which reads it again") {
+    onFiles() { (of, files) =>
+      val reader = of(new MemoryBudget(SmallMemory))
+      val rows = reader.opened.iterator(0)
+      val key, value = new Slice
+      assert((0 until 10).forall(_ => rows.next(key, value)))
+      files.answers = false
+      intercept[UnavailableException](while (rows.next(key, value)) ())
+      files.answers = true
+      assert(reader.scan() == Rows)
+    }
+  }
+
   test("nothing is read ahead of a state in files that is in memory") {
     onFiles() { (of, _) =>
       val reader = of(new MemoryBudget(LargeMemory / 2))
@@ -240,6 +265,13 @@ private object PrefetchSuite {
       count
     }
 
+    /** Reads all rows once; returns their number. */
+    def scan(): Int = {
+      val rows = opened.iterator(0)
+      val key, value = new Slice
+      Iterator.continually(rows.next(key, value)).takeWhile(identity).size
+    }
+
     def counters: StoreCounters = store.counters
     override def close(): Unit = store.close()
   }
@@ -249,14 +281,18 @@ private object PrefetchSuite {
    * begins after another one has ended is one round later.
    */
   final class Rounds {
-    private var running, most, ended = 0
+    private var running, most, ended, ahead = 0
 
     def rounds: Int = synchronized(ended)
     def mostAtOnce: Int = synchronized(most)
 
+    /** Reads by threads that are not the task's. */
+    def readAhead: Int = synchronized(ahead)
+
     private def step(name: String): Unit = if (name == "read") {
       val round = synchronized {
         running += 1
+        if (Thread.currentThread.getName.startsWith("redis-state-file-read")) ahead += 1
         most = math.max(most, running)
         ended + 1
       }

@@ -1,5 +1,7 @@
 package org.redisstate.core.local.blocks
 
+import java.util.concurrent.FutureTask
+
 /** Reserves the memory for rows from Redis, before they are read. Thread-safe. */
 trait Room {
 
@@ -11,6 +13,12 @@ trait Room {
 
   /** Grants bytes while they are free; nothing makes way for them. */
   def offer(bytes: Long): Boolean
+
+  /** Most bytes of a range that a pass reads, and for which other rows may make way. */
+  def rangeBytes: Long
+
+  /** Begins a read of a file in another thread. Who needs it sooner runs it. */
+  def begin(read: FutureTask[_]): Unit
 
   /** Returns a reservation, after the rows were counted at their place or dropped. */
   def give(bytes: Long): Unit
@@ -36,10 +44,14 @@ object Room {
   /** Writers aim at 16 KiB or 128 rows a block, and each row has a place in an index. */
   val BlockBytesMax: Long = 17L << 10
 
+  private val UnboundedRange = 16L << 20
+
   /** Room for rows that no store counts. */
   val Unbounded: Room = new Room {
     override def take(bytes: Long): Unit = ()
     override def offer(bytes: Long): Boolean = true
+    override def rangeBytes: Long = UnboundedRange
+    override def begin(read: FutureTask[_]): Unit = ()
     override def give(bytes: Long): Unit = ()
     override def admits(bytes: Long): Boolean = true
     override def filtered(): Unit = ()

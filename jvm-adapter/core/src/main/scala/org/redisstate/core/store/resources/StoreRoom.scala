@@ -1,5 +1,7 @@
 package org.redisstate.core.store.resources
 
+import java.util.concurrent.FutureTask
+
 import org.redisstate.core.local.blocks.Room
 
 /**
@@ -14,6 +16,9 @@ private[store] final class StoreRoom(
     extends Room {
   override def take(bytes: Long): Unit = StoreCounters.timed(counters.roomNs)(budget.take(bytes))
   override def offer(bytes: Long): Boolean = budget.offer(bytes)
+
+  override def rangeBytes: Long = budget.bytesMax / StoreRoom.PassShare
+  override def begin(read: FutureTask[_]): Unit = FileReads.submit(read)
 
   override def give(bytes: Long): Unit = {
     recount()
@@ -37,4 +42,10 @@ private[store] final class StoreRoom(
     counters.bucketsReloaded.addAndGet(blocks.toLong)
     ()
   }
+}
+
+private object StoreRoom {
+
+  /** Share of the local memory that one range of a pass may have; a pass has two. */
+  private val PassShare = 64
 }

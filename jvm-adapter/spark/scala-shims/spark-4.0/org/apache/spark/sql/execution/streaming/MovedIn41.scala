@@ -19,6 +19,16 @@ package operators.stateful {
   package object flatmapgroupswithstate {
     type FlatMapGroupsWithStateExec = streaming.FlatMapGroupsWithStateExec
   }
+
+  package object join {
+    type StreamingSymmetricHashJoinExec = streaming.StreamingSymmetricHashJoinExec
+    val StreamingSymmetricHashJoinHelper: streaming.StreamingSymmetricHashJoinHelper.type =
+      streaming.StreamingSymmetricHashJoinHelper
+  }
+
+  package object transformwithstate {
+    type TransformWithStateExec = streaming.TransformWithStateExec
+  }
 }
 
 package object runtime {

@@ -10,10 +10,10 @@ import org.scalatest.funsuite.AnyFunSuite
 
 import org.apache.spark.sql.{DataFrame, Dataset, Encoders, Row}
 import org.apache.spark.sql.execution.streaming.state.{RocksDBStateStoreProvider, StateStore}
-import org.apache.spark.sql.functions.{col, count, max, session_window}
+import org.apache.spark.sql.functions.{col, count, expr, max, session_window, window}
 import org.apache.spark.sql.redisstate.checkpoint.SteppedFileSystem
 import org.apache.spark.sql.redisstate.conf.RedisStateConf
-import org.apache.spark.sql.streaming.{GroupState, GroupStateTimeout, OutputMode, Trigger}
+import org.apache.spark.sql.streaming._
 
 /** Operators whose state is read from files ahead of them: the plan, the rows and the reads. */
 class PrefetchStateSuite extends AnyFunSuite with SessionOnServer {
@@ -31,10 +31,11 @@ class PrefetchStateSuite extends AnyFunSuite with SessionOnServer {
 
   private def run(provider: String, folder: Path, checkpoint: String, build: Build): Life = {
     spark.conf.set("spark.sql.streaming.stateStore.providerClass", provider)
+    build.conf.foreach { case (name, value) => spark.conf.set(name, value) }
     val outputs = mutable.ArrayBuffer.empty[Seq[String]]
     val rows =
-      spark.readStream.schema("k string, pad string, ts timestamp").option("maxFilesPerTrigger", 1)
-        .json(folder.toString)
+      spark.readStream.schema("k string, pad string, ts timestamp, at timestamp")
+        .option("maxFilesPerTrigger", 1).json(folder.toString)
     val query = build.of(rows).writeStream
       .outputMode(build.mode)
       .option("checkpointLocation", checkpoint)
@@ -45,6 +46,7 @@ class PrefetchStateSuite extends AnyFunSuite with SessionOnServer {
       .trigger(Trigger.AvailableNow())
       .start()
     query.awaitTermination()
+    build.conf.keys.foreach(spark.conf.unset)
     val plan = new ByteArrayOutputStream
     Console.withOut(plan)(query.explain())
     val prefetched = query.recentProgress.flatMap(_.stateOperators).map { operator =>
@@ -66,7 +68,21 @@ class PrefetchStateSuite extends AnyFunSuite with SessionOnServer {
       _.select("k", "pad").as[(String, String)](pair).groupByKey(_._1)(Encoders.STRING)
         .flatMapGroupsWithState(OutputMode.Update, GroupStateTimeout.NoTimeout)(last)(pair, pair)
         .toDF()
-    )
+    ),
+    "transformWithState" -> Build(
+      "update",
+      _.select("k", "pad").as[(String, String)](pair).groupByKey(_._1)(Encoders.STRING)
+        .transformWithState(new Longest, TimeMode.None(), OutputMode.Update())(pair).toDF()
+    ),
+    "inner join" -> Build("append", joined("inner", "k"), stores = 4),
+    "inner join by time" -> Build("append", joined("inner", "k", isTimed = true), stores = 4),
+    // Spark 4.3 takes format 2 for it.
+    "outer join of families" -> Build(
+      "append",
+      joined("left_outer", "pad", isTimed = true),
+      conf = Map("spark.sql.streaming.join.stateFormatVersion" -> "3"),
+      stores = 4),
+    "outer join of windows" -> Build("append", joined("left_outer", "window"), stores = 4)
   )
 
   for ((name, build) <- builds) test(s"$name reads its state ahead, and gives the same rows") {
@@ -78,13 +94,14 @@ class PrefetchStateSuite extends AnyFunSuite with SessionOnServer {
         folder,
         number,
         Seq.fill(500)(dice.nextInt(pads.size)).map(i =>
-          s"""{"k":"k$i","pad":"${pads(i)}","ts":"2024-01-01T10:0${i % 10}:00Z"}""")
+          s"""{"k":"k$i","pad":"${pads(
+              i)}","ts":"2024-01-01T10:0${i % 10}:00Z","at":"2024-01-01T10:${10 + number}:00Z"}""")
       )
     }
     // Maintenance of other suites' stores, whose servers have gone, would delay that of these.
     StateStore.stop()
     val checkpoints = Providers.map(_ => s"names:${Files.createTempDirectory("checkpoint")}")
-    spark.conf.set(RedisStateConf.Prefix + "redisMemory", "2176k")
+    spark.conf.set(RedisStateConf.Prefix + "redisMemory", s"${2176 * build.stores}k")
     def lives(): (Life, Life) = {
       val all = Providers.zip(checkpoints).map { case (one, at) => run(one, folder, at, build) }
       (all.head, all.last)
@@ -123,7 +140,54 @@ private object PrefetchStateSuite {
   /** Output of each batch, the plan of the last one, and buckets that were read ahead. */
   private final case class Life(outputs: Seq[Seq[String]], plan: String, prefetched: Long)
 
-  private final case class Build(mode: String, of: DataFrame => DataFrame)
+  /** @param stores number of stores of the operator */
+  private final case class Build(
+      mode: String,
+      of: DataFrame => DataFrame,
+      conf: Map[String, String] = Map.empty,
+      stores: Int = 1)
+
+  /**
+   * The rows, joined with themselves by a column.
+   *
+   * @param isTimed whether the times of both rows are near, so that a join forgets old rows
+   */
+  private def joined(how: String, by: String, isTimed: Boolean = false)(
+      rows: DataFrame): DataFrame = {
+    val marked = rows.withWatermark("at", "2 minutes")
+    val (late, key) =
+      if (by != "window") (marked, Seq(by))
+      else (marked.withColumn(by, window(col("at"), "12 minutes")).drop("at"), Seq("k", by))
+    val near = expr("b.at between a.at - interval 3 minutes and a.at + interval 2 minutes")
+    val same = key.map(name => col(s"a.$name") === col(s"b.$name"))
+    late.as("a").join(late.as("b"), (if (isTimed) same :+ near else same).reduce(_ && _), how)
+  }
+
+  /** Longest text of a group and number of its rows, in each kind of state. */
+  private final class Longest
+      extends StatefulProcessor[String, (String, String), (String, String)] {
+    @transient private var value: ValueState[String] = _
+    @transient private var list: ListState[String] = _
+    @transient private var map: MapState[String, String] = _
+
+    override def init(outputMode: OutputMode, timeMode: TimeMode): Unit = {
+      value = getHandle.getValueState("value", Encoders.STRING, TTLConfig.NONE)
+      list = getHandle.getListState("list", Encoders.STRING, TTLConfig.NONE)
+      map = getHandle.getMapState("map", Encoders.STRING, Encoders.STRING, TTLConfig.NONE)
+    }
+
+    override def handleInputRows(
+        key: String,
+        rows: Iterator[(String, String)],
+        timers: TimerValues): Iterator[(String, String)] = {
+      val pads = rows.map(_._2).toSeq
+      val longest = (Option(value.get()).toSeq ++ pads).max
+      value.update(longest)
+      pads.foreach(list.appendValue)
+      pads.foreach(pad => map.updateValue(pad.take(1), pad))
+      Iterator((key, s"$longest ${list.get().size} ${map.iterator().map(_._2).toSeq.sorted}"))
+    }
+  }
 
   private val pair = Encoders.tuple(Encoders.STRING, Encoders.STRING)
 

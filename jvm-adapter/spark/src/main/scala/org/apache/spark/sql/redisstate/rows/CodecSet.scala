@@ -71,6 +71,11 @@ private[redisstate] final class CodecSet(defaultLayout: FamilyLayout, encoders: 
   /** Returns a second codec of the default family, for another thread. */
   def another(): RowCodec = new RowCodec(defaultLayout, encoders)
 
+  /** Returns second codecs of families of a version but for the default one, for another thread. */
+  def anotherOfEach(families: Seq[Family]): Seq[RowCodec] =
+    families.filter(_.id != defaultFamily.id)
+      .map(family => new RowCodec(encoders.layoutOf(family), encoders, declared = false))
+
   def names: Set[String] = others.keySet.toSet + StateStore.DEFAULT_COL_FAMILY_NAME
 
   /** @throws Exception of Spark's for a name that cannot be created or removed */

@@ -1,12 +1,14 @@
 package org.apache.spark.sql.redisstate.stores
 
+import scala.util.control.NonFatal
+
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.redisstate.errors.StoreErrors
 import org.apache.spark.sql.redisstate.rows.{CodecSet, RowCodec}
 
 import org.redisstate.core.errors.RedisStateException
-import org.redisstate.core.format.FamilyKind
+import org.redisstate.core.format.{Family, FamilyKind}
 import org.redisstate.core.local.{RowIterator, Slice}
 import org.redisstate.core.store.Prefetch
 
@@ -30,13 +32,44 @@ private[redisstate] trait RedisReads extends ReadStateStore with ReadStoreShim {
 
   protected def prefetch(): Option[Prefetch]
 
-  /** Rows of the default family that the task will ask for; None where none is in a file. */
-  private[redisstate] def ahead(byPrefix: Boolean): Option[RowsAhead] = prefetch().map { some =>
-    new RowsAhead(codecOfInput, byPrefix, some)
-  }
+  /** Rows that the task will ask for; None where none is in a file. */
+  private[redisstate] def ahead(): Option[RowsAhead] = prefetch().map(new RowsAhead(_))
 
   /** Codec of the default family for the thread that passes on the input of the operator. */
-  protected def codecOfInput: RowCodec = codecs.of("prefetch", StateStore.DEFAULT_COL_FAMILY_NAME)
+  private[redisstate] def codecOfInput: RowCodec =
+    codecs.of("prefetch", StateStore.DEFAULT_COL_FAMILY_NAME)
+
+  /** Codec of a family for the thread of the task; None where there is no such family. */
+  private[redisstate] def codecOfTask(family: String): Option[RowCodec] =
+    Option.when(codecs.has(family))(codecs.of("prefetch", family))
+
+  /** Families of the version that was opened. */
+  protected def familiesBelow: Seq[Family]
+
+  /**
+   * Families of the version that was opened but for the default one, with codecs of their own: for
+   * another thread than that of the store.
+   */
+  private[redisstate] def otherFamilies: Seq[RowCodec] = codecs.anotherOfEach(familiesBelow)
+
+  /**
+   * Returns the value of a key for what reads ahead. An error is left to the task's own request.
+   */
+  private[redisstate] def peek(codec: RowCodec, key: UnsafeRow): Option[UnsafeRow] =
+    try {
+      val length = codec.encodeKey(key)
+      Option.when(lookup(codec.key, length, slice))(codec.decodeOwnValue(slice))
+    } catch { case NonFatal(_) => None }
+
+  /** Iterators over the pairs of scans, by family. */
+  private var followed =
+    Map.empty[String, Iterator[UnsafeRowPair] => Iterator[UnsafeRowPair]]
+
+  /** Passes the pairs of each scan of a family through `over`. */
+  private[redisstate] def follow(
+      colFamilyName: String,
+      over: Iterator[UnsafeRowPair] => Iterator[UnsafeRowPair]): Unit =
+    followed += colFamilyName -> over
 
   /** Returns whether a scan returns the rows of one prefix consecutively. */
   protected def groupsPrefixes: Boolean
@@ -72,7 +105,9 @@ private[redisstate] trait RedisReads extends ReadStateStore with ReadStoreShim {
 
   override def iterator(colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
     val codec = ready("iterator", colFamilyName)
-    new StateStoreIterator(asked(new Pairs(id, codec, scan(codec))))
+    val pairs = asked(new Pairs(id, codec, scan(codec)))
+    new StateStoreIterator(
+      followed.get(colFamilyName).fold[Iterator[UnsafeRowPair]](pairs)(_(pairs)))
   }
 
   override def iteratorWithMultiValues(colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {

@@ -8,6 +8,7 @@ import org.apache.spark.sql.redisstate.rows.{CodecSet, RowCodec}
 import org.apache.spark.sql.types.StructType
 
 import org.redisstate.core.errors.RedisStateException
+import org.redisstate.core.format.Family
 import org.redisstate.core.ids.Pin
 import org.redisstate.core.local.{Expiry, RowIterator, Slice}
 import org.redisstate.core.store.{OpenVersion, Prefetch, WriteSession}
@@ -30,6 +31,7 @@ private[redisstate] final class RedisReadStateStore(
   override protected def lookup(key: Array[Byte], length: Int, out: Slice): Boolean =
     opened.get(key, length, out)
   override protected def prefetch(): Option[Prefetch] = opened.prefetch()
+  override protected def familiesBelow: Seq[Family] = opened.families
   override protected def contains(key: Array[Byte], length: Int): Boolean =
     opened.contains(key, length)
   override protected def scan(family: Int): RowIterator = opened.iterator(family)
@@ -125,7 +127,8 @@ private[redisstate] class RedisStateStore(
   @volatile private var phase: Phase = InUpdate
   private var committed: Option[Pin] = None
   private var lastMetrics: Option[StateStoreMetrics] = None
-  codecs.learn(session.allFamilies)
+  override protected val familiesBelow: Seq[Family] = session.allFamilies
+  codecs.learn(familiesBelow)
 
   Option(TaskContext.get()).foreach { task =>
     task.addTaskCompletionListener[Unit](_ => if (phase == InUpdate) abort())

@@ -42,7 +42,7 @@ private[redisstate] final class SharedStore(
     })
   }
 
-  override protected def codecOfInput: RowCodec = codecs.another()
+  override private[redisstate] def codecOfInput: RowCodec = codecs.another()
 
   override def commit(): Long = synchronized(super.commit())
 }

@@ -58,7 +58,12 @@ private[redisstate] final class JoinKeys {
 private[redisstate] object JoinKeys {
   val Counts = "keyToNumValues"
   val Rows = "keyWithIndexToValue"
-  private val Sides = Seq("left-", "right-")
+
+  /** Rows of state format 4, which has no counts. */
+  val RowsByTime = "keyWithTsToValues"
+  val Left = "left-"
+  val Right = "right-"
+  private val Sides = Seq(Left, Right)
 
   private final case class TaskOperator(task: Long, operator: StateStoreId)
 

@@ -1,10 +1,9 @@
 package org.apache.spark.sql.redisstate.stores.joins
 
-import org.apache.spark.sql.catalyst.expressions._
+import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.execution.streaming.state.{StateStore, StateStoreId}
 import org.apache.spark.sql.redisstate.rows.{CodecSet, RowCodec}
 import org.apache.spark.sql.redisstate.stores.{RedisStateStore, StoreHost}
-import org.apache.spark.sql.types.{LongType, StructType}
 
 import org.redisstate.core.store.WriteSession
 
@@ -63,21 +62,4 @@ private[redisstate] final class JoinStore(
 
 private[redisstate] object JoinStore {
   private val Family = StateStore.DEFAULT_COL_FAMILY_NAME
-
-  /** Keys of rows, which are those of the join and an index. For one thread; rows are reused. */
-  private final class IndexedKeys(schema: StructType) {
-    private val columns = schema.init.zipWithIndex.map { case (column, at) =>
-      BoundReference(at, column.dataType, column.nullable)
-    }
-    private val toKey = UnsafeProjection.create(columns)
-    private val toIndexed = UnsafeProjection.create(columns :+ Literal(0L, LongType))
-
-    def keyOf(indexed: UnsafeRow): UnsafeRow = toKey(indexed)
-
-    def of(key: UnsafeRow, index: Long): UnsafeRow = {
-      val row = toIndexed(key)
-      row.setLong(columns.length, index)
-      row
-    }
-  }
 }
