@@ -6,7 +6,7 @@ import java.util.concurrent.FutureTask
 import java.util.concurrent.atomic.{AtomicBoolean, AtomicInteger, AtomicLong, AtomicReferenceArray}
 import java.util.concurrent.locks.ReentrantLock
 
-import org.redisstate.core.format.{Bucketing, RowBlock, RowFilter}
+import org.redisstate.core.format.{Bucketing, RowBlock}
 import org.redisstate.core.local.blocks.{BucketPass, OrderedRows, Packed, Room}
 
 /**
@@ -45,9 +45,7 @@ final class Base private (
   /** Bucket at which the next sweep begins. */
   @volatile private var hand = 0
 
-  /** Null until a missing bucket of a source in files was asked for. */
-  @volatile private var filter: Filtered = _
-  private val filterLock = new Object
+  private val filter = new SourceFilter(room)
   private val chunkLocks =
     Array.fill((buckets + ChunkBuckets - 1) / ChunkBuckets)(new ReentrantLock)
 
@@ -67,10 +65,7 @@ final class Base private (
   }
 
   /** Bytes of filters, which are not part of `memoryBytes`. */
-  private[core] def filterBytes: Long = {
-    val known = filter
-    if (known == null) 0L else known.rows.bytes
-  }
+  private[core] def filterBytes: Long = filter.bytes
 
   /**
    * Bytes of all rows when decoded, whatever their present form; an estimate until all were seen.
@@ -116,27 +111,10 @@ final class Base private (
     known != null && known.rows.denies(hash)
   }
 
-  /** Filter of the source; null where that is not in files, or its rows do not stay here. */
-  private def filtered(): Filtered = {
-    val known = filter
+  /** The source with its filter; null where that is not in files, or its rows do not stay here. */
+  private def filtered(): SourceFilter.Filtered = {
     val from = source
-    if (from == null || !keeps) null
-    else if (known != null && (known.source eq from)) known
-    else if (!from.isInFiles) null
-    else readFilter(from)
-  }
-
-  private def readFilter(from: BucketSource): Filtered = filterLock.synchronized {
-    val known = filter
-    if (known != null && (known.source eq from)) known
-    else {
-      val found = from.filter()
-      Room.taking(room, found.bytes) {
-        val read = new Filtered(from, if (room.admits(found.bytes)) found else RowFilter.Unknown)
-        filter = read
-        read
-      }
-    }
+    if (from == null || !keeps) null else filter.of(from)
   }
 
   def bucket(index: Int): RowBlock = {
@@ -351,7 +329,7 @@ final class Base private (
   /** Attaches a copy in Redis, from which rows can be read again once they are dropped. */
   def attach(copy: BucketSource, ordered: Map[Int, OrderedRows]): Unit = {
     orderedRows = ordered
-    filter = null
+    filter.forget()
     source = copy
   }
 
@@ -380,7 +358,7 @@ final class Base private (
    */
   private[core] def counted(isCounted: Boolean): Unit = {
     keeps = isCounted
-    if (!isCounted) filter = null
+    if (!isCounted) filter.forget()
     if (!isCounted && source != null) {
       (0 until buckets).foreach(i => replace(i, slots.get(i), null))
     }
@@ -494,7 +472,4 @@ object Base {
   }
 
   def empty(): Base = of(Array(RowBlock.Empty))
-
-  /** A source with the filter of its rows. */
-  private final class Filtered(val source: BucketSource, val rows: RowFilter)
 }
