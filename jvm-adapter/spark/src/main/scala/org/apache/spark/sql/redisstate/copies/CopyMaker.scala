@@ -75,7 +75,7 @@ private[copies] final class CopyMaker(
     if (nowMs() - began > GraceMs / 2) checkFiles(head, placed.flatMap(_._2))
     val own = written.valuesIterator.map(place => CopyFile(gen, place.file)).toSet
     madeMs = nowMs()
-    copies.write(head, placed, own, since(_, listed, own))
+    copies.write(head, placed, own, since(_, listed, own), () => mayRemove)
     if (isDue) surveyMs = Some(began)
     written = Map.empty
     files.written.values.map(_.file).toSet.size
@@ -86,7 +86,7 @@ private[copies] final class CopyMaker(
    * nothing: old copies named their files until now, and the next copy says so.
    */
   def tidy(unneeded: (String => FileStore) => UnneededFiles): Unit =
-    if (nowMs() - madeMs <= GraceMs / 2) copies.tidy().maxByOption(_.version).foreach { copy =>
+    if (mayRemove) copies.tidy().maxByOption(_.version).foreach { copy =>
       val now = nowMs()
       val due = copy.unneeded.collect {
         case (file, since) if now - since >= GraceMs && !deleted(file) => file
@@ -97,6 +97,9 @@ private[copies] final class CopyMaker(
       }
       deleted = deleted.intersect(copy.unneeded.keySet)
     }
+
+  /** An older copy named its files until now, and the newest one does not say so. */
+  private def mayRemove: Boolean = nowMs() - madeMs <= GraceMs / 2
 
   private def filesOf(of: String): FileStore = new HadoopFiles(new Path(folder, of), hadoopConf)
 

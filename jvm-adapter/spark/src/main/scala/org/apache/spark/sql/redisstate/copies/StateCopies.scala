@@ -51,18 +51,20 @@ private[redisstate] final class StateCopies(checkpoint: Path, hadoopConf: Config
 
   /**
    * Writes the manifest of a copy whose segments are in files. Those files stay if it fails: the
-   * manifest may be there.
+   * manifest may be there, and another copy may name what it names.
    *
    * @param own files that the caller has written
    * @param since returns since when no copy names each file that the new one does not, given the
    * manifests of all others
+   * @param mayRemove whether a copy that failed may be removed now
    * @throws UnavailableException if a file is none that a copy still names
    */
   def write(
       head: CopyHead,
       parts: Seq[(CopyPart, Seq[CopiedSegment])],
       own: Set[CopyFile],
-      since: Seq[CopyManifest] => Map[CopyFile, Long]): Unit = {
+      since: Seq[CopyManifest] => Map[CopyFile, Long],
+      mayRemove: () => Boolean): Unit = {
     val attempt = UUID.randomUUID().toString.replace("-", "")
     val place = new Path(folder, s"${head.version}-$attempt")
     try {
@@ -84,7 +86,7 @@ private[redisstate] final class StateCopies(checkpoint: Path, hadoopConf: Config
       }
     } catch {
       case e: Throwable =>
-        delete(place)
+        if (mayRemove()) delete(place)
         throw e
     }
   }
