@@ -174,7 +174,7 @@ def test_silent_server_does_not_hold_the_maintenance_of_another(
     stores = LoadedStores(threaded=False)
     with RedisServer() as other, contextlib.ExitStack() as stack:
         stack.callback(stores.stop)
-        given = {"url": other.url, "deadline": 1, "socket_timeout": 0.2}
+        given: dict[str, Any] = {"url": other.url, "deadline": 1, "socket_timeout": 0.2}
         silent, fine = [_id() for _ in range(4)], _id()
         for id_ in silent:
             store = stores.get(id_, 0, **given)
