@@ -57,6 +57,7 @@ private[redisstate] final class StateCopies(checkpoint: Path, hadoopConf: Config
    * @param since returns since when no copy names each file that the new one does not, given the
    * manifests of all others
    * @param mayRemove whether a copy that failed may be removed now
+   * @return the folder of the copy
    * @throws UnavailableException if a file is none that a copy still names
    */
   def write(
@@ -64,7 +65,7 @@ private[redisstate] final class StateCopies(checkpoint: Path, hadoopConf: Config
       parts: Seq[(CopyPart, Seq[CopiedSegment])],
       own: Set[CopyFile],
       since: Seq[CopyManifest] => Map[CopyFile, Long],
-      mayRemove: () => Boolean): Unit = {
+      mayRemove: () => Boolean): Path = {
     val attempt = UUID.randomUUID().toString.replace("-", "")
     val place = new Path(folder, s"${head.version}-$attempt")
     try {
@@ -84,6 +85,7 @@ private[redisstate] final class StateCopies(checkpoint: Path, hadoopConf: Config
         out.write(digestLine(manifest))
         out.write(manifest)
       }
+      place
     } catch {
       case e: Throwable =>
         if (mayRemove()) delete(place)
@@ -93,19 +95,25 @@ private[redisstate] final class StateCopies(checkpoint: Path, hadoopConf: Config
 
   /**
    * Leaves the two newest complete copies of this timeline. All others can serve nobody: older
-   * ones, those of a timeline that the query went back from, and what was never finished.
+   * ones, those of a timeline that the query went back from, and what was never finished. Where the
+   * caller's own copy is none of the two, nothing is removed: they do not know that an older one
+   * named its files until now.
    *
-   * @return the copies that are left
+   * @param own folder of the caller's newest copy
+   * @return the copies that are left; none if nothing was removed
    */
-  def tidy(): Seq[CopyManifest] = {
+  def tidy(own: Path): Seq[CopyManifest] = {
     val all = listed()
     val kept = complete(all)
       .filter(one => offsetsOf(one.manifest.version - 1).contains(one.manifest.offsets))
       .sortBy(-_.manifest.version)
       .distinctBy(_.manifest.version)
       .take(Kept)
-    all.filterNot(kept.map(_.place).toSet).foreach(delete)
-    kept.map(_.manifest)
+    if (!kept.exists(_.place.getName == own.getName)) Nil
+    else {
+      all.filterNot(kept.map(_.place).toSet).foreach(delete)
+      kept.map(_.manifest)
+    }
   }
 
   private def listed(): Seq[Path] =
