@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import redis
 
+from redis_state.backend.cluster import ClusterTransport
 from redis_state.backend.durability import Durability, DurabilityWait
 from redis_state.backend.failures import FailureClassifier, LateError, ServersChangedError
 from redis_state.backend.replies import (
@@ -18,7 +19,7 @@ from redis_state.backend.replies import (
     words,
 )
 from redis_state.backend.retry import Retries, TransientError
-from redis_state.backend.routing import key_of
+from redis_state.backend.routing import key_of, slot_of
 from redis_state.backend.script import Command, Script, ScriptCall
 from redis_state.backend.transport import Transport, message_of
 from redis_state.backend.transports import transport_to
@@ -27,6 +28,7 @@ from redis_state.config import Config
 from redis_state.errors import (
     CommitOutcomeUnknownError,
     InternalError,
+    RedisStateError,
     UnavailableError,
 )
 
@@ -340,6 +342,29 @@ class Client:
 
     def _parts(self) -> list[Any]:
         return list(self._transport.parts())
+
+    def server_of(self, key: str) -> str:
+        """Returns the name of the server that has a key, as far as it is known; asks nobody."""
+        transport = self._transport
+        owner = None
+        if isinstance(transport, ClusterTransport):
+            owner = transport.owner_known(slot_of(("EXISTS", key)))
+        return self.url if owner is None else f"{owner} of {self.url}"
+
+    def answers_once(self, key: str) -> bool:
+        """Returns whether the server of a key serves one call, without repetition.
+
+        A call that it refuses for good was answered.
+        """
+        what = "looking whether a server answers"
+        try:
+            commands: list[Command] = [("EXISTS", key)]
+            self._failures.checked(what, self._exchange(what, commands), commands)
+        except TransientError:
+            return False
+        except RedisStateError as error:
+            return not isinstance(error, UnavailableError)
+        return True
 
     def close(self) -> None:
         """Closes the connections."""

@@ -55,6 +55,7 @@ class ClusterTransport:
         # Replaced as a whole, because threads read it without the lock; `None` if it must be
         # asked for.
         self._owners: dict[int, Address] | None = None
+        self._last_owners: Mapping[int, Address] = {}
 
     def exchange(self, commands: Sequence[Command]) -> list[Any]:
         """Implements `Transport.exchange`, on all nodes concerned."""
@@ -89,6 +90,10 @@ class ClusterTransport:
         except redis.RedisError:
             self._owners = None
             raise
+
+    def owner_known(self, slot: int | None) -> Address | None:
+        """Returns the owner of a slot by the last table; asks nobody."""
+        return None if slot is None else self._last_owners.get(slot)
 
     def after_fork(self) -> None:
         """Replaces the lock, which a thread of the parent may have held at the fork."""
@@ -142,7 +147,7 @@ class ClusterTransport:
             # Read once, because another thread may set it to None at any time.
             table = self._owners
             if not found.ask and table is not None:
-                self._owners = {**table, found.slot: found.to}
+                self._owners = self._last_owners = {**table, found.slot: found.to}
             return _ClusterStep(step.part, found.to, asking=found.ask)
         if any(error_word(reply) == "NOSCRIPT" for reply in replies):
             again = taught(step.part, texts)
@@ -161,7 +166,7 @@ class ClusterTransport:
     def _table(self) -> Mapping[int, Address]:
         table = self._owners
         if table is None:
-            self._owners = table = self._ask_all()
+            self._owners = self._last_owners = table = self._ask_all()
             self._retire(set(table.values()))
         return table
 

@@ -10,15 +10,18 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Protocol
 
 from redis_state.clock import SYSTEM, Clock
 from redis_state.config import duration_ms, option_named
+from redis_state.errors import UnavailableError
 from redis_state.process import STOP_S, BackgroundThread
 
 INTERVAL_S = 60.0
+PAUSE_S, PAUSE_S_MAX = 1.0, 60.0
+"""First and longest pause of maintenance on a server that does not answer."""
 JITTER = 0.2
 _LOG = logging.getLogger("redis_state.store.maintenance")
 
@@ -34,8 +37,23 @@ def interval_s(interval: str | float | timedelta) -> float:
     return duration_ms(option, interval) / 1000
 
 
+class Server(Protocol):
+    """The server of a provider."""
+
+    @property
+    def name(self) -> str:
+        """Name of the server in logs."""
+
+    def answers(self) -> bool:
+        """Returns whether the server serves one call, without repetition."""
+
+
 class Maintained(Protocol):
     """A loaded store provider, as its maintenance sees it."""
+
+    @property
+    def server(self) -> Server:
+        """The server that has the partition."""
 
     def do_maintenance(self) -> object:
         """Adds a snapshot if one is due, and drops segments that no retained version needs."""
@@ -45,8 +63,25 @@ def _ignore(_id: Hashable, _error: Exception) -> None:
     return None
 
 
+@dataclass(slots=True)
+class _Silence:
+    """Time in which a server does not answer."""
+
+    since_s: float
+    until_s: float
+    pause_s: float = PAUSE_S
+
+    def extend(self, now_s: float) -> None:
+        self.pause_s = min(PAUSE_S_MAX, 2 * self.pause_s)
+        self.until_s = now_s + self.pause_s
+
+
 class MaintenanceWorker:
     """Calls `do_maintenance` of all loaded providers one after the other, once each interval.
+
+    A server that does not answer holds the thread until the deadline. So its other providers are
+    skipped, and stay loaded. When a pause ends, one call tries it again: the pause doubles, or the
+    silence ends.
 
     The thread may be stopped and started again, also while the old one is still busy.
 
@@ -75,6 +110,7 @@ class MaintenanceWorker:
         self._interval_s = interval_s
         self._jitter = jitter
         self._clock = clock
+        self._silences: dict[str, _Silence] = {}
         self._due_s = self._next_due_s()
         self._background = BackgroundThread(
             "maintenance", self.tick, self._pause_s, what="a maintenance pass", threaded=threaded
@@ -110,25 +146,69 @@ class MaintenanceWorker:
         """Maintains every loaded provider now.
 
         Returns:
-            Number of providers that failed; each was unloaded.
+            Number of providers that failed. Each was unloaded, unless its server was silent.
         """
         began_s = self._clock.monotonic_s()
         self._due_s = self._next_due_s()
-        failed = done = 0
+        failed = done = skipped = 0
         stopping = self._background.stopping
         for id_, provider in self._loaded().items():
             if stopping.is_set():
                 break
+            if self._is_silent(provider.server):
+                skipped += 1
+                continue
             done += 1
             failed += not self._maintain(id_, provider)
         ms = (self._clock.monotonic_s() - began_s) * 1000
-        _LOG.debug("maintained %d providers in %.0f ms, %d failed", done, ms, failed)
+        _LOG.debug(
+            "maintained %d providers in %.0f ms, %d failed, %d skipped", done, ms, failed, skipped
+        )
         return failed
+
+    def _is_silent(self, server: Server) -> bool:
+        """Returns whether a server is to be left alone; tries it once when its pause is over."""
+        silence = self._silences.get(server.name)
+        if silence is None:
+            return False
+        if self._clock.monotonic_s() >= silence.until_s:
+            if server.answers():
+                return False
+            silence.extend(self._clock.monotonic_s())
+        return True
+
+    def _fell_silent(self, id_: Hashable, server: Server, error: Exception) -> bool:
+        """Notes a server that did not answer; false if something else did not."""
+        known = self._silences.get(server.name)
+        if not isinstance(error, UnavailableError) or (known is None and server.answers()):
+            return False
+        now_s = self._clock.monotonic_s()
+        if known is not None:
+            known.extend(now_s)
+            return True
+        self._silences[server.name] = _Silence(now_s, now_s + PAUSE_S)
+        _LOG.warning(
+            "%s does not answer, so maintenance of the stores on it pauses; no state depends on "
+            "it: maintenance of %s: %s",
+            server.name,
+            id_,
+            error,
+        )
+        return True
+
+    def _answered(self, server: Server) -> None:
+        silence = self._silences.pop(server.name, None)
+        if silence is not None:
+            silent_s = self._clock.monotonic_s() - silence.since_s
+            _LOG.info("%s answers again after %.0f s: maintenance goes on", server.name, silent_s)
 
     def _maintain(self, id_: Hashable, provider: Maintained) -> bool:
         try:
             provider.do_maintenance()
+            self._answered(provider.server)
         except Exception as error:  # noqa: BLE001  # one failing provider must not stop the others
+            if self._fell_silent(id_, provider.server, error):
+                return False
             _LOG.warning("maintenance of %s failed, so it is unloaded: %s", id_, error)
             try:
                 self._unload(id_, error)

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.clock import Clock
 from redis_state.errors import ConflictError, UsageError
@@ -26,6 +27,7 @@ from redis_state.store.local.families import NO_FAMILIES, Families, described
 from redis_state.store.local.timed import TimedVersion
 from redis_state.store.local.version import Layer, LocalVersion, no_rows
 from redis_state.store.local.version_cache import VersionCache
+from redis_state.store.maintained_server import MaintainedServer
 from redis_state.store.metrics import Counters
 from redis_state.store.partition_maintenance import PartitionMaintenance
 from redis_state.store.write_set import WriteSet
@@ -68,6 +70,13 @@ class PartitionState:
     def id(self) -> StateStoreProviderId:
         """Returns the ids of the partition and the run."""
         return self._spec.id
+
+    @property
+    def server(self) -> MaintainedServer:
+        """Returns the server that has the partition, or that leads to it."""
+        found = self._link.found
+        key = keys.names(tenant=self._spec.tenant) if found is None else keys.meta(found.client.id)
+        return MaintainedServer(self._client, key)
 
     def take_over(self, other: PartitionState) -> None:
         """Adopts the cached versions of an earlier run; a version is identified by its uid.

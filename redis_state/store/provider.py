@@ -20,6 +20,7 @@ from redis_state.store.checkpoint_link import Events, PartitionSpec
 from redis_state.store.family_store import FamilyStore
 from redis_state.store.local.families import family_of
 from redis_state.store.local.memory_budget import MemoryBudget
+from redis_state.store.maintained_server import MaintainedServer
 from redis_state.store.metrics import CUSTOM_METRICS, Counters, CustomMetric
 from redis_state.store.partition_state import PartitionState
 from redis_state.store.partition_store import PartitionListStore, PartitionReadStore, PartitionStore
@@ -221,6 +222,11 @@ class StateStoreProvider:
     def forget_older(self) -> None:
         """Drops all cached versions but the newest."""
         self._partition.cache.forget_older()
+
+    @property
+    def server(self) -> MaintainedServer:
+        """Returns the server that has the partition, for maintenance that many stores share."""
+        return self._partition.server
 
     def do_maintenance(self, *, make_room: bool = False) -> None:
         """Adds a snapshot if one is due, and drops segments that no retained version needs.

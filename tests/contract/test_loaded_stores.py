@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -165,6 +166,27 @@ def test_a_failing_provider_is_unloaded_and_the_others_are_maintained(
     assert stores.maintenance.run_pass() == 1
     assert not stores.is_loaded(broken)
     assert stores.get(sound, 6, config=url).metrics.custom["snapshot_bytes"] > 0
+
+
+def test_silent_server_does_not_hold_the_maintenance_of_another(
+    shared_redis_server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    stores = LoadedStores(threaded=False)
+    with RedisServer() as other, contextlib.ExitStack() as stack:
+        stack.callback(stores.stop)
+        given: dict[str, Any] = {"url": other.url, "deadline": 1, "socket_timeout": 0.2}
+        silent, fine = [_id() for _ in range(4)], _id()
+        for id_ in silent:
+            store = stores.get(id_, 0, **given)
+            store.put("a", 1)
+            store.commit()
+        stores.get(fine, 0, url=shared_redis_server.url)
+        other.stop()
+        began_s = time.monotonic()
+        assert stores.maintenance.run_pass() == 1
+        assert time.monotonic() - began_s < 3
+        assert set(stores.loaded()) == {*silent, fine}
+    assert caplog.text.count("does not answer") == 1
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,24 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from redis_state.errors import UnavailableError
 from redis_state.store.maintenance import Maintained, MaintenanceWorker
 from tests.support.manual_clock import ManualClock
 
 INTERVAL_S = 60.0
 JITTER = 0.25
+DEADLINE_S = 60.0
+
+
+@dataclass
+class Server:
+    name: str = "redis://a:1/0"
+    is_silent: bool = False
+    tries: int = 0
+
+    def answers(self) -> bool:
+        self.tries += 1
+        return not self.is_silent
 
 
 @dataclass
@@ -21,6 +34,7 @@ class Provider:
     error: Exception | None = None
     passes: int = 0
     done: threading.Event = field(default_factory=threading.Event)
+    server: Server = field(default_factory=Server)
 
     def do_maintenance(self) -> None:
         self.passes += 1
@@ -92,6 +106,66 @@ def test_error_unloads_only_its_provider(
     assert "maintenance of a failed, so it is unloaded: no" in caplog.text
     assert one.run_pass() == 0
     assert (broken.passes, fine.passes) == (1, 2)
+
+
+class OnServer(Provider):
+    """Waits for its server until the deadline."""
+
+    def __init__(self, server: Server, clock: ManualClock) -> None:
+        super().__init__(server=server)
+        self.clock = clock
+
+    def do_maintenance(self) -> None:
+        super().do_maintenance()
+        if self.server.is_silent:
+            self.clock.now_s += DEADLINE_S
+            raise UnavailableError("maintaining", found="no answer")
+
+
+def test_silent_server_holds_one_provider_and_unloads_none(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock, silent, other = ManualClock(), Server(is_silent=True), Server("redis://b:1/0")
+    providers = {f"a{n}": OnServer(silent, clock) for n in range(9)}
+    fine = OnServer(other, clock)
+    loaded = Loaded(**providers, b=fine)
+    one = worker(loaded, clock)
+    assert one.run_pass() == 1
+    assert (clock.now_s, fine.passes, loaded.errors) == (DEADLINE_S, 1, {})
+    clock.now_s += INTERVAL_S
+    tries = silent.tries
+    with caplog.at_level(logging.INFO):
+        assert one.run_pass() == 0
+    assert (silent.tries - tries, fine.passes) == (1, 2)
+    assert sum(provider.passes for provider in providers.values()) == 1
+    silent.is_silent = False
+    clock.now_s += INTERVAL_S
+    with caplog.at_level(logging.INFO):
+        assert one.run_pass() == 0
+    assert sum(provider.passes for provider in providers.values()) == 10
+    assert caplog.text.count("redis://a:1/0 does not answer") == 1
+    assert "redis://a:1/0 answers again after 120 s" in caplog.text
+
+
+def test_pauses_of_a_silent_server_double_up_to_a_minute() -> None:
+    clock, silent = ManualClock(), Server(is_silent=True)
+    one = worker(Loaded(a=OnServer(silent, clock), b=OnServer(silent, clock)), clock)
+    one.run_pass()
+    tried, begin = [], clock.now_s
+    for second in range(200):
+        clock.now_s, tries = begin + second, silent.tries
+        one.run_pass()
+        tried += [second] * (silent.tries - tries)
+    assert tried == [1, 3, 7, 15, 31, 63, 123, 183]
+
+
+def test_unavailable_folder_unloads_its_provider_only() -> None:
+    server = Server()
+    broken = Provider(UnavailableError("writing a file", found="no answer"), server=server)
+    fine = Provider(server=server)
+    loaded = Loaded(a=broken, b=fine)
+    assert worker(loaded, ManualClock()).run_pass() == 1
+    assert (list(loaded.errors), fine.passes) == (["a"], 1)
 
 
 def test_an_unload_that_fails_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:

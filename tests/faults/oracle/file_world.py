@@ -88,6 +88,10 @@ class SimFiles:
         if self.content.pop(path, None) is None:
             raise FileNotFoundError(path)
 
+    def settle(self) -> None:
+        """Time goes by: what was written so far is seen and listed from here on."""
+        self._turns += _LISTED_TURNS
+
     def error(self, attempted: str, error: Exception) -> UnavailableError:
         """Implements `Files.error`."""
         return UnavailableError(attempted, found=f"{type(error).__name__}")
@@ -240,14 +244,15 @@ class FileWorld(World):
         if owned.place is None:
             super()._whole(node, one, lasting=lasting)
             return
-        problem = self._in_file(at, owned, owned.place)
+        problem = self.file_problem(at, owned, owned.place)
         if problem:
             self._wrong(node, f"{one.ident} of {at.name}: {problem}")
         _, left_ms = self._keys.get(self._key(node, one), (0, -2))
         if at.life == "live" and (left_ms == -1 or left_ms > _LASTING_MS):
             self._wrong(node, f"{one.ident} of {at.name} is in a file, and stays in Redis")
 
-    def _in_file(self, at: Node, one: Segment, place: FilePlace) -> str:
+    def file_problem(self, at: Node, one: Segment, place: FilePlace) -> str:
+        """Returns what is wrong with a segment in a file; empty if it is whole."""
         raw = self.files.content.get(path_of(at.gen, place.file)) if self.files else None
         if raw is None:
             return f"{place.file} is gone"

@@ -7,7 +7,7 @@ the others change a method of the Python client.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
@@ -33,6 +33,7 @@ from redis_state.protocol import (
 from redis_state.store import write_session
 from redis_state.store.local import loading
 from redis_state.store.local.version import empty_version
+from tests.faults.oracle.copy_mutants import COPIED_MUTANTS, COPY_METHODS, COPY_PAIRS
 from tests.faults.oracle.file_mutants import FILE_METHODS, FILED_MUTANTS
 from tests.faults.oracle.pin_mutants import PATCHED_MUTANTS, PINNED_MUTANTS, Edit, OwnKeys
 from tests.faults.oracle.preview_mutants import PREVIEW_METHODS, PREVIEW_SCRIPTS
@@ -103,6 +104,19 @@ def _edit(*edits: tuple[str, str, str]) -> Patch:
 def _replace(owner: Any, name: str, new: Callable[..., Any]) -> Patch:
     # A module has no attribute for what is built in.
     return lambda: mock.patch.object(owner, name, new, create=not hasattr(owner, name))
+
+
+def _both(*patches: tuple[Any, str, Any]) -> Patch:
+    """Returns a patch of several attributes: owner, name, what replaces it."""
+
+    @contextmanager
+    def patched() -> Iterator[None]:
+        with ExitStack() as stack:
+            for owner, name, new in patches:
+                stack.enter_context(mock.patch.object(owner, name, new))
+            yield
+
+    return patched
 
 
 def _scripts(of: Played, mutants: Iterable[tuple[str, str, str, str, str]]) -> Iterator[Mutant]:
@@ -453,6 +467,9 @@ MUTANTS: tuple[Mutant, ...] = (
     *PIN_MUTANTS,
     *_texts("file", FILED_MUTANTS),
     *_methods("file", FILE_METHODS),
+    *_texts("copy", COPIED_MUTANTS),
+    *_methods("copy", COPY_METHODS),
+    *(Mutant(name, rule, _both(*patches), "copy") for name, rule, patches in COPY_PAIRS),
     *_scripts("timed", TIMED_SCRIPTS),
     *_methods("timed", TIMED_METHODS),
     *_scripts("preview", PREVIEW_SCRIPTS),

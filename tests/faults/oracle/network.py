@@ -21,6 +21,7 @@ _HANG_S = 60
 _REAL_FLUSH_EVERY = 16
 _UNKNOWN_SHA = "0" * 40
 _LATE_STEPS_MAX = 12
+_KILLS_EVERY = 60
 _SLOW_TURNS = 12
 _CUT_OFF_EXCHANGES = 8
 
@@ -67,6 +68,9 @@ class Network:
         server: Where commands really go.
         watch: Called after every delivery with its replies.
         late: Whether requests may arrive steps after their actor gave them up.
+
+    Attributes:
+        kills_every: One turn in so many is the last of its actor.
     """
 
     def __init__(
@@ -78,6 +82,7 @@ class Network:
         *,
         late: bool = True,
     ) -> None:
+        self.kills_every = _KILLS_EVERY
         self.watchdog = Watchdog()
         self._scripts = _Scripts()
         self.faults = True
@@ -123,7 +128,7 @@ class Network:
         if not self.actors:
             return None
         actor = self._choose()
-        if self.faults and self._dice.one_in(60):
+        if self.faults and self._dice.one_in(self.kills_every):
             self._counters["killed"] += 1
             actor.killed = True
         self._resume(actor)

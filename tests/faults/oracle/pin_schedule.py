@@ -46,7 +46,12 @@ class PinSchedule:
 
     Args:
         seed: Decides everything but times.
+
+    Attributes:
+        steps: Turns before the end.
     """
+
+    steps = _STEPS
 
     def __init__(self, seed: int, server: Transport, url: str, counters: Counter[str]) -> None:
         self.dice = Dice(seed)

@@ -16,15 +16,18 @@ PIN_EVERY = 14
 FILE_EVERY = 14
 """One schedule in so many is of pins and forks whose history lies in files."""
 
+COPY_EVERY = 28
+"""One schedule in so many is of copies, whose files drivers delete."""
+
 TIMED_EVERY = 4
 """One schedule in so many of the others has rows with a time to live."""
 
 PREVIEW_EVERY = 11
 """One schedule in so many of the others has attempts that show their rows before they commit."""
 
-Played = Literal["driver", "timed", "preview", "stream", "purge", "pin", "file"]
+Played = Literal["driver", "timed", "preview", "stream", "purge", "pin", "file", "copy"]
 """A query whose driver begins its batches, without or with a time to live or previews, one whose
-tasks begin them, purges and recalls, or pins, without or with files."""
+tasks begin them, purges and recalls, pins, without or with files, or copies."""
 
 
 def played(seed: int) -> Played:
@@ -35,6 +38,8 @@ def played(seed: int) -> Played:
         return "pin"
     if seed % FILE_EVERY == 13:
         return "file"
+    if seed % COPY_EVERY == 19:
+        return "copy"
     if seed % STREAM_EVERY == 3:
         return "stream"
     if seed % PREVIEW_EVERY == 9:

@@ -6,6 +6,8 @@ import scala.collection.mutable
 import scala.jdk.CollectionConverters._
 import scala.util.Random
 
+import redis.clients.jedis.util.JedisClusterCRC16
+
 import org.redisstate.core.errors.ConfigException
 
 /**
@@ -21,6 +23,9 @@ final class ClusterTransport(settings: ConnectionSettings) extends Transport {
 
   /** Replaced as a whole or changed slot by slot; `null` when it has to be asked for. */
   @volatile private var table: Array[Address] = _
+
+  /** The last table, which stays while the nodes have to be asked for; empty before the first. */
+  @volatile private var lastTable = Array.empty[Address]
 
   override def exchange(commands: Seq[Command]): Seq[AnyRef] = lookingAgain {
     val replies = new Array[AnyRef](commands.size)
@@ -41,6 +46,12 @@ final class ClusterTransport(settings: ConnectionSettings) extends Transport {
     owners().filter(_ != null).distinct.toSeq.map { address => commands =>
       lookingAgain(node(address).exchange(commands))
     }
+
+  override def serverOf(key: String): String = {
+    val slot = JedisClusterCRC16.getSlot(Command.bytes(key))
+    lastTable.lift(slot).flatMap(Option(_)).fold(settings.url.toString)(address =>
+      s"$address of ${settings.url}")
+  }
 
   /**
    * Runs an exchange; after a failed connection, looks up the nodes again before the next exchange.
@@ -108,6 +119,7 @@ final class ClusterTransport(settings: ConnectionSettings) extends Transport {
     val changed = known.clone()
     changed(moved.slot) = moved.to
     table = changed
+    lastTable = changed
   }
 
   private def owners(): Array[Address] = Option(table).getOrElse {
@@ -130,6 +142,7 @@ final class ClusterTransport(settings: ConnectionSettings) extends Transport {
     }
     // From here on another thread whose connection fails may set it to null.
     table = fresh
+    lastTable = fresh
     retireAllBut(fresh)
     fresh
   }

@@ -61,6 +61,8 @@ final class JedisTransport(settings: ConnectionSettings, address: Address) exten
     } finally permits.release()
   }
 
+  override def serverOf(key: String): String = shown
+
   override def close(): Unit = {
     closed = true
     disconnectIdle()

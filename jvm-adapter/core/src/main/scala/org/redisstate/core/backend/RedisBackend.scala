@@ -145,6 +145,28 @@ final class RedisBackend(
       }
     }
 
+  /**
+   * Does background work on the server that has a key, or skips it while that server is silent.
+   * What the work raises, the caller gets. Must not be nested.
+   *
+   * @return whether the work was done
+   */
+  def whileAnswering(key: String)(work: => Unit): Boolean = {
+    unanswered.remove()
+    pauses.run(transport.serverOf(key), answersOnce(key), !unanswered.get)(work)
+  }
+
+  /** Tries the server of a key once. What it refuses for good, the work finds out. */
+  private def answersOnce(key: String): Boolean =
+    try exchange(Seq(Command("EXISTS", key))).head match {
+        case ErrorReply(message) => ReplyClass.of(message) != ReplyClass.Transient
+        case _ => true
+      }
+    catch {
+      case _: TransportException | _: HungUp => false
+      case _: RedisStateException => true
+    }
+
   private def lacksScript(replies: Seq[AnyRef]): Boolean = replies.exists {
     case ErrorReply(m) => ReplyClass.of(m) == ReplyClass.NoScript
     case results: Seq[_] => lacksScript(results.asInstanceOf[Seq[AnyRef]])
@@ -203,6 +225,10 @@ final class RedisBackend(
   @GuardedBy("this") private var behind: ExecutorService = _
   @GuardedBy("this") private var closed = false
 
+  private val pauses = new ServerPauses(clock)
+
+  /** True if the newest try of a call of this thread was not answered. */
+  private val unanswered = ThreadLocal.withInitial[Boolean](() => false)
   private val waiting = new Waiting(durability)
   @volatile private var contacted = false
   @volatile private var answered = false
@@ -269,6 +295,7 @@ final class RedisBackend(
     var last: RuntimeException = null
     while (true) {
       val began = clock.nowMs
+      unanswered.set(false)
       try return attempt
       catch {
         case e: TransportException => last = e
@@ -278,6 +305,7 @@ final class RedisBackend(
           last = e
         case e: NotYetDurable => last = e
       }
+      unanswered.set(!last.isInstanceOf[NotYetDurable])
       tries += 1
       val now = clock.nowMs
       if (!wasAsleep && now - began > awakeMs) {

@@ -33,6 +33,8 @@ final class SentinelTransport(settings: ConnectionSettings, service: String) ext
     }
   }
 
+  override def serverOf(key: String): String = settings.url.toString
+
   override def close(): Unit = {
     closed = true
     Option(current.getAndSet(null)).foreach(_.close())

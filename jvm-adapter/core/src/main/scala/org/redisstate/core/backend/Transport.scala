@@ -50,4 +50,7 @@ trait Transport extends AutoCloseable {
 
   /** Returns one `exchange` for each server that holds a part of the keys. */
   def exchanges: Seq[Seq[Command] => Seq[AnyRef]] = Seq(exchange)
+
+  /** Returns the name of the server that has a key, as far as it is known; asks nobody. */
+  def serverOf(key: String): String = toString
 }

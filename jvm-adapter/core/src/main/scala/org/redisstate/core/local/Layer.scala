@@ -392,6 +392,10 @@ object Layer {
   /** An array of bytes has no room for more. */
   val BytesMax: Long = (1L << 31) - 64
 
+  /** Bytes that a row takes in a layer. */
+  private[core] def bytesOf(keyLength: Int, valueLength: Int): Long =
+    Arena.HeadBytes.toLong + keyLength + valueLength
+
   def tooLarge(bytesMax: Long): LimitException = new LimitException(
     s"one batch changes more than $bytesMax bytes of one partition. Nothing was written. " +
       "Use more shuffle partitions or smaller batches.")

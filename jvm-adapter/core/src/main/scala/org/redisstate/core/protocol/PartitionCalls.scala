@@ -67,6 +67,9 @@ private[protocol] final class PartitionCalls(backend: RedisBackend, val id: Part
     times.timed(backend.transaction(what, commands, isCommit = false))
   }
 
+  /** Does background work, or skips it while the server is silent; returns whether it was done. */
+  def whileAnswering(work: => Unit): Boolean = backend.whileAnswering(meta)(work)
+
   /** Time for which a call is repeated, and the clock for that. */
   def repeatsForMs: Long = backend.repeatsForMs
   def clockMs: Long = backend.nowMs

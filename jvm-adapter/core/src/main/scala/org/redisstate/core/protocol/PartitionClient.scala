@@ -181,6 +181,14 @@ final class PartitionClient(
     }
   }
 
+  /**
+   * Does work for which no task waits, or skips it while the partition's server is silent. Must not
+   * be nested.
+   *
+   * @return whether the work was done
+   */
+  def whileAnswering(work: => Unit): Boolean = calls.whileAnswering(work)
+
   /** Work for this partition's server in the background, in the order of the calls. */
   def later(work: => Unit): Future[_] = backend.later(work)
 

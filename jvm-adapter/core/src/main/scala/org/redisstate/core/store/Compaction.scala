@@ -2,9 +2,9 @@ package org.redisstate.core.store
 
 import java.util.concurrent.atomic.AtomicBoolean
 
-import org.redisstate.core.ids.PartitionId
 import org.redisstate.core.local.{Content, LayerSizes}
 import org.redisstate.core.local.blocks.Room
+import org.redisstate.core.protocol.PartitionClient
 import org.redisstate.core.store.loading.ContentLoader
 import org.redisstate.core.store.resources.{Background, StoreCounters}
 
@@ -13,7 +13,7 @@ import org.redisstate.core.store.resources.{Background, StoreCounters}
  * Newer versions share the result. Thread-safe.
  */
 private[store] final class Compaction(
-    id: PartitionId,
+    client: PartitionClient,
     cache: VersionCache,
     room: Room,
     sizes: LayerSizes,
@@ -30,8 +30,11 @@ private[store] final class Compaction(
     if (cache.versions.lastOption.flatMap(_.here).exists(isHeavy) && isRunning.compareAndSet(
         false,
         true)) {
-      Background.helping(s"compaction of $id") {
-        try StoreCounters.timed(counters.foldNs)(cache.versions.lastOption.foreach(compact))
+      Background.helping(s"compaction of ${client.id}") {
+        try
+          client.whileAnswering {
+            StoreCounters.timed(counters.foldNs)(cache.versions.lastOption.foreach(compact))
+          }: Unit
         finally isRunning.set(false)
       }
     }

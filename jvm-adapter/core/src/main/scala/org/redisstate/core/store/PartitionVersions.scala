@@ -62,7 +62,7 @@ final class PartitionVersions(
     new VersionLoader(client, validator, counters, room, sizes, () => cache.isClosed)
   private val snapshots = new SnapshotWriter(client, room)
   private val hotRuns = new HotRunWriter(client, () => loader.segments(), room, sizes)
-  private val compaction = new Compaction(client.id, cache, room, sizes, counters)
+  private val compaction = new Compaction(client, cache, room, sizes, counters)
 
   /**
    * @param uid of the attempt that wrote the version; None for the one that the query went on with

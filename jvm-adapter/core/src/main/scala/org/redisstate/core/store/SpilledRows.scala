@@ -7,7 +7,7 @@ import java.nio.file.{Files, Path, StandardOpenOption}
 
 import scala.collection.mutable
 
-import org.redisstate.core.errors.UnavailableException
+import org.redisstate.core.errors.{LimitException, UnavailableException}
 import org.redisstate.core.format.RowBlock
 import org.redisstate.core.local.Layer
 
@@ -20,8 +20,15 @@ import org.redisstate.core.local.Layer
  *
  * @param what the work, for errors
  * @param folder None for that of the process
+ * @param partBytes so many bytes of several buckets are in memory at most
+ * @param bucketBytes the same of one bucket
  */
-private[store] final class SpilledRows(what: String, folder: Option[Path]) extends AutoCloseable {
+private[store] final class SpilledRows(
+    what: String,
+    folder: Option[Path],
+    partBytes: Long = 256L << 20,
+    bucketBytes: Long = Layer.BytesMax)
+    extends AutoCloseable {
   import SpilledRows._
 
   private val channel = answered(opened(folder))
@@ -66,48 +73,70 @@ private[store] final class SpilledRows(what: String, folder: Option[Path]) exten
    * Calls back with the rows of each bucket in key order, in ascending order of buckets.
    *
    * @param buckets power of two
+   * @throws LimitException if a bucket is larger than an array
    */
   def foreachBucket(buckets: Int)(use: (Int, RowBlock) => Unit): Unit = {
     val atOnce = math.min(BucketsAtOnce, buckets)
-    val parts = buckets / atOnce
-    (0 until parts).foreach { part =>
-      val first = part * atOnce
-      val found = answered(read(part, parts, hash => (hash & (buckets - 1)) - first))
-      found.foreachBucket(atOnce)((bucket, rows) => use(first + bucket, rows))
-    }
+    (0 until buckets / atOnce).foreach(part => pass(buckets, part * atOnce, atOnce)(use))
   }
+
+  /** Passes the rows of neighbouring buckets on: together, or in halves where they are too many. */
+  private def pass(buckets: Int, first: Int, count: Int)(use: (Int, RowBlock) => Unit): Unit =
+    answered(read(buckets, first, count)) match {
+      case Some(found) => found.foreachBucket(count)((bucket, rows) => use(first + bucket, rows))
+      case None if count > 1 =>
+        pass(buckets, first, count / 2)(use)
+        pass(buckets, first + count / 2, count / 2)(use)
+      case None =>
+        throw new LimitException(
+          s"$what: the rows of one key take more than $bucketBytes bytes in one partition: of one join key, or in map state of one " +
+            "grouping key, all rows are stored together. Nothing was committed. Spread them over more keys, or remove some of " +
+            "them, then try again.")
+    }
 
   /** Closes the file; never throws, since the version may be committed. */
   override def close(): Unit =
     try channel.close()
     catch { case _: IOException => () }
 
-  /** Reads the slices of a part. The layer groups its rows by what `bucketOf` gives for a hash. */
-  private def read(part: Int, parts: Int, bucketOf: Int => Int): Layer = {
-    val slices = part until Slices by parts
+  /** Reads neighbouring buckets of a part; None if they are too large to be read together. */
+  private def read(buckets: Int, first: Int, count: Int): Option[Layer] = {
+    val atOnce = math.min(BucketsAtOnce, buckets)
+    val slices = first / atOnce until Slices by buckets / atOnce
     val bytes =
       layers.iterator.map(starts => slices.iterator.map(i => starts(i + 1) - starts(i)).sum).sum
     val found = new Layer(InitialRows, math.min(LayerBytesMax, bytes + bytes / 4).toInt)
-    for {
-      starts <- layers
-      slice <- slices if starts(slice + 1) > starts(slice)
-    } {
+    val most = if (count > 1) partBytes else bucketBytes
+    val all = for {
+      starts <- layers.iterator
+      slice <- slices.iterator if starts(slice + 1) > starts(slice)
+    } yield {
       val raw = new Array[Byte]((starts(slice + 1) - starts(slice)).toInt)
       readFully(ByteBuffer.wrap(raw), starts(slice))
-      putAll(found, raw, bucketOf)
+      hasPut(found, raw, most) { hash =>
+        val bucket = (hash & (buckets - 1)) - first
+        if (bucket < count) bucket else Elsewhere
+      }
     }
-    found
+    Option.when(all.forall(identity))(found)
   }
 
-  private def putAll(layer: Layer, raw: Array[Byte], bucketOf: Int => Int): Unit = {
+  /** Adds rows to a layer, each with its bucket as its hash; @return false at `most` bytes */
+  private def hasPut(layer: Layer, raw: Array[Byte], most: Long)(
+      bucketOf: Int => Int): Boolean = {
     val rows = ByteBuffer.wrap(raw)
-    while (rows.hasRemaining) {
-      val hash = bucketOf(rows.getInt())
+    var fits = true
+    while (fits && rows.hasRemaining) {
+      val bucket = bucketOf(rows.getInt())
       val (keyLength, valueLength) = (rows.getInt(), rows.getInt())
       val key = rows.position()
-      layer.put(hash, raw, key, keyLength, raw, key + keyLength, valueLength)
+      if (bucket >= 0) {
+        fits = layer.usedBytes + Layer.bytesOf(keyLength, valueLength) <= most
+        if (fits) layer.put(bucket, raw, key, keyLength, raw, key + keyLength, valueLength)
+      }
       rows.position(key + keyLength + valueLength)
     }
+    fits
   }
 
   private def readFully(into: ByteBuffer, from: Long): Unit =
@@ -162,6 +191,7 @@ private object SpilledRows {
 
   /** Buckets that the last bits of a hash tell apart in a slice. */
   private val BucketsAtOnce = 1 << SliceShift
+  private val Elsewhere = -1
   private val InitialRows = 1 << 14
   private val LayerBytesMax = 64L << 20
 

@@ -140,10 +140,8 @@ private[store] final class VersionLoader(
 
   private def readAhead(base: Base): Unit =
     Background.helping(s"read-ahead of ${client.id}") {
-      try {
-        base.loadAll(isClosed)
-        ()
-      } catch {
+      try client.whileAnswering { base.loadAll(isClosed): Unit }: Unit
+      catch {
         case _: SegmentGone =>
           log.info("read-ahead of {} ended: its snapshot was replaced", client.id)
       }

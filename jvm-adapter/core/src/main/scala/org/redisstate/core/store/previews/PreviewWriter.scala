@@ -78,10 +78,8 @@ private[store] final class PreviewWriter(
   def run(): Unit = {
     val beganNs = processorNs
     var changes = 0
-    try {
-      changes = setIfDue()
-      failed = false
-    } catch {
+    try failed = !client.whileAnswering { changes = setIfDue() }
+    catch {
       case e: RedisStateException =>
         log.debug("no preview of {}: {}", client.id: Any, e.getMessage: Any)
         failed = true

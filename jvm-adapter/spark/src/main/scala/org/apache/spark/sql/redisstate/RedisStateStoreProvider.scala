@@ -166,21 +166,37 @@ class RedisStateStoreProvider
 
   override protected def addSnapshot(): Unit = maintain { l =>
     if (l.store.snapshotIfDue()) reportSnapshot(plan.runId, l.store.snapshotVersion)
+  }: Unit
+
+  override protected def removeExpired(): Unit = {
+    val isDone = maintain { l =>
+      val report = l.store.retain()
+      if (report.dropped > 0) {
+        logInfo(
+          s"Retention of $id dropped ${report.dropped} segments (${report.droppedBytes} bytes), floor ${report.floor}")
+      }
+    }
+    if (isDone)
+      maintained(link.filter(_.entry.hasEntered).flatMap(_.history).foreach(_.run())): Unit
   }
 
-  override protected def removeExpired(): Unit = maintain { l =>
-    val report = l.store.retain()
-    if (report.dropped > 0) {
-      logInfo(
-        s"Retention of $id dropped ${report.dropped} segments (${report.droppedBytes} bytes), floor ${report.floor}")
-    }
-    if (l.entry.hasEntered) l.history.foreach(_.run())
-  }
+  /**
+   * Does maintenance, unless the server is silent: Spark has few threads for the maintenance of all
+   * queries.
+   *
+   * @return whether it was done
+   */
+  private def maintain(work: StoreLink => Unit): Boolean =
+    link.exists(l => maintained(l.instance.client.whileAnswering(work(l))).contains(true))
 
   /** Spark would unload a provider whose maintenance fails; no state depends on it, and the next one may succeed. */
-  private def maintain(work: StoreLink => Unit): Unit =
-    try link.foreach(work)
-    catch { case NonFatal(e) => logWarning(s"Maintenance of $id was not possible this time", e) }
+  private def maintained[A](work: => A): Option[A] =
+    try Some(work)
+    catch {
+      case NonFatal(e) =>
+        logWarning(s"Maintenance of $id was not possible this time", e)
+        None
+    }
 
   override def close(): Unit = synchronized {
     closed = true

@@ -144,6 +144,22 @@ class HistoryInFilesProviderSuite extends AnyFunSuite with BeforeAndAfterAll {
     assert(raw.hlen(key.dropRight(1) + "f") <= 2)
   }
 
+  test("a history that cannot be moved does not keep a partition from its new share") {
+    val id = placed("file")
+    val blocked = Files.createTempFile("no-folder", "")
+    val made = provider(
+      id,
+      Moves + ("placesFolder" -> blocked.toString) + ("redisMemory" -> "100m"))
+    (0 until 12).foreach(v => commit(made, v.toLong, "a" -> v))
+    made.getStore(12).abort()
+    def share = manifest(id)._2("h").takeWhile(_ != ' ').toLong
+    val before = share
+    raw.hset(s"{rs:${genOf(id)}}:q", "op:7:default", """{"partitions":9}"""): Unit
+    made.doMaintenance()
+    assert(moved(id).isEmpty && share < before / 5)
+    made.close()
+  }
+
   test("an ephemeral checkpoint refuses the option, by name") {
     val refused = intercept[Exception](provider(placed("file"), Moves + ("ephemeral" -> "true")))
     assert(refused.getMessage.contains("[REDIS_CONFIG]") && refused.getMessage.contains("history"))

@@ -204,6 +204,25 @@ class StoreLifeCycleSuite extends AnyFunSuite with BeforeAndAfterAll {
     made.close()
   }
 
+  test("a silent server holds one maintenance, and not one for each of its stores") {
+    val other = new RedisServerProcess
+    try {
+      val at = new ProviderHarness(other.url)
+      val options = Map("deadline" -> "1s", "socketTimeout" -> "500ms").map {
+        case (name, value) => RedisStateConf.Prefix + name -> value
+      }
+      val silent = Seq.fill(8)(at.provider(at.newId(), options = options))
+      silent.foreach(at.commit(_, 0, "a" -> 1))
+      other.pause()
+      val beganNs = System.nanoTime()
+      silent.foreach(_.doMaintenance())
+      assert((System.nanoTime() - beganNs) / 1000000 < 4000)
+      other.resume()
+      silent.foreach(made => assert(at.read(made, 1) == Map("a" -> 1)))
+      silent.foreach(_.close())
+    } finally other.close()
+  }
+
   test("a checkpoint folder that cannot be written ends the task, and nothing is in Redis") {
     val file = Files.createTempFile("not-a", "folder")
     val made = provider(StateStoreId(file.toString + "/state", 0L, 0))

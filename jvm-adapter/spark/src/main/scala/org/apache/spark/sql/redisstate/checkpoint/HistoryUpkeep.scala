@@ -41,9 +41,11 @@ private[redisstate] final class HistoryUpkeep(
   def run(): Unit = synchronized {
     val moves = conf.needsFiles && isDue(moveAtNs)
     if (moves || isDue(filesAtNs)) {
-      recorded().foreach { field =>
+      var found = Option.empty[FilesField]
+      client.whileAnswering { found = recorded() }: Unit
+      found.foreach { field =>
         if (moves) moveOut(field)
-        if (isDue(filesAtNs)) lookAfterFiles(field)
+        if (isDue(filesAtNs)) client.whileAnswering(lookAfterFiles(field)): Unit
       }
     }
   }
@@ -51,18 +53,25 @@ private[redisstate] final class HistoryUpkeep(
   private def isDue(atNs: Long): Boolean = nowNs() - atNs >= 0
 
   /** A file that could not be written has a row in Redis all the same: it is tried less often then. */
-  private def moveOut(field: FilesField): Unit =
-    try {
-      if (conf.movesHistory && field.moves) moveHistory()
-      if (conf.redisMemory.nonEmpty) keepRoom()
-      failures = 0
-    } catch {
-      case e: RedisStateException =>
+  private def moveOut(field: FilesField): Unit = {
+    val moved = if (conf.movesHistory && field.moves) failureOf(moveHistory()) else None
+    // Commits wait where there is no room, whatever becomes of the history.
+    val kept = if (conf.redisMemory.nonEmpty) failureOf(keepRoom()) else None
+    moved.orElse(kept) match {
+      case None => failures = 0
+      case Some(first) =>
         moveAtNs = nowNs() + math.min(PauseMaxNs, PauseNs << math.min(failures, DoublingsMax))
         failures += 1
         logWarning(
-          s"Segments of ${client.id} stay in Redis for now; a later maintenance tries again: ${e.getMessage}")
+          s"Segments of ${client.id} stay in Redis for now; a later maintenance tries again: ${first.getMessage}")
     }
+  }
+
+  private def failureOf(step: => Unit): Option[RedisStateException] =
+    try {
+      client.whileAnswering(step): Unit
+      None
+    } catch { case e: RedisStateException => Some(e) }
 
   private def moveHistory(): Unit = {
     val began = nowNs()

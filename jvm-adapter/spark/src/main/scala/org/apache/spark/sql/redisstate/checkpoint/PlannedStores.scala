@@ -1,6 +1,6 @@
 package org.apache.spark.sql.redisstate.checkpoint
 
-import scala.util.Try
+import java.io.IOException
 
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.Path
@@ -9,6 +9,7 @@ import org.json4s.{DefaultFormats, JValue}
 import org.apache.spark.sql.execution.streaming.state.StateStoreId
 
 import org.redisstate.core.copy.CopiedStore
+import org.redisstate.core.errors.{ConfigException, FormatException, UnavailableException}
 import org.redisstate.core.protocol.MemoryBound
 
 /**
@@ -21,7 +22,9 @@ private[redisstate] final class PlannedStores(stateRoot: String, hadoopConf: Con
 
   /** Partitions by operator and store; read once, since a run adds no store. */
   private lazy val planned: Map[(Long, String), Int] =
-    OperatorMetadata.numbered(new Path(stateRoot), hadoopConf).flatMap { operator =>
+    PlannedStores.answered(stateRoot) {
+      OperatorMetadata.numbered(new Path(stateRoot), hadoopConf)
+    }.flatMap { operator =>
       PlannedStores.metadata(stateRoot, operator, hadoopConf).toSeq
         .flatMap(PlannedStores.partitionsIn)
         .map { case (name, partitions) => (operator, name) -> partitions }
@@ -39,6 +42,7 @@ private[redisstate] final class PlannedStores(stateRoot: String, hadoopConf: Con
    * @param tasks of the stage, for a store that is not listed; 0 if that is not known
    * @throws org.redisstate.core.errors.ConfigException if the stores that exist have too many
    *   partitions
+   * @throws org.redisstate.core.errors.UnavailableException if the folder does not answer
    */
   def share(total: Long, own: StateStoreId, listed: Seq[CopiedStore], tasks: Int): Long = {
     val store = (own.operatorId, own.storeName)
@@ -56,12 +60,29 @@ private[redisstate] final class PlannedStores(stateRoot: String, hadoopConf: Con
 private[redisstate] object PlannedStores {
   private implicit val formats: DefaultFormats.type = DefaultFormats
 
-  /** Reads Spark's metadata of an operator; None where it keeps another kind of file. */
-  def metadata(stateRoot: String, operator: Long, hadoopConf: Configuration): Option[JValue] =
-    Try {
-      val folder = new Path(stateRoot, operator.toString)
-      OperatorMetadata.newest(folder, Long.MaxValue, hadoopConf)._2
-    }.toOption
+  /**
+   * Reads Spark's metadata of an operator; None where it keeps another kind of file.
+   *
+   * @throws UnavailableException if the folder does not answer: without the metadata the operator
+   *   would be listed with the tasks of this stage
+   */
+  def metadata(stateRoot: String, operator: Long, hadoopConf: Configuration): Option[JValue] = {
+    val folder = new Path(stateRoot, operator.toString)
+    try Some(answered(folder.toString)(
+        OperatorMetadata.newest(folder, Long.MaxValue, hadoopConf)._2))
+    catch { case _: ConfigException | _: FormatException => None }
+  }
+
+  private def answered[A](folder: String)(read: => A): A =
+    try read
+    catch {
+      case e: IOException =>
+        throw new UnavailableException(
+          s"read how many partitions the stores in $folder have: the file system does not answer (${e.getMessage}). Nothing was " +
+            "written. Check that the folder can be read here; Spark runs the task again.",
+          e
+        )
+    }
 
   /** Returns the number of partitions that each store of an operator was planned with. */
   def partitionsIn(metadata: JValue): Map[String, Int] =

@@ -35,8 +35,9 @@ private[copies] final class CopyMaker(
   private var deleted = Set.empty[CopyFile]
   private var surveyMs = Option.empty[Long]
 
-  /** Time at which this maker began its newest manifest. */
+  /** Time at which this maker began its newest manifest, and its folder. */
   private var madeMs = 0L
+  private var made = Option.empty[Path]
 
   /** Address of the folder with the files of copies. */
   def address: String = folder.getFileSystem(hadoopConf).makeQualified(folder).toString
@@ -54,6 +55,7 @@ private[copies] final class CopyMaker(
     val began = nowMs()
     if (began - writtenMs > GraceMs / 2) written = Map.empty
     val before = copies.manifests()
+    written = written.filterNot { case (_, place) => isOld(CopyFile(gen, place.file), before) }
     val known = before.filter(_.gen == gen).flatMap(_.segments).toMap
     val isDue = surveyMs.forall(began - _ >= SurveyEveryMs)
     val listed = if (isDue) Some(survey(before, parts)) else None
@@ -75,7 +77,15 @@ private[copies] final class CopyMaker(
     if (nowMs() - began > GraceMs / 2) checkFiles(head, placed.flatMap(_._2))
     val own = written.valuesIterator.map(place => CopyFile(gen, place.file)).toSet
     madeMs = nowMs()
-    copies.write(head, placed, own, since(_, listed, own))
+    made = Some(copies.write(
+      head,
+      placed,
+      own,
+      others => {
+        checkAge(head, own, others)
+        since(others, listed, own)
+      },
+      () => mayRemove))
     if (isDue) surveyMs = Some(began)
     written = Map.empty
     files.written.values.map(_.file).toSet.size
@@ -86,17 +96,31 @@ private[copies] final class CopyMaker(
    * nothing: old copies named their files until now, and the next copy says so.
    */
   def tidy(unneeded: (String => FileStore) => UnneededFiles): Unit =
-    if (nowMs() - madeMs <= GraceMs / 2) copies.tidy().maxByOption(_.version).foreach { copy =>
+    made.filter(_ => mayRemove).map(copies.tidy).filter(_.nonEmpty).foreach { kept =>
+      val copy = kept.maxBy(_.version)
       val now = nowMs()
-      val due = copy.unneeded.collect {
-        case (file, since) if now - since >= GraceMs && !deleted(file) => file
-      }.toSeq
+      val due = copy.unneeded.keySet.filter(file =>
+        !deleted(file) && kept.flatMap(_.unneeded.get(file)).forall(now - _ >= GraceMs)).toSeq
       if (due.nonEmpty) {
         val named = copies.manifests().flatMap(_.files).toSet
         deleted ++= unneeded(filesOf).delete(due.filterNot(named).take(DeletedMax))
       }
       deleted = deleted.intersect(copy.unneeded.keySet)
     }
+
+  /** Returns whether other copies have listed a file for so long that a driver may soon delete it. */
+  private def isOld(file: CopyFile, others: Seq[CopyManifest]): Boolean =
+    others.flatMap(_.unneeded.get(file)).exists(nowMs() - _ > GraceMs / 2)
+
+  private def checkAge(head: CopyHead, own: Set[CopyFile], others: Seq[CopyManifest]): Unit =
+    own.find(isOld(_, others)).foreach { file =>
+      throw new UnavailableException(
+        s"copy version ${head.version} of $checkpoint: ${file.name} was written long ago, and another driver may delete it. The " +
+          "copy is made later.")
+    }
+
+  /** An older copy named its files until now, and the newest one does not say so. */
+  private def mayRemove: Boolean = nowMs() - madeMs <= GraceMs / 2
 
   private def filesOf(of: String): FileStore = new HadoopFiles(new Path(folder, of), hadoopConf)
 

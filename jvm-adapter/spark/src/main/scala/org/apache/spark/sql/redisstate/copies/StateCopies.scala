@@ -51,18 +51,21 @@ private[redisstate] final class StateCopies(checkpoint: Path, hadoopConf: Config
 
   /**
    * Writes the manifest of a copy whose segments are in files. Those files stay if it fails: the
-   * manifest may be there.
+   * manifest may be there, and another copy may name what it names.
    *
    * @param own files that the caller has written
    * @param since returns since when no copy names each file that the new one does not, given the
    * manifests of all others
+   * @param mayRemove whether a copy that failed may be removed now
+   * @return the folder of the copy
    * @throws UnavailableException if a file is none that a copy still names
    */
   def write(
       head: CopyHead,
       parts: Seq[(CopyPart, Seq[CopiedSegment])],
       own: Set[CopyFile],
-      since: Seq[CopyManifest] => Map[CopyFile, Long]): Unit = {
+      since: Seq[CopyManifest] => Map[CopyFile, Long],
+      mayRemove: () => Boolean): Path = {
     val attempt = UUID.randomUUID().toString.replace("-", "")
     val place = new Path(folder, s"${head.version}-$attempt")
     try {
@@ -82,28 +85,35 @@ private[redisstate] final class StateCopies(checkpoint: Path, hadoopConf: Config
         out.write(digestLine(manifest))
         out.write(manifest)
       }
+      place
     } catch {
       case e: Throwable =>
-        delete(place)
+        if (mayRemove()) delete(place)
         throw e
     }
   }
 
   /**
    * Leaves the two newest complete copies of this timeline. All others can serve nobody: older
-   * ones, those of a timeline that the query went back from, and what was never finished.
+   * ones, those of a timeline that the query went back from, and what was never finished. Where the
+   * caller's own copy is none of the two, nothing is removed: they do not know that an older one
+   * named its files until now.
    *
-   * @return the copies that are left
+   * @param own folder of the caller's newest copy
+   * @return the copies that are left; none if nothing was removed
    */
-  def tidy(): Seq[CopyManifest] = {
+  def tidy(own: Path): Seq[CopyManifest] = {
     val all = listed()
     val kept = complete(all)
       .filter(one => offsetsOf(one.manifest.version - 1).contains(one.manifest.offsets))
       .sortBy(-_.manifest.version)
       .distinctBy(_.manifest.version)
       .take(Kept)
-    all.filterNot(kept.map(_.place).toSet).foreach(delete)
-    kept.map(_.manifest)
+    if (!kept.exists(_.place.getName == own.getName)) Nil
+    else {
+      all.filterNot(kept.map(_.place).toSet).foreach(delete)
+      kept.map(_.manifest)
+    }
   }
 
   private def listed(): Seq[Path] =

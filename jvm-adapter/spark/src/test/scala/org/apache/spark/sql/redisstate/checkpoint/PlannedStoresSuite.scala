@@ -1,14 +1,17 @@
 package org.apache.spark.sql.redisstate.checkpoint
 
+import java.io.IOException
+import java.net.URI
 import java.nio.file.{Files, Path}
 
 import org.apache.hadoop.conf.Configuration
+import org.apache.hadoop.fs.{FSDataInputStream, FileStatus, Path => HadoopPath, RawLocalFileSystem}
 import org.scalatest.funsuite.AnyFunSuite
 
 import org.apache.spark.sql.execution.streaming.state.StateStoreId
 
 import org.redisstate.core.copy.CopiedStore
-import org.redisstate.core.errors.ConfigException
+import org.redisstate.core.errors.{ConfigException, UnavailableException}
 
 /** Shares of `redisMemory` while stores are only planned. */
 class PlannedStoresSuite extends AnyFunSuite {
@@ -53,6 +56,25 @@ class PlannedStoresSuite extends AnyFunSuite {
     assert(partitions(state.resolve("missing"), missing, CopiedStore(0, "default", 2)) == 2)
   }
 
+  test("a folder that does not answer is UNAVAILABLE, and no smaller query") {
+    val state = Files.createTempDirectory("planned")
+    metadata(state, 0, "default" -> 2)
+    metadata(state, 1, "left" -> 5)
+    val conf = new Configuration
+    conf.set("fs.gone.impl", classOf[GoneFileSystem].getName)
+    val own = StateStoreId(s"gone:$state", 0, 1, "default")
+    val stores = new PlannedStores(own.checkpointRootLocation, conf)
+    def share() = stores.share(1L << 40, own, Nil, tasks = 3)
+    Seq("list", "open").foreach { failing =>
+      GoneFileSystem.failing = failing
+      val late =
+        try intercept[UnavailableException](share())
+        finally GoneFileSystem.failing = ""
+      assert(late.getMessage.contains(state.toString) && late.getMessage.contains("no route"))
+    }
+    assert((1L << 40) / (share() + (64 << 10)) == 7)
+  }
+
   test("a store that is only planned refuses no query") {
     val state = Files.createTempDirectory("planned")
     // Spark plans as many for a global aggregation, which has one.
@@ -67,4 +89,27 @@ class PlannedStoresSuite extends AnyFunSuite {
     intercept[ConfigException](
       share(total, state, own, CopiedStore(0, "default", 200), CopiedStore(1, "default", 200)))
   }
+}
+
+/** A folder of this machine that may not answer. */
+private[redisstate] final class GoneFileSystem extends RawLocalFileSystem {
+  override def getUri: URI = URI.create("gone:///")
+  override def getScheme: String = "gone"
+
+  override def listStatus(f: HadoopPath): Array[FileStatus] = {
+    GoneFileSystem.check("list")
+    super.listStatus(f)
+  }
+
+  override def open(f: HadoopPath, bufferSize: Int): FSDataInputStream = {
+    GoneFileSystem.check("open")
+    super.open(f, bufferSize)
+  }
+}
+
+private[redisstate] object GoneFileSystem {
+  @volatile var failing = ""
+
+  def check(step: String): Unit =
+    if (step == failing) throw new IOException("no route to the folder")
 }

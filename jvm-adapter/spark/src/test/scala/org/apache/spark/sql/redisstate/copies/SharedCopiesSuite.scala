@@ -141,14 +141,19 @@ class SharedCopiesSuite extends AnyFunSuite {
       val parts = Nil
       val gone = CopyFile(q.gen, s"0-0-${"0" * 16}/1-1-${"0" * 32}.copy")
       val head = CopyHead(q.gen, 3, "run", 0, "offsets", Map.empty, "file:/x", ownFolder = None)
-      copies.write(head, parts, Set.empty, _ => Map(gone -> 7L))
+      copies.write(head, parts, Set.empty, _ => Map(gone -> 7L), () => true)
       assert(q.manifests.find(_.version == 3).exists(_.unneeded == Map(gone -> 7L)))
       val segment =
         CopiedSegment("d:1:u", "- 1 1 1 1 1 1 -", Some(Place.InFile(gone.name, 0, 100, 50)))
       val part =
         CopyPart(PartitionId("", q.gen, 0, 0, "default"), Pin(1, "u"), Nil, "1", "2")
       val e = intercept[RedisStateException](
-        copies.write(head.copy(version = 4), Seq(part -> Seq(segment)), Set.empty, _ => Map.empty))
+        copies.write(
+          head.copy(version = 4),
+          Seq(part -> Seq(segment)),
+          Set.empty,
+          _ => Map.empty,
+          () => true))
       assert(e.getMessage.contains("was in a copy that is gone"))
       assert(!q.manifests.exists(_.version == 4))
     }
@@ -165,6 +170,24 @@ class SharedCopiesSuite extends AnyFunSuite {
       val manifest = Files.readString(q.manifestOf(2))
       assert(manifest.contains(s""""outside":true,"own_folder":"file:$outside""""))
       Files.delete(outside)
+    }
+  }
+
+  test("a copy that failed after a sleep stays, since another may name what it names") {
+    query { q =>
+      q.commit(4)
+      val copies = new StateCopies(new Path(q.checkpoint.toUri), new Configuration)
+      val head = CopyHead(q.gen, 3, "run", 0, "offsets", Map.empty, "file:/x", ownFolder = None)
+      for (mayRemove <- Seq(true, false)) {
+        intercept[IllegalStateException](copies.write(
+          head,
+          Nil,
+          Set.empty,
+          _ => throw new IllegalStateException("no answer"),
+          () => mayRemove)): Unit
+        val folder = q.checkpoint.resolve(s"state/${CopyNames.Folder}")
+        assert(Using.resource(Files.list(folder))(_.count()) == (if (mayRemove) 0 else 1))
+      }
     }
   }
 
