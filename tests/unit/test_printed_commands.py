@@ -40,7 +40,7 @@ MENTIONS = {
     ("redis_state/cli/look/size.py", "places"): "printed below the query that it is about",
     ("redis_state/cli/operate/purged_files.py", "places 1"): "the query may have any name",
     ("redis_state/cli/look/show.py", "places"): "printed below the query that it is about",
-    ("redis_state/places/reading.py", "doctor"): "a segment does not know its checkpoint's folder",
+    ("redis_state/places/owners.py", "doctor"): "a segment does not know its checkpoint's folder",
     ("Block.scala", "doctor"): "a block does not know its checkpoint's folder",
     ("FileBlocks.scala", "doctor"): "a segment does not know its checkpoint's folder",
     ("SparkVersion.scala", "conf"): "the command that sets a session up",
