@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from redis_state.backend.client import Client
 from redis_state.config import Config
@@ -11,6 +12,7 @@ from redis_state.errors import InternalError
 from redis_state.format.header import Family
 from redis_state.ids import StateStoreProviderId
 from redis_state.keys import tenant_of
+from redis_state.places import declare, needs_files
 from redis_state.process import Home
 from redis_state.protocol import (
     NamedStore,
@@ -20,7 +22,7 @@ from redis_state.protocol import (
     confirm_checkpoint,
     renew_checkpoint,
 )
-from redis_state.protocol.bounding import declare_files, mark_files, share_by
+from redis_state.protocol.bounding import mark_files, partitions_of, share_by
 from redis_state.protocol.quota import Limits, Quota, quota_of
 from redis_state.store.absent import check_gen
 from redis_state.store.local.families import Families
@@ -103,15 +105,21 @@ class LinkedPartition:
         confirm_checkpoint(
             self.shared, self.gen, store, tenant=spec.tenant, keep_ms=spec.config.keep_ms
         )
-        declare_files(self.shared, self.gen, spec.config, tenant=spec.tenant)
+        stores = partial(partitions_of, self.shared, self.gen, tenant=spec.tenant)
+        declare(self.shared, self.gen, spec.config, stores, tenant=spec.tenant)
+        self.mark_folder()
 
     def mark_folder(self) -> bool:
         """Marks the folder that this process declared; see `redis_state.places.writer`."""
-        return mark_files(self.spec.config, self.gen)
+        config = self.spec.config
+        return not needs_files(config) or mark_files(config, self.gen)
 
     def share(self) -> int:
         """Returns the share of the partition; see `share_by`."""
-        return share_by(self.shared, self.gen, self.spec.config, tenant=self.spec.tenant)
+        config, tenant = self.spec.config, self.spec.tenant
+        if config.redis_memory is None:
+            return 0
+        return share_by(self.shared, self.gen, config, tenant=tenant)
 
     def renew(self) -> None:
         """Renews the expiries of an ephemeral checkpoint."""
