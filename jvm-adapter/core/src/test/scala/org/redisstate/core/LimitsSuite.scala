@@ -12,7 +12,7 @@ import org.redisstate.core.protocol.{
   RunRegistry,
   SegmentIo
 }
-import org.redisstate.core.store.PartitionVersions
+import org.redisstate.core.store.History
 
 /** Numbers that both languages have to share, on the table that the Python package is tested on too. */
 final class LimitsSuite extends AnyFunSuite {
@@ -29,9 +29,9 @@ final class LimitsSuite extends AnyFunSuite {
     "signingKeyBytesMin" -> BlockSigner.KeyBytesMin,
     "stagedTtlMs" -> ProtocolSettings.StagedTtlMs,
     "droppedTtlMs" -> ProtocolSettings.DroppedTtlMs,
-    "deltasMin" -> PartitionVersions.DeltasMin,
-    "deltasMax" -> PartitionVersions.DeltasMax,
-    "hotRunDeltasMax" -> PartitionVersions.HotRunDeltasMax,
+    "deltasMin" -> History.DeltasMin,
+    "deltasMax" -> History.DeltasMax,
+    "hotRunDeltasMax" -> History.HotRunDeltasMax,
     "hotRunPart" -> MemoryBound.HotRunPart,
     "retainedFieldsMax" -> Retention.FieldsMax,
     "chunkBytesMax" -> SegmentIo.ChunkBytesMax,

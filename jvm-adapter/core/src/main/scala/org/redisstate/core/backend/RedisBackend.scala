@@ -15,19 +15,6 @@ import org.redisstate.core.errors.{
   UnavailableException
 }
 
-/** Time and waiting, so that tests own both. */
-trait Clock {
-  def nowMs: Long
-  def sleep(ms: Long): Unit
-}
-
-object Clock {
-  val System: Clock = new Clock {
-    override def nowMs: Long = java.lang.System.nanoTime() / 1000000L
-    override def sleep(ms: Long): Unit = Thread.sleep(ms)
-  }
-}
-
 /**
  * Sends commands until they are answered: every operation of the protocol is idempotent, so a lost
  * connection or a transient reply is answered by sending the same bytes again, until the deadline.

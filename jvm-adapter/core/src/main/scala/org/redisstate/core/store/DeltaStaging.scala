@@ -5,6 +5,7 @@ import java.util.concurrent.Future
 import org.redisstate.core.format._
 import org.redisstate.core.local.Layer
 import org.redisstate.core.protocol.PartitionClient
+import org.redisstate.core.store.resources.Staging
 
 /**
  * Blocks of one delta on their way to Redis. For one task thread, except `hasLeftBlocks`.

@@ -10,7 +10,7 @@ import org.redisstate.core.format._
 import org.redisstate.core.ids.Pin
 import org.redisstate.core.local._
 import org.redisstate.core.protocol.MemoryBound
-import org.redisstate.core.store.resources.StoreCounters
+import org.redisstate.core.store.resources.{Staging, StoreCounters}
 
 /**
  * Writes all rows of a version that has nothing below it, each key once. The rows leave for Redis

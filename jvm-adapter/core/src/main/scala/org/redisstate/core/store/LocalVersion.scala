@@ -27,7 +27,7 @@ private[store] final case class History(
     snapshotBytes: Long,
     deltas: List[DeltaSize],
     hotRun: Option[HotRunSize] = None) {
-  import PartitionVersions.{DeltasMax, DeltasMin, HotRunDeltasMax}
+  import History._
 
   /** Deltas that no hot run has. */
   private def unmerged: List[DeltaSize] =
@@ -57,8 +57,11 @@ private[store] final case class History(
   }
 }
 
-private[store] object History {
-  val Empty: History = History(0, Nil)
+private[core] object History {
+  val DeltasMin = 4
+  val DeltasMax = 200
+  val HotRunDeltasMax = 32
+  private[store] val Empty: History = History(0, Nil)
 }
 
 /**

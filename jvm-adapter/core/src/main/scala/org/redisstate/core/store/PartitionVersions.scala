@@ -13,7 +13,6 @@ import org.redisstate.core.protocol.{
   RetainReport,
   SegmentGone
 }
-import org.redisstate.core.store.hotruns.HotRunWriter
 import org.redisstate.core.store.loading.{LayerLoader, Purpose}
 import org.redisstate.core.store.resources.{MemoryBudget, StoreCounters, StoreRoom}
 
@@ -322,9 +321,6 @@ final class PartitionVersions(
 
 object PartitionVersions {
   private val log = LoggerFactory.getLogger(classOf[PartitionVersions])
-  private[core] val DeltasMin = 4
-  private[core] val DeltasMax = 200
-  private[core] val HotRunDeltasMax = 32
   private val SmallRows = 64
   private val SmallBytes = 4 << 10
   private val RoomRowsMax = 1 << 16

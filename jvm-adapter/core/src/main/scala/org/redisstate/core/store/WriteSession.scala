@@ -12,7 +12,7 @@ import org.redisstate.core.format._
 import org.redisstate.core.ids.Pin
 import org.redisstate.core.local._
 import org.redisstate.core.store.previews.{AttemptView, PreviewTimer, PreviewWriter}
-import org.redisstate.core.store.resources.StoreCounters
+import org.redisstate.core.store.resources.{Staging, StoreCounters}
 
 /**
  * One attempt at the version after an open one: a write set, its staging, and its commit or abort.

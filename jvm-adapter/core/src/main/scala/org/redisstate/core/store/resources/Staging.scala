@@ -1,4 +1,4 @@
-package org.redisstate.core.store
+package org.redisstate.core.store.resources
 
 import java.util.concurrent.{ExecutionException, Future, TimeUnit, TimeoutException}
 

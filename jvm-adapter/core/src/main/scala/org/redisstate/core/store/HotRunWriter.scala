@@ -1,4 +1,4 @@
-package org.redisstate.core.store.hotruns
+package org.redisstate.core.store
 
 import org.slf4j.LoggerFactory
 
@@ -7,7 +7,6 @@ import org.redisstate.core.ids.Pin
 import org.redisstate.core.local.{Layer, LayerSizes}
 import org.redisstate.core.local.blocks.Room
 import org.redisstate.core.protocol.{MemoryBound, PartitionClient}
-import org.redisstate.core.store.{FamilyTable, HotRunSize, LocalVersion}
 import org.redisstate.core.store.loading.{LayerLoader, SegmentLoader, WholeReader, WholeSegment}
 
 /**
