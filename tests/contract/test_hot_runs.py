@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
@@ -48,12 +49,12 @@ def _base_in_file(ledger: Ledger) -> None:
     ledger.provider = ledger.new_provider()
 
 
-def _hot(ledger: Ledger, times: int, *, maintained: bool = True) -> None:
+def _hot(ledger: Ledger, times: int, *, maintained: bool = True, size: int = 1000) -> None:
     """Changes the same few rows again and again."""
     for _ in range(times):
         store = ledger.provider.get_store(ledger.at)
         for number in range(HOT_ROWS):
-            ledger.rows[f"k{number}"] = ledger.dice.randbytes(1000)
+            ledger.rows[f"k{number}"] = ledger.dice.randbytes(size)
             store.put(f"k{number}", ledger.rows[f"k{number}"])
         ledger.at = store.commit()
         if maintained:
@@ -177,6 +178,20 @@ def test_orphan_sweep_spares_a_hot_run(ledger: Ledger) -> None:
     assert sweep_orphans(ledger.client).orphans == 1
     assert ledger.raw.pttl(lost) > 0
     assert ledger.raw.pttl(_key(ledger, run)) == -1
+
+
+def test_hot_run_that_is_being_staged_gives_way_to_a_commit(ledger: Ledger) -> None:
+    run = _with_run(ledger)
+    ledger.partition().drop_hot_runs()
+    while make_room(ledger.client, ledger.id, MIB):
+        pass
+    staged = Segment(False, run.version, run.uid, replace(run.entry, ref="a" * 32), over=run.over)
+    blocks = {str(number): ledger.dice.randbytes(32_000) for number in range(10)}
+    ledger.partition().stage_snapshot(staged.ident, blocks, is_bounded=True)
+    _hot(ledger, 1, maintained=False, size=13_000)
+    assert not ledger.raw.exists(keys.staged(ledger.id, staged.ident))
+    assert not ledger.partition().add_hot_run(staged)
+    ledger.check()
 
 
 @pytest.mark.parametrize("ends", ["snapshot", "rewind", "bound", "purge", "room"])
