@@ -194,6 +194,17 @@ def test_hot_run_that_is_being_staged_gives_way_to_a_commit(ledger: Ledger) -> N
     ledger.check()
 
 
+def test_damaged_delta_does_not_end_maintenance(ledger: Ledger) -> None:
+    _base_in_file(ledger)
+    _hot(ledger, 6, maintained=False)
+    damaged = keys.segment(ledger.id, _listed(ledger)[2].ident)
+    for name, raw in ledger.raw.hgetall(damaged).items():
+        ledger.raw.hset(damaged, name, raw[:-1] + bytes([raw[-1] ^ 1]))
+    ledger.provider.get_store(ledger.at).abort()
+    ledger.provider.do_maintenance()
+    assert not _runs(ledger)
+
+
 @pytest.mark.parametrize("ends", ["snapshot", "rewind", "bound", "purge", "room"])
 def test_hot_run_ends(ledger: Ledger, ends: str) -> None:
     run = _with_run(ledger)
