@@ -13,6 +13,7 @@ from redis_state import keys
 from redis_state.backend.script import script
 from redis_state.errors import FormatError
 from redis_state.format.entry import Segment, parse_segment, segments_in
+from redis_state.format.segment import SegmentContent
 from redis_state.ids import Pin
 from redis_state.maintain import hot_run
 from redis_state.maintain.compaction import add_snapshot
@@ -20,6 +21,7 @@ from redis_state.maintain.hot_run import add_hot_run
 from redis_state.maintain.orphans import sweep_orphans
 from redis_state.places.room import Bound, bound_of, make_room
 from redis_state.protocol import Opened, PartitionClient, register_run, snapshots
+from redis_state.protocol.version_rows import Fetch, read_whole
 from tests.contract.bound_scene import MIB, Ledger, opened_ledger
 from tests.support.redis_server import RedisServer
 
@@ -203,6 +205,22 @@ def test_damaged_delta_does_not_end_maintenance(ledger: Ledger) -> None:
     ledger.provider.get_store(ledger.at).abort()
     ledger.provider.do_maintenance()
     assert not _runs(ledger)
+
+
+def test_merge_ends_once_its_rows_are_too_many(ledger: Ledger) -> None:
+    _base_in_file(ledger)
+    ledger.commit(8, rows=100)
+    ledger.provider.get_store(ledger.at).abort()
+    read: list[str] = []
+
+    def noting(fetch: Fetch, segment: Segment) -> SegmentContent:
+        read.append(segment.ident)
+        return read_whole(fetch, segment)
+
+    with mock.patch.object(hot_run, "read_whole", noting):
+        partition = ledger.partition()
+        assert add_hot_run(partition, partition.open("", None), Bound(200_000, 0)) is None
+    assert len(read) == 3
 
 
 @pytest.mark.parametrize("ends", ["snapshot", "rewind", "bound", "purge", "room"])
