@@ -19,7 +19,7 @@ from redis_state.maintain import hot_run
 from redis_state.maintain.compaction import add_snapshot
 from redis_state.maintain.hot_run import add_hot_run
 from redis_state.maintain.orphans import sweep_orphans
-from redis_state.places.room import Bound, bound_of, make_room
+from redis_state.places.room import Bound, bound_of, cost_of, keep_room, make_room
 from redis_state.protocol import Opened, PartitionClient, register_run, snapshots
 from redis_state.protocol.version_rows import Fetch, read_whole
 from tests.contract.bound_scene import MIB, Ledger, opened_ledger
@@ -194,6 +194,15 @@ def test_hot_run_that_is_being_staged_gives_way_to_a_commit(ledger: Ledger) -> N
     assert not ledger.raw.exists(keys.staged(ledger.id, staged.ident))
     assert not ledger.partition().add_hot_run(staged)
     ledger.check()
+
+
+def test_maintenance_spares_a_hot_run_where_nothing_else_can_leave(ledger: Ledger) -> None:
+    _with_run(ledger)
+    while make_room(ledger.client, ledger.id, MIB, ends_runs=False):
+        pass
+    least = sum(cost_of(parse_segment(*one).entry) for one in _runs(ledger).items())
+    assert keep_room(ledger.client, ledger.id, least + 1) == 0
+    assert _runs(ledger)
 
 
 def test_damaged_delta_does_not_end_maintenance(ledger: Ledger) -> None:
