@@ -182,6 +182,15 @@ def test_orphan_sweep_spares_a_hot_run(ledger: Ledger) -> None:
     assert ledger.raw.pttl(_key(ledger, run)) == -1
 
 
+def test_hot_run_that_outlived_the_bound_expires_as_an_orphan(ledger: Ledger) -> None:
+    run = _with_run(ledger)
+    # An older release ends the bound, and leaves the hot run alone.
+    ledger.raw.hdel(keys.meta(ledger.id), "h")
+    assert sweep_orphans(ledger.client).orphans == 1
+    assert ledger.raw.pttl(_key(ledger, run)) > 0
+    ledger.check()
+
+
 def test_hot_run_that_is_being_staged_gives_way_to_a_commit(ledger: Ledger) -> None:
     run = _with_run(ledger)
     ledger.partition().drop_hot_runs()
