@@ -16,6 +16,7 @@ from redis_state.errors import RedisStateError
 from redis_state.format.changes import Changes
 from redis_state.format.entry import Entry, Segment
 from redis_state.format.header import highest_after
+from redis_state.format.rows import raw_bytes
 from redis_state.format.segment import SegmentWriter, check_ttl_kept, read_header
 from redis_state.ids import Pin
 from redis_state.places.room import Bound, bound_of, cost_of
@@ -25,6 +26,9 @@ from redis_state.protocol.version_rows import raw_header, read_whole
 
 HOT_RUN_PART = 3
 """A hot run takes at most the share divided by this."""
+
+_RATIO = 4
+"""Blocks are a fourth of their rows, or more."""
 
 _LOG = logging.getLogger("redis_state.maintain")
 
@@ -111,13 +115,16 @@ def add_hot_run(partition: PartitionClient, opened: Opened, bound: Bound) -> Ent
         FormatError: A segment is damaged.
     """
     writer = uuid.uuid4().hex
-    pin, base = opened.pin, opened.segments[-1]
+    pin, base, bytes_max = opened.pin, opened.segments[-1], bound.share // HOT_RUN_PART
     try:
-        fields, entry = _merged(partition, opened, writer)
+        merged = _merged(partition, opened, writer, bytes_max)
     except SegmentGoneError as error:
         _LOG.info("%s: no hot run now: %s was replaced", partition.id, error.segment.ident)
         return None
-    if not entry.blocks or cost_of(entry) > bound.share // HOT_RUN_PART:
+    if merged is None:
+        return None
+    fields, entry = merged
+    if not entry.blocks or cost_of(entry) > bytes_max:
         return None
     run = Segment(False, pin.version, pin.uid, entry, over=Pin(base.version, base.uid))
     try:
@@ -135,9 +142,13 @@ def add_hot_run(partition: PartitionClient, opened: Opened, bound: Bound) -> Ent
 
 
 def _merged(
-    partition: PartitionClient, opened: Opened, writer: str
-) -> tuple[dict[str, bytes], Entry]:
-    """Returns the blocks and the entry of a hot run: all that was written since the base."""
+    partition: PartitionClient, opened: Opened, writer: str, bytes_max: int
+) -> tuple[dict[str, bytes], Entry] | None:
+    """Returns the blocks and the entry of a hot run: all that was written since the base.
+
+    The deltas may be many times as large as the memory of a process, so the merge ends as soon as
+    its rows exceed `bytes_max` as blocks; then ``None``.
+    """
     newest, base = opened.segments[0], opened.segments[-1]
     head = read_header(base, raw_header(partition.fetch, base))
     families = head.families or ()
@@ -149,6 +160,8 @@ def _merged(
             check_ttl_kept(segment, families, content.families)
             families = content.families
         changes.add(content)
+        if sum(map(raw_bytes, changes.rows.items())) > _RATIO * bytes_max:
+            return None
         highest = highest_after(highest, content.families, content.highest_id)
     written = SegmentWriter(f"r:{opened.pin.version}:{writer}", families)
     written.add(changes.rows)

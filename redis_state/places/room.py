@@ -136,14 +136,18 @@ def folder_for(client: Client, id_: PartitionId) -> Folder:
     return places.folder_of(of.gen)
 
 
-def make_room(client: Client, id_: PartitionId, lacking: int) -> int | None:
+def make_room(
+    client: Client, id_: PartitionId, lacking: int, *, ends_runs: bool = True
+) -> int | None:
     """Moves the oldest segments of a bounded partition into one file.
 
     Args:
         lacking: Bytes that have to leave; some more do, so that the next call is far.
+        ends_runs: True if hot runs give way where no segment is left that could leave.
 
     Returns:
-        Number of segments that moved; ``None`` if none is left that could.
+        Number of segments that moved, or of hot runs that gave way; ``None`` if none is left that
+        could.
 
     Raises:
         ConfigError: There is no folder, or it cannot be written.
@@ -158,7 +162,8 @@ def make_room(client: Client, id_: PartitionId, lacking: int) -> int | None:
     chosen = leaving(manifest, lacking + spare)
     if not chosen:
         # What is left are rows that files have, too.
-        return drop_hot_runs(client, id_) if any(name[:2] == b"r:" for name in manifest) else None
+        has_runs = ends_runs and any(name[:2] == b"r:" for name in manifest)
+        return drop_hot_runs(client, id_) if has_runs else None
     moved = move_out(client, id_, chosen, folder_for(client, id_))
     log.info("%s: %d segments (%d bytes) made room", id_, moved.segments, moved.bytes)
     return moved.segments
@@ -185,7 +190,8 @@ def keep_room(client: Client, id_: PartitionId, share: int) -> int:
     bound = set_bound(client, id_, share)
     if bound is None or bound.lacking <= 0:
         return 0
-    return make_room(client, id_, bound.lacking) or 0
+    # A hot run gives way when a commit needs its room, not before.
+    return make_room(client, id_, bound.lacking, ends_runs=False) or 0
 
 
 def leaving(manifest: Mapping[bytes, bytes], lacking: int) -> list[Segment]:

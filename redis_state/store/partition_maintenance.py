@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator, Mapping
 
 from redis_state.clock import Clock
-from redis_state.errors import ConfigError, InternalError, UnavailableError
+from redis_state.errors import ConfigError, InternalError, RedisStateError, UnavailableError
 from redis_state.format import ordered
 from redis_state.format.entry import Entry
 from redis_state.format.ordered import Written
@@ -83,7 +83,8 @@ class PartitionMaintenance:
                 try:
                     self._is_due = keep_hot_run(link.client, self._refused)
                     self._merged_at = local.pin
-                except (ConfigError, UnavailableError) as error:
+                except RedisStateError as error:
+                    # No version needs a hot run, and the next base may be written from memory.
                     log.warning("%s: no hot run now: %s", link.spec.id.store_id, error)
                     self._is_due = None
             is_due = self._is_due

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
@@ -12,13 +13,15 @@ from redis_state import keys
 from redis_state.backend.script import script
 from redis_state.errors import FormatError
 from redis_state.format.entry import Segment, parse_segment, segments_in
+from redis_state.format.segment import SegmentContent
 from redis_state.ids import Pin
 from redis_state.maintain import hot_run
 from redis_state.maintain.compaction import add_snapshot
 from redis_state.maintain.hot_run import add_hot_run
 from redis_state.maintain.orphans import sweep_orphans
-from redis_state.places.room import Bound, bound_of, make_room
+from redis_state.places.room import Bound, bound_of, cost_of, keep_room, make_room
 from redis_state.protocol import Opened, PartitionClient, register_run, snapshots
+from redis_state.protocol.version_rows import Fetch, read_whole
 from tests.contract.bound_scene import MIB, Ledger, opened_ledger
 from tests.support.redis_server import RedisServer
 
@@ -48,12 +51,12 @@ def _base_in_file(ledger: Ledger) -> None:
     ledger.provider = ledger.new_provider()
 
 
-def _hot(ledger: Ledger, times: int, *, maintained: bool = True) -> None:
+def _hot(ledger: Ledger, times: int, *, maintained: bool = True, size: int = 1000) -> None:
     """Changes the same few rows again and again."""
     for _ in range(times):
         store = ledger.provider.get_store(ledger.at)
         for number in range(HOT_ROWS):
-            ledger.rows[f"k{number}"] = ledger.dice.randbytes(1000)
+            ledger.rows[f"k{number}"] = ledger.dice.randbytes(size)
             store.put(f"k{number}", ledger.rows[f"k{number}"])
         ledger.at = store.commit()
         if maintained:
@@ -177,6 +180,65 @@ def test_orphan_sweep_spares_a_hot_run(ledger: Ledger) -> None:
     assert sweep_orphans(ledger.client).orphans == 1
     assert ledger.raw.pttl(lost) > 0
     assert ledger.raw.pttl(_key(ledger, run)) == -1
+
+
+def test_hot_run_that_outlived_the_bound_expires_as_an_orphan(ledger: Ledger) -> None:
+    run = _with_run(ledger)
+    # An older release ends the bound, and leaves the hot run alone.
+    ledger.raw.hdel(keys.meta(ledger.id), "h")
+    assert sweep_orphans(ledger.client).orphans == 1
+    assert ledger.raw.pttl(_key(ledger, run)) > 0
+    ledger.check()
+
+
+def test_hot_run_that_is_being_staged_gives_way_to_a_commit(ledger: Ledger) -> None:
+    run = _with_run(ledger)
+    ledger.partition().drop_hot_runs()
+    while make_room(ledger.client, ledger.id, MIB):
+        pass
+    staged = Segment(False, run.version, run.uid, replace(run.entry, ref="a" * 32), over=run.over)
+    blocks = {str(number): ledger.dice.randbytes(32_000) for number in range(10)}
+    ledger.partition().stage_snapshot(staged.ident, blocks, is_bounded=True)
+    _hot(ledger, 1, maintained=False, size=13_000)
+    assert not ledger.raw.exists(keys.staged(ledger.id, staged.ident))
+    assert not ledger.partition().add_hot_run(staged)
+    ledger.check()
+
+
+def test_maintenance_spares_a_hot_run_where_nothing_else_can_leave(ledger: Ledger) -> None:
+    _with_run(ledger)
+    while make_room(ledger.client, ledger.id, MIB, ends_runs=False):
+        pass
+    least = sum(cost_of(parse_segment(*one).entry) for one in _runs(ledger).items())
+    assert keep_room(ledger.client, ledger.id, least + 1) == 0
+    assert _runs(ledger)
+
+
+def test_damaged_delta_does_not_end_maintenance(ledger: Ledger) -> None:
+    _base_in_file(ledger)
+    _hot(ledger, 6, maintained=False)
+    damaged = keys.segment(ledger.id, _listed(ledger)[2].ident)
+    for name, raw in ledger.raw.hgetall(damaged).items():
+        ledger.raw.hset(damaged, name, raw[:-1] + bytes([raw[-1] ^ 1]))
+    ledger.provider.get_store(ledger.at).abort()
+    ledger.provider.do_maintenance()
+    assert not _runs(ledger)
+
+
+def test_merge_ends_once_its_rows_are_too_many(ledger: Ledger) -> None:
+    _base_in_file(ledger)
+    ledger.commit(8, rows=100)
+    ledger.provider.get_store(ledger.at).abort()
+    read: list[str] = []
+
+    def noting(fetch: Fetch, segment: Segment) -> SegmentContent:
+        read.append(segment.ident)
+        return read_whole(fetch, segment)
+
+    with mock.patch.object(hot_run, "read_whole", noting):
+        partition = ledger.partition()
+        assert add_hot_run(partition, partition.open("", None), Bound(200_000, 0)) is None
+    assert len(read) == 3
 
 
 @pytest.mark.parametrize("ends", ["snapshot", "rewind", "bound", "purge", "room"])

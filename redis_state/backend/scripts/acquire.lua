@@ -140,7 +140,9 @@ for _, field in ipairs(gone) do
   end
 end
 here(entries, at)
-local runs = leaves and format ~= FORMAT and runs_of(function(above) return above > version end) or {}
+-- The end of the bound drops all of them.
+local ends = ARGV[11] == '0'
+local runs = format ~= FORMAT and (leaves or ends) and runs_of(function(above) return ends or above > version end) or {}
 -- The attempts that are there are dropped now, or not found by version any more.
 local time = time_above(version, uid)
 if time then redis.call('HSET', META, 'tv', text(version + 1) .. ' ' .. uid .. ' ' .. time)

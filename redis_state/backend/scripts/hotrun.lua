@@ -34,11 +34,11 @@ local on_lineage = base_version > 0 and base_version < version and walk(number('
 if not share or not on_lineage or not alone_at(base_version, ARGV[5]) then return answer({'STALE'}) end
 local blocks = redis.call('HLEN', KEYS[3])
 if blocks == 0 or blocks ~= tonumber(match(entry, '^%S+ %S+ %S+ (%d+)')) then return answer({'INCOMPLETE', text(blocks)}) end
+local before = runs_of(function() return true end)
 local more = uncounted('n:' .. ident, entry)
 local refused = more > 0 and take_room(share, bytes, more, 'n:' .. ident)
 if refused then return answer(refused) end
 
-local before = runs_of(function() return true end)
 drop_runs(before)
 redis.call('HSET', META, field, value)
 redis.call('HDEL', META, 'h:n:' .. ident)

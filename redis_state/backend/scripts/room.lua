@@ -1,7 +1,8 @@
 -- Shared by the scripts that count the memory of a bounded partition (docs/format.md, section 18). KEYS[1] is always `P:m`.
 -- Field `h` is `<share> <bytes>`. `bytes` is never less than what Redis has: it grows with each block, and only a count lowers it.
 local BOUND_FIELD = 'h'
--- Staged blocks to which nothing was added for so long give way to others; a living attempt sends them again.
+-- Staged blocks to which nothing was added for so long give way to others; a living attempt sends them again. Those of a hot run
+-- give way at once, since no version needs it.
 local IDLE_MS, STAGED_TTL_MS = 60000, 86400000
 
 local function bound()
@@ -85,7 +86,7 @@ local function recount(share, more, own)
     else
       total = total + one.bytes
       local version = tonumber(string.match(one.ident, '^d:(%d+):'))
-      local is_idle = STAGED_TTL_MS - left_ms >= IDLE_MS
+      local is_idle = STAGED_TTL_MS - left_ms >= IDLE_MS or string.match(one.ident, '^n:r:')
       one.rank = not one.is_staged and 1 or version and version <= opened and 2 or is_idle and 3
       if one.rank and left_ms >= 0 and one.ident ~= own then free[#free + 1] = one end
     end

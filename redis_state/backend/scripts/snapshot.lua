@@ -39,6 +39,7 @@ local on_lineage = walk(number('o'), meta('ou'), version) == uid or is_above()
 if version == 0 or not on_lineage or not is_there(version, uid) then
   return answer({'STALE'})
 end
+local runs = format ~= FORMAT and runs_of(function(at) return at <= version end) or {}
 local blocks, place = redis.call('HLEN', KEYS[3]), ARGV[7]
 local ident = 's:' .. text(version) .. ':' .. writer
 local file = place and match(place, '^f (%S+) ')
@@ -53,7 +54,6 @@ else
   local refused = share and more > 0 and take_room(share, bytes, more, 'n:' .. ident)
   if refused then return answer(refused) end
 end
-local runs = format ~= FORMAT and runs_of(function(at) return at <= version end) or {}
 if entry then drop(field, entry, ASIDE_MS) end
 drop_runs(runs)
 redis.call('HSET', META, field, ARGV[5])

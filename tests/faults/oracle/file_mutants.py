@@ -277,24 +277,26 @@ def name_without_nonce(folder: str, first: int, last: int) -> str:
     return f"{folder}/{first}-{last}-{'0' * 32}.seg"
 
 
-def without_removals(partition: Any, opened: Opened, writer: str) -> tuple[dict[str, bytes], Entry]:
+def without_removals(
+    partition: Any, opened: Opened, writer: str, bytes_max: int
+) -> tuple[dict[str, bytes], Entry] | None:
     """Merges changes without the rows that they remove."""
 
     def kept(segment: SegmentWriter, rows: Mapping[bytes, Value]) -> None:
         _add(segment, {key: value for key, value in rows.items() if value is not None})
 
     with mock.patch.object(SegmentWriter, "add", kept):
-        return _merged(partition, opened, writer)
+        return _merged(partition, opened, writer, bytes_max)
 
 
 def without_the_oldest(
-    partition: Any, opened: Opened, writer: str
-) -> tuple[dict[str, bytes], Entry]:
+    partition: Any, opened: Opened, writer: str, bytes_max: int
+) -> tuple[dict[str, bytes], Entry] | None:
     """Merges all deltas but the one above the base."""
     segments = opened.segments
     if len(segments) > 2:
         segments = (*segments[:-2], segments[-1])
-    return _merged(partition, replace(opened, segments=segments), writer)
+    return _merged(partition, replace(opened, segments=segments), writer, bytes_max)
 
 
 FILE_METHODS: tuple[tuple[str, str, Any, str, Any], ...] = (
