@@ -405,6 +405,7 @@ final class Base private (
   private def noted(wanted: IndexedSeq[Int])(
       read: IndexedSeq[Int] => Array[RowBlock]): Array[RowBlock] = {
     val rows = read(wanted)
+    filter.worked()
     val again = wanted.count(seen(_))
     if (again > 0) room.readAgain(again)
     rows.indices.foreach(i => note(wanted(i), rows(i)))

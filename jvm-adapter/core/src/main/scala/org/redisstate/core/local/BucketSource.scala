@@ -89,6 +89,12 @@ private[local] final class SourceFilter(room: Room) {
     }
   }
 
+  /** Notes that rows were read: a filter that could not be read before is tried again. */
+  def worked(): Unit = {
+    val now = known
+    if (now != null && (now.rows eq RowFilter.Unread)) known = null
+  }
+
   /** Frees the filter. */
   def forget(): Unit = known = null
 }
