@@ -165,7 +165,18 @@ final class Base private (
     at
   }
 
-  private[local] override def missingEnd(from: Int, most: Int): Int = {
+  private[local] override def rangeEnd(from: Int, most: Int): Int = {
+    val gapMax = BucketGroups.GapMax / math.max(1L, source.blockBytes)
+    var end = from + 1
+    var at = end
+    while (at < most && at - end <= gapMax) {
+      if (slots.get(at) == null) end = at + 1
+      at += 1
+    }
+    end
+  }
+
+  private def missingEnd(from: Int, most: Int): Int = {
     var at = from + 1
     while (at < most && slots.get(at) == null) at += 1
     at

@@ -11,16 +11,27 @@ import org.redisstate.core.local.blocks.Room
 class SourceInFilesSuite extends AnyFunSuite {
   import SourceInFilesSuite._
 
-  test("a bucket that makes way before a range that is read ahead is read alone") {
+  test("buckets that make way before a range that is read ahead are read alone") {
     val source = new Counted
     val base = Base.remote(Buckets, source, room = new FullRoom)
-    base.bucket(200)
+    val here = 200 until 220
+    here.foreach(i => assert(base.bucket(i).count == 1))
     val pass = base.pass()
-    (0 until 200).foreach(i => assert(pass(i).count == 1))
+    (0 until here.start).foreach(i => assert(pass(i).count == 1))
     forget(base)
-    (200 until Buckets).foreach(i => assert(pass(i).count == 1))
-    assert(source.reads.toSeq == (0 until Buckets).map(i => if (i == 200) 2 else 1))
+    (here.start until Buckets).foreach(i => assert(pass(i).count == 1))
+    assert(source.reads.toSeq == (0 until Buckets).map(i => if (here.contains(i)) 2 else 1))
     assert(base.memoryBytes == emptyBytes)
+  }
+
+  test("single buckets in memory do not make the ranges of a pass small") {
+    val source = new Counted
+    val base = Base.remote(Buckets, source, room = new FullRoom)
+    (0 until Buckets by 8).foreach(i => assert(base.bucket(i).count == 1))
+    val before = source.ranges
+    val pass = base.pass()
+    (0 until Buckets).foreach(i => assert(pass(i).count == 1))
+    assert(source.ranges - before <= 4)
   }
 
   test("a range that was read ahead, and that nobody uses, is not counted") {
@@ -70,8 +81,10 @@ private object SourceInFilesSuite {
   /** Buckets of one row in a file. */
   private class Counted extends BucketSource {
     val reads = new Array[Int](Buckets)
+    var ranges = 0
 
     override def read(from: Int, until: Int): Array[RowBlock] = {
+      ranges += 1
       (from until until).foreach(i => reads(i) += 1)
       Array.fill(until - from)(block)
     }

@@ -89,7 +89,7 @@ private[local] final class BucketPass(base: BucketPass.Buckets, room: Room)
   }
 
   private def endOf(from: Int): Int =
-    base.missingEnd(from, math.min(base.buckets, from + math.min(size, base.rangeBuckets)))
+    base.rangeEnd(from, math.min(base.buckets, from + math.min(size, base.rangeBuckets)))
 
   private def readNow(from: Int, until: Int): Window =
     kept(from, until).getOrElse(
@@ -131,8 +131,11 @@ private[local] object BucketPass {
     /** First bucket from one on that is not here, or their number. */
     private[local] def nextMissing(from: Int): Int
 
-    /** End of the buckets from one on that are not here. */
-    private[local] def missingEnd(from: Int, most: Int): Int
+    /**
+     * End of the buckets from one on that one range of a file brings. A few of them may be here: to
+     * end at each of those would make many small ranges.
+     */
+    private[local] def rangeEnd(from: Int, most: Int): Int
 
     /** End of the buckets from one on that are not here, and that one read from Redis brings. */
     private[local] def gapEnd(from: Int): Int
