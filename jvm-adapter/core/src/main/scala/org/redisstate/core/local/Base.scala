@@ -101,7 +101,7 @@ final class Base private (
     val known = if (isMissing(index)) filtered() else null
     if (known != null && known.rows.denies(hash)) {
       room.filtered()
-      known.source.unfiltered(index)
+      known.source.unfiltered(index, hash)
     } else bucket(index)
   }
 
