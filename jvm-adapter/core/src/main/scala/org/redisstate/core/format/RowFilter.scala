@@ -18,6 +18,12 @@ object RowFilter {
     override def bytes: Long = 0L
   }
 
+  /** Filter that could not be read now; denies nothing. */
+  val Unread: RowFilter = new RowFilter {
+    override def denies(hash: Int): Boolean = false
+    override def bytes: Long = 0L
+  }
+
   /** Filter of what has no rows. */
   val Nothing: RowFilter = new RowFilter {
     override def denies(hash: Int): Boolean = true
@@ -26,7 +32,8 @@ object RowFilter {
 
   /** Filter of rows that are in several places. */
   def allOf(filters: Seq[RowFilter]): RowFilter =
-    if (filters.contains(Unknown)) Unknown
+    if (filters.contains(Unread)) Unread
+    else if (filters.contains(Unknown)) Unknown
     else
       filters.filter(_ ne Nothing) match {
         case Nil => Nothing

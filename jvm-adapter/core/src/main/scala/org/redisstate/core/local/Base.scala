@@ -101,7 +101,7 @@ final class Base private (
     val known = if (isMissing(index)) filtered() else null
     if (known != null && known.rows.denies(hash)) {
       room.filtered()
-      known.source.unfiltered(index)
+      known.source.unfiltered(index, hash)
     } else bucket(index)
   }
 
@@ -165,7 +165,18 @@ final class Base private (
     at
   }
 
-  private[local] override def missingEnd(from: Int, most: Int): Int = {
+  private[local] override def rangeEnd(from: Int, most: Int): Int = {
+    val gapMax = BucketGroups.GapMax / math.max(1L, source.blockBytes)
+    var end = from + 1
+    var at = end
+    while (at < most && at - end <= gapMax) {
+      if (slots.get(at) == null) end = at + 1
+      at += 1
+    }
+    end
+  }
+
+  private def missingEnd(from: Int, most: Int): Int = {
     var at = from + 1
     while (at < most && slots.get(at) == null) at += 1
     at
@@ -405,6 +416,7 @@ final class Base private (
   private def noted(wanted: IndexedSeq[Int])(
       read: IndexedSeq[Int] => Array[RowBlock]): Array[RowBlock] = {
     val rows = read(wanted)
+    filter.worked()
     val again = wanted.count(seen(_))
     if (again > 0) room.readAgain(again)
     rows.indices.foreach(i => note(wanted(i), rows(i)))

@@ -9,7 +9,7 @@ private[local] object BucketGroups {
   val WantedShare = 10
 
   /** Neighbours are read together if less than this lies between them. */
-  private val GapMax = 128L << 10
+  val GapMax: Long = 128L << 10
 
   /** Most bytes of one range. */
   val RangeMax: Long = 8L << 20

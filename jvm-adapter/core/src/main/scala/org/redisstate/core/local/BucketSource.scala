@@ -27,8 +27,8 @@ trait BucketSource {
   /** Reads the filters of the rows that a read would wait for. */
   def filter(): RowFilter = RowFilter.Unknown
 
-  /** Rows of a bucket of which `filter` says nothing; called where that denies what is looked for. */
-  def unfiltered(index: Int): RowBlock = RowBlock.Empty
+  /** Rows of a bucket of which `filter` says nothing, at least those with a hash that it denies. */
+  def unfiltered(index: Int, hash: Int): RowBlock = RowBlock.Empty
 }
 
 object BucketSource {
@@ -87,6 +87,12 @@ private[local] final class SourceFilter(room: Room) {
         filtered
       }
     }
+  }
+
+  /** Notes that rows were read: a filter that could not be read before is tried again. */
+  def worked(): Unit = {
+    val now = known
+    if (now != null && (now.rows eq RowFilter.Unread)) known = null
   }
 
   /** Frees the filter. */

@@ -55,7 +55,7 @@ private[protocol] final class FileBlocks(
    */
   def filter(segment: Segment, source: Source.File): RowFilter =
     known((segment, source)).flatMap(_.filter)
-      .orElse(open(segment, source).filter).getOrElse(RowFilter.Unknown)
+      .orElse(open(segment, source).filter).getOrElse(RowFilter.Unread)
 
   /** Forgets what was read of the segment, and returns whether a second read has a chance. */
   private def hasMoved(segment: Segment, source: Source.File): Boolean = {

@@ -138,7 +138,7 @@ final class SegmentIo private[protocol] (
       places.of(segment) match {
         case at: Source.File =>
           try files.filter(segment, at)
-          catch { case _: FileMissing | _: RedisStateException => RowFilter.Unknown }
+          catch { case _: FileMissing | _: RedisStateException => RowFilter.Unread }
         case _: Source.Redis => RowFilter.Unknown
       }
 

@@ -1,5 +1,7 @@
 package org.redisstate.core.store
 
+import scala.util.control.NonFatal
+
 import org.slf4j.LoggerFactory
 
 import org.redisstate.core.errors._
@@ -160,8 +162,13 @@ final class PartitionVersions(
   }
 
   private[store] override def prefetch(version: LocalVersion): Option[Prefetch] =
-    version.here.filter(_.base.isInFiles)
+    resolved(version).filter(_.base.isInFiles)
       .map(new Prefetch(_, version.hashOf, budget, counters))
+
+  /** Rows of a version, also where they made way. An error is left to who asks for a row. */
+  private def resolved(version: LocalVersion): Option[Content] =
+    try Some(version.content)
+    catch { case NonFatal(_) => None }
 
   private[store] override def changes(version: LocalVersion, family: Int): ChangeIterator = {
     val segments = loader.segments()

@@ -8,7 +8,7 @@ import org.scalatest.funsuite.AnyFunSuite
 import org.redisstate.core.RedisServerProcess
 import org.redisstate.core.local.Slice
 import org.redisstate.core.places.PlayedFiles
-import org.redisstate.core.store.resources.MemoryBudget
+import org.redisstate.core.store.resources.{Evictable, MemoryBudget}
 
 /** Filters of files, which answer look-ups of rows that are not there. */
 final class FilterSuite extends AnyFunSuite {
@@ -79,6 +79,26 @@ final class FilterSuite extends AnyFunSuite {
         assert(budget.admitsFilter(memory / 4))
       }
     }
+  }
+
+  test("write sets leave room for rows that are read, whatever filters take") {
+    val budget = new MemoryBudget(1L << 20)
+    var calls = 0
+    budget.register(new Evictable {
+      private def called(): Long = {
+        calls += 1
+        0L
+      }
+      override def shrink(bytes: Long, everything: Boolean): Long = called()
+      override def drop(bytes: Long): Long = called()
+      override def forget(): Long = called()
+    })
+    val (sessions, filters) = (1L << 20, 1L << 18)
+    budget.adjust(sessions + filters, sessions, filters)
+    budget.take(64L << 10)
+    assert(calls == 0)
+    budget.take(1L << 20)
+    assert(calls > 0)
   }
 
   (1 to 6).foreach { seed =>

@@ -146,6 +146,18 @@ class PrefetchSuite extends AnyFunSuite {
     }
   }
 
+  test("the rows of a version that made way are read ahead") {
+    onFiles() { (of, _) =>
+      val budget = new MemoryBudget(SmallMemory)
+      val written = of(budget).written()
+      budget.take(2 * SmallMemory)
+      budget.give(2 * SmallMemory)
+      val prefetch = written.prefetch()
+      assert(prefetch.nonEmpty)
+      prefetch.foreach(_.close())
+    }
+  }
+
   test("nothing is read ahead of a state in files that is in memory") {
     onFiles() { (of, _) =>
       val reader = of(new MemoryBudget(LargeMemory / 2))
@@ -270,6 +282,13 @@ private object PrefetchSuite {
       val rows = opened.iterator(0)
       val key, value = new Slice
       Iterator.continually(rows.next(key, value)).takeWhile(identity).size
+    }
+
+    /** Writes a row, and opens its version, which memory has as a layer. */
+    def written(): OpenVersion = {
+      val session = opened.write()
+      TestPartition.put(session, stored(0), "new")
+      store.open(session.commit().version)
     }
 
     def counters: StoreCounters = store.counters

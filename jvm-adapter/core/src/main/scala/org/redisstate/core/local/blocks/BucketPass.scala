@@ -3,6 +3,7 @@ package org.redisstate.core.local.blocks
 import java.util.concurrent.{ExecutionException, FutureTask}
 import java.util.concurrent.atomic.AtomicLong
 
+import org.redisstate.core.concurrent.GuardedBy
 import org.redisstate.core.format.RowBlock
 
 /**
@@ -24,7 +25,10 @@ private[local] final class BucketPass(base: BucketPass.Buckets, room: Room)
 
   override def apply(index: Int): RowBlock = {
     val rows = if (window.has(index)) window.of(index) else behindWindow(index)
-    if (index == base.buckets - 1) leaveWindow()
+    if (index == base.buckets - 1) {
+      leaveWindow()
+      following.foreach(abandon)
+    }
     rows
   }
 
@@ -39,15 +43,30 @@ private[local] final class BucketPass(base: BucketPass.Buckets, room: Room)
   }
 
   private def leaveWindow(): Unit = {
-    aside.add(-window.asideBytes)
+    window.share.foreach(_.leave())
     window = Empty
   }
 
   private def rangeOf(index: Int): Window = {
-    val come = following.filter(_.has(index)).flatMap(rowsOf)
-    val found = come.getOrElse(readRange(index, endOf(index)))
-    following = begin(base.nextMissing(found.from + found.rows.length))
-    found
+    following.filter(_.until <= index).foreach(abandon)
+    following match {
+      // What was here when the next range began was dropped meanwhile.
+      case Some(next) if index < next.from =>
+        readRange(index, math.min(endOf(index), next.from), new Share(aside))
+      case begun =>
+        val come = begun.flatMap(rowsOf)
+        val found = come.getOrElse(readRange(index, endOf(index), new Share(aside)))
+        following = begin(base.nextMissing(found.from + found.rows.length))
+        found
+    }
+  }
+
+  /** Stops counting a range that nobody uses; it is not read unless that has begun. */
+  private def abandon(range: Range): Unit = {
+    following = None
+    range.share.leave()
+    range.task.cancel(false)
+    ()
   }
 
   private def rowsOf(range: Range): Option[Window] =
@@ -62,30 +81,32 @@ private[local] final class BucketPass(base: BucketPass.Buckets, room: Room)
   private def begin(from: Int): Option[Range] = Option.when(from < base.buckets) {
     size = math.min(size * Growth, base.rangeBuckets)
     val until = endOf(from)
-    val range = Range(from, until, new FutureTask[Window](() => readRange(from, until)))
+    val share = new Share(aside)
+    val range =
+      Range(from, until, share, new FutureTask[Window](() => readRange(from, until, share)))
     room.begin(range.task)
     range
   }
 
   private def endOf(from: Int): Int =
-    base.missingEnd(from, math.min(base.buckets, from + math.min(size, base.rangeBuckets)))
+    base.rangeEnd(from, math.min(base.buckets, from + math.min(size, base.rangeBuckets)))
 
   private def readNow(from: Int, until: Int): Window =
-    kept(from, until).getOrElse(readAside(from, math.min(until, from + AsideBuckets)))
+    kept(from, until).getOrElse(
+      readAside(from, math.min(until, from + AsideBuckets), new Share(aside)))
 
-  private def readRange(from: Int, until: Int): Window =
-    kept(from, until).getOrElse(readAside(from, until))
+  private def readRange(from: Int, until: Int, share: Share): Window =
+    kept(from, until).getOrElse(readAside(from, until, share))
 
   private def kept(from: Int, until: Int): Option[Window] =
     Room.offered(room, base.grantFor(until - from))(
-      Window(from, base.install(from, until), 0))
+      Window(from, base.install(from, until), None))
 
-  private def readAside(from: Int, until: Int): Window =
+  private def readAside(from: Int, until: Int, share: Share): Window =
     Room.taking(room, base.grantFor(until - from)) {
       val rows = base.read(from, until)
-      val bytes = rows.iterator.map(Packed.sizeOf(_)).sum
-      aside.add(bytes)
-      Window(from, rows, bytes)
+      share.hold(rows.iterator.map(Packed.sizeOf(_)).sum)
+      Window(from, rows, Some(share))
     }
 }
 
@@ -110,8 +131,11 @@ private[local] object BucketPass {
     /** First bucket from one on that is not here, or their number. */
     private[local] def nextMissing(from: Int): Int
 
-    /** End of the buckets from one on that are not here. */
-    private[local] def missingEnd(from: Int, most: Int): Int
+    /**
+     * End of the buckets from one on that one range of a file brings. A few of them may be here: to
+     * end at each of those would make many small ranges.
+     */
+    private[local] def rangeEnd(from: Int, most: Int): Int
 
     /** End of the buckets from one on that are not here, and that one read from Redis brings. */
     private[local] def gapEnd(from: Int): Int
@@ -142,14 +166,39 @@ private[local] object BucketPass {
     }
   }
 
-  /** Buckets from one on. */
-  private final case class Window(from: Int, rows: Array[RowBlock], asideBytes: Long) {
+  /** Part of `aside` of one range, which may be given up while another thread reads it. */
+  private final class Share(aside: Aside) {
+    @GuardedBy("this") private var held = 0L
+    @GuardedBy("this") private var isLeft = false
+
+    def hold(bytes: Long): Unit = synchronized {
+      if (!isLeft) {
+        held += bytes
+        aside.add(bytes)
+      }
+    }
+
+    def leave(): Unit = synchronized {
+      isLeft = true
+      aside.add(-held)
+      held = 0L
+    }
+  }
+
+  /**
+   * Buckets from one on.
+   *
+   * @param share None where the base keeps them
+   */
+  private final case class Window(from: Int, rows: Array[RowBlock], share: Option[Share]) {
     def has(index: Int): Boolean = index >= from && index - from < rows.length
     def of(index: Int): RowBlock = rows(index - from)
   }
-  private val Empty = Window(0, Array.empty, 0)
+  private val Empty = Window(0, Array.empty, None)
 
-  private final case class Range(from: Int, until: Int, task: FutureTask[Window]) {
-    def has(index: Int): Boolean = index >= from && index < until
-  }
+  private final case class Range(
+      from: Int,
+      until: Int,
+      share: Share,
+      task: FutureTask[Window])
 }

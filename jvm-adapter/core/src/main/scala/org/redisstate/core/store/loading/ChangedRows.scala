@@ -25,6 +25,14 @@ private[store] final class ChangedRows(blocks: Array[WholeBlock], buckets: Int) 
   val bytes: Long =
     blocks.iterator.map(_.rows.memoryBytes).sum + 16L * entries.length + 4L * buckets
 
+  /** Returns whether a bucket has changes of a hash, without sorting them. */
+  def has(index: Int, hash: Int): Boolean = {
+    val until = starts(index + 1)
+    var i = starts(index)
+    while (i < until && hashOf(entries(i)) != hash) i += 1
+    i < until
+  }
+
   /** All changes of a bucket in key order; elements that several deltas append stand together. */
   def bucket(index: Int): RowBlock =
     if (starts(index) == starts(index + 1)) RowBlock.Empty
@@ -89,6 +97,8 @@ private[store] final class ChangedRows(blocks: Array[WholeBlock], buckets: Int) 
     row.result()
   }
 
+  private def hashOf(entry: Long): Int =
+    blocks(ChangeSort.blockOf(entry)).hashes(ChangeSort.rowOf(entry))
   private def blockOf(entry: Long): RowBlock = blocks(ChangeSort.blockOf(entry)).rows
   private def rowOf(entry: Long): Int = ChangeSort.rowOf(entry)
 }

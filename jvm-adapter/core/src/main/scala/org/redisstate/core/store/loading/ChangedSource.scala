@@ -40,10 +40,10 @@ private[store] final class ChangedSource(
   override def isInFiles: Boolean = below.isInFiles
   override def filter(): RowFilter = below.filter()
 
-  override def unfiltered(index: Int): RowBlock = {
-    val newer = changesOf(Nil).bucket(index)
-    if (newer.count == 0) RowBlock.Empty
-    else RowMerge.merge(RowBlock.Empty, newer, resolve = true)
+  override def unfiltered(index: Int, hash: Int): RowBlock = {
+    val changes = changesOf(Nil)
+    if (!changes.has(index, hash)) RowBlock.Empty
+    else RowMerge.merge(RowBlock.Empty, changes.bucket(index), resolve = true)
   }
 
   override def blockBytes: Long = below.blockBytes

@@ -135,8 +135,11 @@ final class MemoryBudget(val bytesMax: Long) {
       } finally making.unlock()
     }
 
-  /** Bytes that may be used now: write sets push other rows out, but leave them room to work in. */
-  def boundBytes: Long = math.max(bytesMax, pinned.get + bytesMax / LeftShare)
+  /**
+   * Bytes that may be used now: write sets push other rows out, but leave them room to work in, of
+   * which filters take nothing.
+   */
+  def boundBytes: Long = math.max(bytesMax, pinned.get + filters.get + bytesMax / LeftShare)
 
   private def makeRoom(free: (Evictable, Long) => Long): Unit =
     if (usedBytes > boundBytes) {

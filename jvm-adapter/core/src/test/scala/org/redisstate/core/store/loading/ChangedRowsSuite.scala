@@ -72,6 +72,10 @@ class ChangedRowsSuite extends AnyFunSuite {
           RowMerge.merge(older, restricted(newer, bucket, buckets), resolve = true)
         }
         assert(shown(RowMerge.merge(base, changed.bucket(bucket), resolve = true)) == shown(wanted))
+        val hashes = deltas.flatMap(_.hashes).filter(Bucketing.bucket(_, buckets) == bucket).toSet
+        keys.foreach { case (_, hash) =>
+          assert(changed.has(bucket, hash) == hashes.contains(hash))
+        }
       }
     }
   }

@@ -114,7 +114,7 @@ private[redisstate] object JoinAhead {
         }
       }
 
-    /** True if the rows of a key may get another expiry when one is added. */
+    /** True if the rows of a key may get another expiry when the first one of a batch is added. */
     def isTimed: Boolean = rows.exists(_.store.isInstanceOf[JoinStore])
   }
 
@@ -162,17 +162,24 @@ private[redisstate] object JoinAhead {
         for (into <- otherReads; counts <- otherCounts; count <- counts.of(key))
           other.add(key, 0, count, into)
       }
-      for (into <- ownReads; counts <- ownCounts; count <- counts.of(key))
-        own.add(key, if (own.isTimed) 0 else count + before, count + before + 1, into)
+      for (into <- ownReads; counts <- ownCounts; count <- counts.of(key)) {
+        val from = if (own.isTimed && before == 0) 0L else count + before
+        own.add(key, from, count + before + 1, into)
+      }
       val kept = key.copy()
-      keys += kept
-      waiting.add(kept)
+      waiting.synchronized {
+        keys += kept
+        waiting.add(kept)
+      }
     }
 
+    /** May be called by another thread when the task ends. */
     override def close(): Unit = {
       super.close()
-      keys.foreach(waiting.remove)
-      keys.clear()
+      waiting.synchronized {
+        keys.foreach(waiting.remove)
+        keys.clear()
+      }
     }
   }
 
