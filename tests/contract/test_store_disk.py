@@ -14,6 +14,7 @@ from redis_state.errors import FormatError
 from redis_state.files.local import LocalFiles
 from redis_state.places.disks import process_disk
 from redis_state.places.moving import rows_of
+from redis_state.places.reading import files_of
 from redis_state.store.provider import StateStoreProvider
 from tests.contract.bound_scene import MIB, Ledger, opened_ledger
 from tests.support.forking import in_child
@@ -115,6 +116,22 @@ def test_damaged_copy_gives_way_to_the_file(
         assert dict(other.get_read_store(ledger.at).iterator()) == ledger.rows
     finally:
         other.close()
+
+
+def test_damage_beside_what_a_read_needs_is_not_remembered(
+    ledger: Ledger, provider: StateStoreProvider
+) -> None:
+    copied(provider, ledger)
+    for path in copies(ledger):
+        raw = bytearray(path.read_bytes())
+        tail = len(raw) - 12 - int.from_bytes(raw[-12:-8], "big")
+        raw[tail - 8 : tail] = bytes(one ^ 0x55 for one in raw[tail - 8 : tail])
+        path.write_bytes(raw)
+    # As if the heads of many other regions had been read since.
+    files_of(provider._client)._heads.clear()
+    assert some(provider, ledger) == ledger.rows
+    provider._partition.cache.clear()
+    assert dict(provider.get_read_store(ledger.at).iterator()) == ledger.rows
 
 
 def test_file_that_is_damaged_too_raises_format(
