@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -97,6 +98,16 @@ def test_store_gets_its_bound_with_the_rescale(
         assert json.loads(places)["folder"] == f"file:{tmp_path}"
         query.commit(query.begin(0), ROWS)
         assert query.read(query.begin(1)) == ROWS
+
+
+def test_folder_that_is_not_mounted_is_refused(query: Bounded) -> None:
+    # Another machine; all state of the store is in Redis.
+    shutil.rmtree(query.folder)
+    with pytest.raises(ConfigError, match="not there on this machine"):
+        query.rescale(2)
+    assert not query.folder.exists()
+    assert query.rescale(2, places_folder=str(query.folder)).partitions == 2
+    assert query.read(query.begin(2)) == AFTER
 
 
 def test_files_of_a_killed_call_are_deleted_by_a_person(
