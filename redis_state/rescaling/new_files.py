@@ -60,5 +60,5 @@ def begin_files(
 
 
 def end_files(store: RescaledStore, gen: str) -> None:
-    """Removes the note of `begin_files`, once the name has the new checkpoint."""
+    """Removes the note of `begin_files`, once the store belongs to the new checkpoint for good."""
     forget_files(store.client, gen, tenant=store.tenant)

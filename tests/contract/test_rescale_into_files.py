@@ -184,18 +184,20 @@ def test_copy_that_a_killed_call_kept_expires_with_the_next(
     assert query.read(query.begin(2)) == AFTER
 
 
-def test_call_killed_at_its_last_step_is_finished(
-    query: Bounded, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("step", ["end_files", "finish", "_result"])
+def test_call_killed_behind_its_decisive_step_is_finished(
+    query: Bounded, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     def killed(*_: Any) -> Any:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(under_test, "finish", killed)
+        patched.setattr(under_test, step, killed)
         with pytest.raises(KeyboardInterrupt):
             query.rescale(2)
-    assert len(purged_files(query.client, tenant="")) == 1
-    assert query.rescale(2).partitions == 2
+    assert len(purged_files(query.client, tenant="")) == (step == "end_files")
+    if step != "_result":
+        assert query.rescale(2).partitions == 2
     assert purged_files(query.client, tenant="") == []
     assert query.read(query.begin(2)) == AFTER
     assert rows_of(query.client, query.begin(2).ids()[0])
