@@ -82,7 +82,13 @@ class LocalDisk:
         self._clock = clock
         self._begin()
         self._thread = BackgroundThread(
-            "disk", self.copy_all, lambda: None, what="a local copy", threaded=threaded
+            "disk",
+            self.copy_all,
+            lambda: None,
+            what="a local copy",
+            # A reader that comes while the disk is closed must not start another thread.
+            last=lambda: None,
+            threaded=threaded,
         )
         tell_after_fork(self)
 

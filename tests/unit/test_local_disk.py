@@ -213,6 +213,16 @@ def test_process_without_another_thread_reads_the_files(
     disk.close()
 
 
+def test_closed_disk_gets_no_other_thread(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk, one = LocalDisk(1 << 20, [scene.parent], clock=scene.clock), scene.region(1)
+    disk.close()
+    # Of a reader that looked before.
+    monkeypatch.setattr(disk, "_may_copy", lambda _: True)
+    disk.want(one, scene.folder)
+    assert not disk._thread.is_running
+    assert not scene.parent.exists()
+
+
 def test_copy_that_makes_way_is_gone_before_the_next_one_begins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
