@@ -24,7 +24,7 @@ from redis_state.places.born import MOVED_BYTES_MAX
 from redis_state.places.reading import files_of
 from redis_state.places.room import share_of
 from redis_state.places.settings import FOLDER_IN_CHECKPOINT
-from redis_state.places.writer import new_folder
+from redis_state.places.writer import check_reached, new_folder
 from redis_state.progress import Progress, silent
 from redis_state.protocol.registry import PYTHON_OPERATOR
 from redis_state.protocol.runs import check_name, checkpoint_gen
@@ -234,14 +234,23 @@ def _places(
     if redis_memory is not None:
         share_of(redis_memory, partitions)
     found = places_for_return(client, gen, places_folder, tenant=tenant)
-    if found is None and checkpoint is not None:
-        found = Places((checkpoint / FOLDER_IN_CHECKPOINT).spelling(), moves=False)
+    own = None if checkpoint is None else (checkpoint / FOLDER_IN_CHECKPOINT).spelling()
+    if found is None and own is not None:
+        found = Places(own, moves=False)
     if found is None:
         raise ConfigError(
             "option 'redisMemory'",
             found="redisMemory needs a folder for files, and 'placesFolder' is missing",
             advice="Nothing was changed. Give --places-folder; or, for a query of Spark, "
             "--checkpoint.",
+        )
+    if places_folder is None and found.folder != own:
+        check_reached(
+            files_of(client).reached(found),
+            gen,
+            attempted="importing into files",
+            advice="Import where that folder is mounted; or name it with --places-folder, which "
+            "creates it.",
         )
     return found
 

@@ -199,11 +199,21 @@ class Folder:
         return found if fits else None
 
     def write_pieces(self, name: str, pieces: Iterable[bytes]) -> None:
-        """Writes a file under a name that was never used; it is durable afterwards."""
+        """Writes a file under a name that was never used; it is durable afterwards.
+
+        An error of the iteration is no error of the file system, and passes.
+        """
         one = self / name
-        with self._told(f"writing {one}"), closing(self.files.create_open(one.path)) as file:
+        what = f"writing {one}"
+        with self._told(what):
+            file = self.files.create_open(one.path)
+        try:
             for piece in pieces:
-                file.write(piece)
+                with self._told(what):
+                    file.write(piece)
+        finally:
+            with self._told(what):
+                file.close()
 
     def remove_file(self, name: str) -> None:
         """Removes a file; does nothing if it does not exist."""

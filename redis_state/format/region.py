@@ -252,6 +252,11 @@ class RegionHead:
     at: Mapping[str, Span]
     known: Mapping[str, bytes]
 
+    @property
+    def fields(self) -> dict[str, bytes]:
+        """Values that the head contains besides its tail, by name."""
+        return {**self.known, **({} if self.header is None else {HEADER: self.header})}
+
     def directory_of(self, name: str) -> str | None:
         """Returns the name of the directory block that describes a field; ``None`` without one.
 

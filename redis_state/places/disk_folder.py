@@ -138,5 +138,7 @@ def _remove(folder: Path) -> None:
     """Removes a folder with its files, the lock last; never raises."""
     with suppress(OSError):
         for file in sorted(folder.iterdir(), key=lambda one: one.name == LOCK):
-            file.unlink()
+            # A copy that was on its way may go at this moment, and others have to go, too.
+            with suppress(OSError):
+                file.unlink()
         folder.rmdir()

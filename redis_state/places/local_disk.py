@@ -12,6 +12,7 @@ import shutil
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -81,7 +82,13 @@ class LocalDisk:
         self._clock = clock
         self._begin()
         self._thread = BackgroundThread(
-            "disk", self.copy_all, lambda: None, what="a local copy", threaded=threaded
+            "disk",
+            self.copy_all,
+            lambda: None,
+            what="a local copy",
+            # A reader that comes while the disk is closed must not start another thread.
+            last=lambda: None,
+            threaded=threaded,
         )
         tell_after_fork(self)
 
@@ -94,6 +101,7 @@ class LocalDisk:
         self._held = 0
         self._is_off = False
         self._folder: DiskFolder | None = None
+        self._parent = self._parents[0]
         # Held while the folder is made or removed.
         self._folder_lock = threading.Lock()
 
@@ -149,10 +157,18 @@ class LocalDisk:
             copy = _LocalCopy(id_, self._clock.monotonic_s())
             self._copies[id_] = copy
             self._held += id_.place.bytes
-            self._wanted.append((copy, folder))
         for path in paths:
             _delete(path)
-        self._thread.start()
+        # Behind the deletions, which make the room.
+        self._wanted.append((copy, folder))
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            # The system gives no thread, or the interpreter ends. The reader has the file.
+            log.info("no local copy of %s: %s", id_.place.file, error)
+            self.drop(id_)
+            with suppress(ValueError):
+                self._wanted.remove((copy, folder))
         self._thread.wake()
 
     def copy_all(self) -> None:
@@ -266,8 +282,9 @@ class LocalDisk:
                 if self._is_off:
                     return None
             if self._folder is None:
+                self._parent = _roomiest(self._parents)
                 try:
-                    self._folder = DiskFolder.open(_roomiest(self._parents))
+                    self._folder = DiskFolder.open(self._parent)
                 except OSError as error:
                     self._turn_off(error)
             return self._folder
@@ -290,7 +307,7 @@ class LocalDisk:
                 "(%s). Segments are read from their files, which is slower and changes no result. "
                 "Make the folder writable, free some space there, or give another one in "
                 "'localDiskFolder'; then restart the process.",
-                _roomiest(self._parents),
+                self._parent,
                 error.strerror or error,
             )
 

@@ -406,6 +406,9 @@ class SegmentFiles:
             return None
         named = owner_of(owner, segment)
         found = read_head(named, raws[0], region_bytes=place.bytes, signer=client.signer)
+        if region.hits and not are_intact(client.signer, named.key, segment, found.fields):
+            # It is remembered, and a later call could not tell that a copy gave it.
+            raise _damaged(owner, segment, place)
         with self._lock:
             before = self._heads.pop(key, None)
             self._heads[key] = _Head(found, place.head)

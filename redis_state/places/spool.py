@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from tempfile import TemporaryFile
 
 from redis_state.errors import UnavailableError
@@ -31,7 +31,9 @@ class Spool:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._file.close()
+        # A full disk fails here once more, for bytes that nobody needs any more.
+        with suppress(OSError):
+            self._file.close()
 
     def segment(self) -> SpooledBlocks:
         """Begins the blocks of a segment."""

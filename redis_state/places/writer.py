@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from redis_state.errors import ConfigError, UnavailableError
-from redis_state.files import Folder
+from redis_state.files import Folder, folder_at
 from redis_state.places.settings import Places
 
 NAME = "_writer"
@@ -45,6 +45,23 @@ def new_folder(places: Places, gen: str) -> Folder:
     mark_folder(places, gen)
     check_folder(places, gen)
     return places.folder_of(gen)
+
+
+def check_reached(places: Places, gen: str, *, attempted: str, advice: str) -> None:
+    """Checks that a folder that nobody named is there, and not on another disk by this path.
+
+    Raises:
+        ConfigError: It is missing or empty.
+        UnavailableError: The file system does not answer.
+    """
+    own = places.folder_of(gen)
+    folder = folder_at(places.folder, storage_options=places.storage_options)
+    if own.items() is None and not folder.items():
+        raise ConfigError(
+            attempted,
+            found=f"the query has its files in {folder}, which is not there on this machine",
+            advice=f"Nothing was changed. {advice}",
+        )
 
 
 def check_folder(places: Places, gen: str) -> None:

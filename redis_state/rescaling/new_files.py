@@ -9,7 +9,7 @@ from redis_state.files import Folder
 from redis_state.maintain.purged_files import PurgedFiles, forget_files, write_note
 from redis_state.places import Places, places_by, places_for_return
 from redis_state.places.room import bounds_of, share_of
-from redis_state.places.writer import new_folder
+from redis_state.places.writer import check_reached, new_folder
 from redis_state.protocol import RegisteredRun
 from redis_state.protocol.runs import STAGED_TTL_MS
 from redis_state.rescaling.checkpoints import RescaledCheckpoint, RescaledStore
@@ -22,7 +22,8 @@ def places_of_copy(store: RescaledStore, config: Config, partitions: int) -> Pla
         config: Its `redis_memory` bounds the store from then on.
 
     Raises:
-        ConfigError: The bound is too small for the partitions, or has no folder.
+        ConfigError: The bound is too small for the partitions, or has no folder; or the folder is
+            not there on this machine.
     """
     if config.redis_memory is not None:
         share_of(config.redis_memory, partitions)
@@ -30,7 +31,12 @@ def places_of_copy(store: RescaledStore, config: Config, partitions: int) -> Pla
         if not any(bounds_of(store.client, store.ids)):
             return None
     found = places_for_return(store.client, store.gen, config.places_folder, tenant=store.tenant)
-    return found or places_by(config)
+    if found is None:
+        return places_by(config)
+    if config.places_folder is None:
+        advice = "Rescale the store where that folder is mounted."
+        check_reached(found, store.gen, attempted=store.what, advice=advice)
+    return found
 
 
 def begin_files(
@@ -54,5 +60,5 @@ def begin_files(
 
 
 def end_files(store: RescaledStore, gen: str) -> None:
-    """Removes the note of `begin_files`, once the name has the new checkpoint."""
+    """Removes the note of `begin_files`, once the store belongs to the new checkpoint for good."""
     forget_files(store.client, gen, tenant=store.tenant)

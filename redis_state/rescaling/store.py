@@ -155,9 +155,9 @@ def rescale_with(
 
 
 def _finished(store: RescaledStore, new_gen: str) -> StoreRescale:
-    done = _result(store, new_gen, *finish(store, new_gen))
+    # First, since a call that dies behind the last step is not finished by another one.
     end_files(store, new_gen)
-    return done
+    return _result(store, new_gen, *finish(store, new_gen))
 
 
 def _finish_earlier(store: RescaledStore, new_gen: str, partitions: int) -> StoreRescale:

@@ -92,9 +92,6 @@ class StateStoreProvider:
         checked = resolve(config, url, options)
         self._client = client or Client(checked, clock=clock)
         self._owns_client = client is None
-        self._disk = process_disk.use(checked, self._client.clock)
-        if self._disk is not None:
-            files_of(self._client).disk = self._disk.disk
         self._codec = codec
         self._lists = lists
         self._families = families
@@ -123,6 +120,10 @@ class StateStoreProvider:
         )
         if after is not None:
             self._partition.take_over(after._partition)
+        # Last: a use that no provider has would never end.
+        self._disk = process_disk.use(checked, self._client.clock)
+        if self._disk is not None:
+            files_of(self._client).disk = self._disk.disk
 
     def __repr__(self) -> str:
         return f"StateStoreProvider({self.id.store_id}, run={self.id.run_id!r})"

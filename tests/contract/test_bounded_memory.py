@@ -7,7 +7,7 @@ import random
 import sys
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -16,6 +16,7 @@ import pytest
 
 from redis_state import config as options
 from redis_state.batches.streams import Inputs
+from redis_state.codec import RAW
 from redis_state.config import Config
 from redis_state.format.ordered import family_range
 from redis_state.ids import DEFAULT_STORE, PartitionId, StateStoreId, StateStoreProviderId, StoreId
@@ -25,8 +26,10 @@ from redis_state.spark.processor.engine import Engine
 from redis_state.spark.processor.handle import ProcessorQueryInfo
 from redis_state.spark.worker import Warm, Worker
 from redis_state.store.family_store import FamilyStore
+from redis_state.store.local.base import Base
 from redis_state.store.provider import StateStoreProvider
 from tests.contract.processors import INPUT
+from tests.contract.store_support import new_providers
 from tests.support.redis_server import RedisServer
 
 ROOM = 1 << 20
@@ -269,6 +272,34 @@ def test_threads_reload_blocks_that_other_threads_evicted(partitions: Partitions
         list(threads.map(read, keys))
     partitions.check_room(provider)
     store.abort()
+
+
+def test_reads_are_right_while_another_thread_drops_bases(
+    shared_redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def drop_bases(load: Any, base: Base, numbers: Iterable[int]) -> None:
+        load(base, numbers)
+        dropper = threading.Thread(target=provider.drop_bases)
+        dropper.start()
+        dropper.join()
+
+    with new_providers(shared_redis_server.url) as new_provider:
+        rows = {f"{number:04}": os.urandom(VALUE_BYTES) for number in range(4 * ROOM // 1024)}
+        writer = new_provider(codec=RAW)
+        store = writer.get_store(0)
+        for key, value in rows.items():
+            store.put(key.encode(), value)
+        at = store.commit()
+        # No budget makes the threads take turns.
+        provider = new_provider(codec=RAW)
+        load = Base.load
+        monkeypatch.setattr(Base, "load", lambda *given: drop_bases(load, *given))
+        some = {key.encode(): value for key, value in rows.items()}
+        reader = provider.get_read_store(at)
+        assert {key: reader.get(key) for key in some} == some
+        assert dict(reader.iterator()) == some
+        assert reader.get_many(list(some)) == list(some.values())
+        assert provider.cached_bytes() == 0
 
 
 def test_threads_of_one_task_evict_concurrently(partitions: Partitions) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import json
+import shutil
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -97,6 +98,27 @@ def test_killed_import_is_done_again(ledger: Ledger, monkeypatch: pytest.MonkeyP
     assert set(rows) == {"n", "u"}
     ledger.check()
     assert brought(ledger) == 0
+
+
+def test_folder_that_is_not_mounted_is_refused(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def killed(*_: object) -> bool:
+        raise Interrupted
+
+    with monkeypatch.context() as patched:
+        patched.setattr(born, "is_whole", killed)
+        with pytest.raises(Interrupted):
+            brought(ledger)
+    # Another machine.
+    shutil.rmtree(ledger.folder)
+    export = str(ledger.folder.parent / "export")
+    command = ["import", export, "--yes", "--url", ledger.url, "--redis-memory", "2m"]
+    assert main(command) == 1
+    assert "which is not there on this machine" in capsys.readouterr().err
+    assert not ledger.folder.exists()
+    assert brought(ledger) == 0
+    ledger.check()
 
 
 @pytest.mark.parametrize("when", ["at first", "later"])

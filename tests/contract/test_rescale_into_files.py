@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -99,6 +100,16 @@ def test_store_gets_its_bound_with_the_rescale(
         assert query.read(query.begin(1)) == ROWS
 
 
+def test_folder_that_is_not_mounted_is_refused(query: Bounded) -> None:
+    # Another machine; all state of the store is in Redis.
+    shutil.rmtree(query.folder)
+    with pytest.raises(ConfigError, match="not there on this machine"):
+        query.rescale(2)
+    assert not query.folder.exists()
+    assert query.rescale(2, places_folder=str(query.folder)).partitions == 2
+    assert query.read(query.begin(2)) == AFTER
+
+
 def test_files_of_a_killed_call_are_deleted_by_a_person(
     query: Bounded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,18 +184,20 @@ def test_copy_that_a_killed_call_kept_expires_with_the_next(
     assert query.read(query.begin(2)) == AFTER
 
 
-def test_call_killed_at_its_last_step_is_finished(
-    query: Bounded, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("step", ["end_files", "finish", "_result"])
+def test_call_killed_behind_its_decisive_step_is_finished(
+    query: Bounded, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     def killed(*_: Any) -> Any:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(under_test, "finish", killed)
+        patched.setattr(under_test, step, killed)
         with pytest.raises(KeyboardInterrupt):
             query.rescale(2)
-    assert len(purged_files(query.client, tenant="")) == 1
-    assert query.rescale(2).partitions == 2
+    assert len(purged_files(query.client, tenant="")) == (step == "end_files")
+    if step != "_result":
+        assert query.rescale(2).partitions == 2
     assert purged_files(query.client, tenant="") == []
     assert query.read(query.begin(2)) == AFTER
     assert rows_of(query.client, query.begin(2).ids()[0])

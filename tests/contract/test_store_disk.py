@@ -10,12 +10,15 @@ from typing import Any
 
 import pytest
 
-from redis_state.errors import FormatError
+from redis_state import config
+from redis_state.errors import FormatError, UsageError
 from redis_state.files.local import LocalFiles
+from redis_state.ids import StateStoreProviderId
 from redis_state.places.disks import process_disk
 from redis_state.places.moving import rows_of
+from redis_state.places.reading import files_of
 from redis_state.store.provider import StateStoreProvider
-from tests.contract.bound_scene import MIB, Ledger, opened_ledger
+from tests.contract.bound_scene import ID, MIB, Ledger, opened_ledger
 from tests.support.forking import in_child
 from tests.support.redis_server import RedisServer
 
@@ -117,6 +120,22 @@ def test_damaged_copy_gives_way_to_the_file(
         other.close()
 
 
+def test_damage_beside_what_a_read_needs_is_not_remembered(
+    ledger: Ledger, provider: StateStoreProvider
+) -> None:
+    copied(provider, ledger)
+    for path in copies(ledger):
+        raw = bytearray(path.read_bytes())
+        tail = len(raw) - 12 - int.from_bytes(raw[-12:-8], "big")
+        raw[tail - 8 : tail] = bytes(one ^ 0x55 for one in raw[tail - 8 : tail])
+        path.write_bytes(raw)
+    # As if the heads of many other regions had been read since.
+    files_of(provider._client)._heads.clear()
+    assert some(provider, ledger) == ledger.rows
+    provider._partition.cache.clear()
+    assert dict(provider.get_read_store(ledger.at).iterator()) == ledger.rows
+
+
 def test_file_that_is_damaged_too_raises_format(
     ledger: Ledger, provider: StateStoreProvider
 ) -> None:
@@ -141,6 +160,16 @@ def test_new_base_is_copied_at_once(ledger: Ledger, provider: StateStoreProvider
     assert born.bytes > 2 * MIB
     until(lambda: born.bytes in [path.stat().st_size for path in copies(ledger)])
     ledger.check()
+
+
+def test_provider_that_is_refused_does_not_use_the_disk(ledger: Ledger) -> None:
+    with pytest.raises(UsageError):
+        StateStoreProvider(
+            StateStoreProviderId(ID, "run"),
+            config=config.parse({"url": ledger.url, "stateTtl": "1h"} | ledger.options),
+            lists=True,
+        )
+    assert process_disk._users == 0
 
 
 def test_threads_read_while_copies_come_and_go(ledger: Ledger) -> None:

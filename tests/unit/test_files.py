@@ -285,6 +285,19 @@ def test_killed_rewind_leaves_a_readable_checkpoint(checkpoint: Folder, *, after
     assert (checkpoint / "rewound-to-2.2").items() is None
 
 
+def test_error_of_what_is_written_is_none_of_the_file_system(tmp_path: Path) -> None:
+    def pieces() -> Iterator[bytes]:
+        yield b"begin"
+        raise LookupError("a segment was replaced")
+
+    with pytest.raises(LookupError, match="a segment was replaced"):
+        folder_at(str(tmp_path)).write_pieces("one.seg", pieces())
+    (tmp_path / "one.seg").unlink()
+    (tmp_path / "one.seg").mkdir()
+    with pytest.raises(ConfigError, match="IsADirectoryError"):
+        folder_at(str(tmp_path)).write_pieces("one.seg", [b"begin"])
+
+
 def test_second_rewind_to_a_batch_gets_its_own_folder(checkpoint: Folder) -> None:
     plan_rewind(checkpoint, TO_BATCH).carry_out()
     for log in ("offsets", "commits"):

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from redis_state.errors import RedisStateError, UnavailableError
 from redis_state.files import Folder
 from redis_state.files.local import LocalFiles
 from redis_state.format.place import FilePlace
+from redis_state.places import local_disk
 from redis_state.places.disk_folder import LOCK, PREFIX, DiskFolder
 from redis_state.places.local_disk import RANGE_BYTES, LocalDisk, RegionId
 from tests.support.forking import in_child
@@ -196,6 +198,71 @@ def test_disk_that_takes_nothing_is_off_with_one_warning(
     assert "'localDisk' is off in this process" in caplog.text
 
 
+def test_process_without_another_thread_reads_the_files(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    disk, one = LocalDisk(1 << 20, [scene.parent], clock=scene.clock), scene.region(1)
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        disk.want(one, scene.folder)
+    assert disk.used_bytes == len(disk._wanted) == 0
+    assert disk.read(one, [(0, 1)]) is None
+    disk.close()
+
+
+def test_closed_disk_gets_no_other_thread(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk, one = LocalDisk(1 << 20, [scene.parent], clock=scene.clock), scene.region(1)
+    disk.close()
+    # Of a reader that looked before.
+    monkeypatch.setattr(disk, "_may_copy", lambda _: True)
+    disk.want(one, scene.folder)
+    assert not disk._thread.is_running
+    assert not scene.parent.exists()
+
+
+def test_copy_that_makes_way_is_gone_before_the_next_one_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene, waiting = Scene(tmp_path, bytes_max=250), []
+    scene.copy(scene.region(1, 200))
+    scene.clock.now_s += 61
+    monkeypatch.setattr(local_disk, "_delete", lambda _: waiting.append(len(scene.disk._wanted)))
+    scene.copy(scene.region(2, 200))
+    assert waiting == [0]
+
+
+def test_warning_has_the_folder_that_took_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = {"full": [9, 1], "other": [5, 5]}
+    parents = [tmp_path / name for name in free]
+    monkeypatch.setattr(local_disk, "_free", lambda parent: free[parent.name].pop(0))
+    scene = Scene(tmp_path)
+    parents[0].write_text("a file")
+    disk = LocalDisk(1 << 20, parents, clock=scene.clock, threaded=False)
+    disk.want(scene.region(1), scene.folder)
+    disk.copy_all()
+    assert f"the folder {parents[0]} takes no files" in caplog.text
+
+
+def test_folder_goes_while_one_of_its_copies_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = DiskFolder.open(tmp_path)
+    files = [folder.new_file() for _ in range(3)]
+    for file in files:
+        file.write_bytes(b"x")
+    listed = [*files, folder.path / LOCK]
+    files[0].unlink()
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "iterdir", lambda _: iter(listed))
+        folder.close()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_forked_child_leaves_its_parents_copies_alone(scene: Scene) -> None:
     one = scene.region(1)
     scene.copy(one)
@@ -218,6 +285,7 @@ def test_forked_child_leaves_its_parents_copies_alone(scene: Scene) -> None:
 _HOLDER = """
 import sys, time
 from pathlib import Path
+from redis_state.places import local_disk
 from redis_state.places.disk_folder import DiskFolder
 print(DiskFolder.open(Path(sys.argv[1])).path, flush=True)
 time.sleep(60)

@@ -14,6 +14,7 @@ from redis_state.ids import PartitionId
 from redis_state.places import Places, keep_places, places_for_return, places_of
 from redis_state.places.reading import files_of
 from redis_state.places.settings import FOLDER_IN_CHECKPOINT
+from redis_state.places.writer import check_reached
 from redis_state.progress import Progress, silent
 from redis_state.protocol.pins import FORK_OF, pin_again
 from redis_state.protocol.registry import list_queries
@@ -268,22 +269,16 @@ def _target(
         if found.folder == address:
             return address, None
         if places_folder is None:
-            _check_reached(files_of(client).reached(found), copy.gen)
+            check_reached(
+                files_of(client).reached(found),
+                copy.gen,
+                attempted="writing the files of a copy again",
+                advice="Restore where that folder is mounted; or name it with --places-folder, "
+                "which creates it; or bring all state into Redis, with --into-redis.",
+            )
     elif redis_memory is not None and not copy.outside:
         found = Places((checkpoint / FOLDER_IN_CHECKPOINT).spelling(), moves=False)
     return "", found
-
-
-def _check_reached(places: Places, gen: str) -> None:
-    """Checks that a folder that nobody named is there, and not on another disk by this path."""
-    folder = folder_at(places.folder, storage_options=places.storage_options)
-    if (folder / gen).items() is None and not folder.items():
-        raise ConfigError(
-            "writing the files of a copy again",
-            found=f"the query has its files in {folder}, which is not there on this machine",
-            advice="Nothing was changed. Restore where that folder is mounted; or name it with "
-            "--places-folder, which creates it; or bring all state into Redis, with --into-redis.",
-        )
 
 
 def _address(client: Client, checkpoint: Folder, copy: Copy, *, tenant: str) -> str:

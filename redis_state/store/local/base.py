@@ -54,6 +54,7 @@ class Base:
         "_ahead",
         "_checks",
         "_client",
+        "_head",
         "_held",
         "_keys",
         "_lists",
@@ -85,6 +86,7 @@ class Base:
         room: MemoryBudget | None = None,
     ) -> None:
         self._client = client
+        self._head = head
         self._room = room
         self._lists = lists
         # Held while decoded blocks are added, never during I/O.
@@ -210,7 +212,24 @@ class Base:
             values += map(self.rows.__getitem__, some)
         return found, values
 
-    def drop(self) -> None:
+    def evicted(self) -> Base:
+        """Returns the base without its decoded blocks.
+
+        With a memory budget this one, once its readers have ended their turns. Without one its
+        readers take no turns, so another base takes its place, and they end their reads with this
+        one.
+        """
+        if self._room is not None:
+            self._drop()
+            return self
+        found = Base(self._client, self.segment, self.index, self._head, lists=self._lists)
+        with self._lock:
+            found._checks = dict(self._checks)
+            found._rows, found._seen_bytes = self._rows, self._seen_bytes
+            found.removes = self.removes
+        return found
+
+    def _drop(self) -> None:
         """Evicts the decoded blocks. Concurrent readers keep the rows that they already have."""
         with self._turn, self._lock:
             self.whole = False
@@ -257,7 +276,7 @@ class Base:
             return blocks
         if not self._is_measured:
             return min(blocks, _FIRST_BLOCKS)
-        self.drop()
+        self._drop()
         self._tight = True
         while blocks > 1 and not self._fits(blocks):
             blocks //= 2

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from redis_state.ids import Pin
 from redis_state.process import tell_after_fork
+from redis_state.store.local.base import Base
 from redis_state.store.local.version import LocalVersion
 
 
@@ -75,11 +76,14 @@ class VersionCache:
         return 2 * sum(layer.held_bytes for layer in newest.parts[0]) > bytes_max
 
     def drop_bases(self) -> None:
-        """Evicts the decoded base blocks."""
+        """Evicts the decoded base blocks. Versions that share a base share the next one."""
+        evicted: dict[Base, Base] = {}
         for version in self.versions():
-            base = version.parts[1]
+            layers, base = version.parts
             if base is not None:
-                base.drop()
+                if base not in evicted:
+                    evicted[base] = base.evicted()
+                version.parts = layers, evicted[base]
 
     def forget_older(self) -> None:
         """Drops all versions except that of the last open or commit, also after a rewind."""
