@@ -179,9 +179,10 @@ class MaintenanceWorker:
 
     def _fell_silent(self, id_: Hashable, server: Server, error: Exception) -> bool:
         """Notes a server that did not answer; false if something else did not."""
-        known = self._silences.get(server.name)
-        if not isinstance(error, UnavailableError) or (known is None and server.answers()):
+        # A folder of files may not answer, whatever the server did before.
+        if not isinstance(error, UnavailableError) or server.answers():
             return False
+        known = self._silences.get(server.name)
         now_s = self._clock.monotonic_s()
         if known is not None:
             known.extend(now_s)

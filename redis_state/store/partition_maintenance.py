@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
-from redis_state.clock import Clock
 from redis_state.errors import ConfigError, InternalError, RedisStateError, UnavailableError
 from redis_state.format import ordered
 from redis_state.format.entry import Entry
@@ -15,8 +14,6 @@ from redis_state.maintain import compaction
 from redis_state.maintain.history import move_when_due
 from redis_state.maintain.hot_run import Refused, keep_hot_run
 from redis_state.maintain.placing import place_snapshot
-from redis_state.places import needs_files
-from redis_state.places.moving import Moved
 from redis_state.places.room import keep_room
 from redis_state.store.checkpoint_link import CheckpointLink, LinkedPartition
 from redis_state.store.local.version import LocalVersion, unexpired_rows
@@ -39,8 +36,7 @@ class PartitionMaintenance:
         self._is_marked = False
         self._merged_at, self._refused = EMPTY, Refused()
         self._is_due: bool | None = None
-        self._failures = 0
-        self._move_at_s = 0.0
+        self._moving, self._keeping = _Tries(), _Tries()
 
     def run(self, *, make_room: bool = False) -> None:
         """Runs the maintenance that is due; does nothing without a checkpoint.
@@ -92,36 +88,43 @@ class PartitionMaintenance:
 
     def _move(self, link: LinkedPartition) -> None:
         """Moves segments into files; the store goes on if the folder does not answer."""
-        config, clock = link.spec.config, link.shared.clock
-        if not needs_files(config) or (self._failures and clock.monotonic_s() < self._move_at_s):
+        config, now_s = link.spec.config, link.shared.clock.monotonic_s()
+        moves = config.history == "files" and self._moving.are_due(now_s)
+        keeps = config.redis_memory is not None and self._keeping.are_due(now_s)
+        if not (moves or keeps):
             return
         # The folder may not have answered when the process declared it.
         self._is_marked = self._is_marked or link.mark_folder()
         if not self._is_marked:
             self._counters.add("failed_moves", 1)
             return
+        if moves:
+            self._try(link, self._moving, self._move_history)
+        if keeps:
+            # Commits wait where there is no room, whatever becomes of the history.
+            self._try(link, self._keeping, self._keep_room)
+
+    def _try(
+        self, link: LinkedPartition, tries: _Tries, step: Callable[[LinkedPartition], None]
+    ) -> None:
         try:
-            moved = Moved()
-            if config.history == "files":
-                moved = move_when_due(link.shared, link.client.id)
-            if config.redis_memory is not None:
-                keep_room(link.shared, link.client.id, link.share())
+            step(link)
         except (ConfigError, UnavailableError) as error:
-            self._put_off(clock)
-            log.warning("%s: history stays in Redis: %s", link.spec.id.store_id, error)
-            return
-        self._failures = 0
+            tries.failed(link.shared.clock.monotonic_s())
+            self._counters.add("failed_moves", 1)
+            log.warning("%s: segments stay in Redis for now: %s", link.spec.id.store_id, error)
+        else:
+            tries.succeeded()
+
+    def _move_history(self, link: LinkedPartition) -> None:
+        moved = move_when_due(link.shared, link.client.id)
         self._counters.add("moved_bytes", moved.bytes)
         if moved.segments:
             name = link.spec.id.store_id
             log.info("%s: %d segments moved into files", name, moved.segments)
 
-    def _put_off(self, clock: Clock) -> None:
-        """Counts a failure. Each try may announce a file, so later tries are rarer."""
-        pause_s = min(_PAUSE_S * 2 ** min(self._failures, _DOUBLINGS_MAX), _PAUSE_MAX_S)
-        self._move_at_s = clock.monotonic_s() + pause_s
-        self._failures += 1
-        self._counters.add("failed_moves", 1)
+    def _keep_room(self, link: LinkedPartition) -> None:
+        keep_room(link.shared, link.client.id, link.share())
 
     def snapshot(self, local: LocalVersion) -> bool:
         """Adds a snapshot of an opened version; returns false if it is no longer needed."""
@@ -169,6 +172,24 @@ class PartitionMaintenance:
         self._cache.clear()
         if deltas:
             self._compact(link, pin)
+
+
+class _Tries:
+    """Tries of one step, which get rarer while it fails, since each may announce a file."""
+
+    def __init__(self) -> None:
+        self._failures, self._due_s = 0, 0.0
+
+    def are_due(self, now_s: float) -> bool:
+        return not self._failures or now_s >= self._due_s
+
+    def failed(self, now_s: float) -> None:
+        pause_s = min(_PAUSE_S * 2 ** min(self._failures, _DOUBLINGS_MAX), _PAUSE_MAX_S)
+        self._due_s = now_s + pause_s
+        self._failures += 1
+
+    def succeeded(self) -> None:
+        self._failures = 0
 
 
 class _LocalBlocks:

@@ -207,6 +207,36 @@ def test_killed_writer_of_a_base_leaves_an_announced_file(
     ledger.check()
 
 
+def test_history_that_cannot_be_moved_delays_no_new_share(
+    redis_server: RedisServer, tmp_path: Path
+) -> None:
+    folder = tmp_path / "segments"
+    ledger = Ledger(redis_server.url, folder, redis_memory="64m", history="files")
+    ledger.commit(5, rows=5)
+    ledger.provider.do_maintenance()
+    folder.rename(tmp_path / "aside")
+    folder.write_text("in the way")
+    ledger.commit(6, rows=5)
+    ledger.provider.get_store(ledger.at).abort()
+    counted = ledger.provider.counters.values
+    for others in (1, 2):
+        before = bound_of(ledger.client, ledger.id)
+        other = StateStoreProvider(
+            StateStoreProviderId(replace(ID, operator_id=others), "other"),
+            config=config.parse({"url": ledger.url} | ledger.options),
+        )
+        other.get_store(0).commit()
+        other.close()
+        ledger.provider.do_maintenance()
+        after = bound_of(ledger.client, ledger.id)
+        assert counted["failed_moves"] == 1
+        assert before is not None
+        assert after is not None
+        assert after.share < before.share * 0.7
+    ledger.provider.close()
+    ledger.client.close()
+
+
 def test_order_in_which_segments_leave(ledger: Ledger) -> None:
     ledger.options["redis_memory"] = "64m"
     ledger.provider.close()

@@ -168,6 +168,19 @@ def test_unavailable_folder_unloads_its_provider_only() -> None:
     assert (list(loaded.errors), fine.passes) == (["a"], 1)
 
 
+def test_unavailable_folder_after_a_silence_skips_no_other_provider() -> None:
+    clock, server = ManualClock(), Server(is_silent=True)
+    broken, fine = OnServer(server, clock), OnServer(server, clock)
+    loaded = Loaded(a=broken, b=fine)
+    one = worker(loaded, clock)
+    one.run_pass()
+    server.is_silent = False
+    broken.error = UnavailableError("writing a file", found="no answer")
+    clock.now_s += INTERVAL_S
+    assert one.run_pass() == 1
+    assert (list(loaded.errors), fine.passes) == (["a"], 1)
+
+
 def test_an_unload_that_fails_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:
     fine = Provider()
     loaded = Loaded(a=Provider(ValueError("no")), b=fine)
