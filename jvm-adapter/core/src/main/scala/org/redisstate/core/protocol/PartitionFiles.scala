@@ -67,10 +67,11 @@ final class PartitionFiles private[protocol] (
    * Moves the oldest segments into one file.
    *
    * @param lacking bytes that have to leave; some more do, so that the next time is far
+   * @param endsRuns whether hot runs give way where no segment is left that could leave
    * @return number of segments that moved, or of hot runs that gave way; None if none is left that could
    * @throws UnavailableException if Redis or the file system does not answer
    */
-  def makeRoom(lacking: Long): Option[Int] = synchronized {
+  def makeRoom(lacking: Long, endsRuns: Boolean = true): Option[Int] = synchronized {
     val what = s"make room for $id in Redis"
     val manifest = calls.manifest(what)
     val spare = MemoryBound.parse(manifest.get(MemoryBound.Field)).fold(0L)(_.spare)
@@ -79,8 +80,11 @@ final class PartitionFiles private[protocol] (
         MemoryBound.leaving(manifest, lacking + spare, damaged)
       else Nil
     if (planned.nonEmpty) Some(counted(move(what, planned)).segments)
-    // What is left are rows that files have, too.
-    else Option.when(manifest.keysIterator.exists(_.startsWith(HotRuns.Prefix)))(hotRuns.drop())
+    else {
+      // What is left are rows that files have, too.
+      val hasRuns = endsRuns && manifest.keysIterator.exists(_.startsWith(HotRuns.Prefix))
+      Option.when(hasRuns)(hotRuns.drop())
+    }
   }
 
   /**
@@ -94,7 +98,8 @@ final class PartitionFiles private[protocol] (
     words(calls.script(what, Script.Bound, Seq(share.toString))) match {
       case Seq("OK", bytes) if share > 0 =>
         val lacking = MemoryBound(share, Stored.number(what, bytes)).lacking
-        if (lacking > 0) makeRoom(lacking).getOrElse(0) else 0
+        // A hot run gives way when a commit needs its room, not before.
+        if (lacking > 0) makeRoom(lacking, endsRuns = false).getOrElse(0) else 0
       case _ => 0
     }
   }

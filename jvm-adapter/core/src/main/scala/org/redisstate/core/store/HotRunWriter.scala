@@ -38,8 +38,7 @@ private[store] final class HotRunWriter(
       for {
         base <- listed.lastOption if base.isBase && client.segments.isInFile(base)
         changes = listed.init.reverse if changes.nonEmpty && !isRefused(version, base)
-        layer <- merged(base, changes)
-        size <- enter(version, bound, base, changes.last, layer)
+        size <- merged(base, changes)(enter(version, bound, base, changes.last, _))
       } yield size
     }
 
@@ -48,8 +47,13 @@ private[store] final class HotRunWriter(
       over == Pin(base.version, base.uid) && version.pin.version < from
     }
 
-  /** One layer of all changes since a base; None if there is no room. */
-  private def merged(base: Segment, changes: Seq[Segment]): Option[Layer] = {
+  /**
+   * Uses one layer of all changes since a base, which has its room until then.
+   *
+   * @return None also if there is no room
+   */
+  private def merged(base: Segment, changes: Seq[Segment])(
+      use: Layer => Option[HotRunSize]): Option[HotRunSize] = {
     val filled = changes.filter(_.entry.blocks > 0)
     val bytes = filled.iterator.map(one => WholeReader.bytesOf(one.entry)).sum
     if (filled.isEmpty || bytes > sizes.mergedMax) None
@@ -61,11 +65,11 @@ private[store] final class HotRunWriter(
         val wholes = heads.zip(tables.tail).tail.collect {
           case (head, table) if head.segment.entry.blocks > 0 => WholeSegment(head, table.families)
         }
-        new LayerLoader(loader.whole, sizes).layers(wholes) match {
+        use(new LayerLoader(loader.whole, sizes).layers(wholes) match {
           case List(one) => one
           case layers => Layer.merge(layers)
-        }
-      }
+        })
+      }.flatten
   }
 
   private def enter(

@@ -199,7 +199,8 @@ final class PartitionVersions(
   private def addHotRun(version: LocalVersion): Unit =
     try hotRuns.write(version).foreach(cache.merged(version, _))
     catch {
-      case e @ (_: SegmentGone | _: LimitException) =>
+      // No version needs a hot run, and the next base may be written from memory.
+      case e @ (_: SegmentGone | _: LimitException | _: FormatException | _: FileLostException) =>
         log.info("no hot run of {} now: {}", client.id, e.getMessage: Any)
     }
 

@@ -68,6 +68,32 @@ class HotRunSuite extends AnyFunSuite with FilesFixture {
     }
   }
 
+  test("maintenance spares a hot run where nothing else can leave") {
+    onServer(retained = 5) { (p, _) =>
+      val scene = new Scene(p)
+      (1 to 4).foreach(_ => scene.batch(3, HotRows))
+      val files = scene.store.client.files
+      while (files.makeRoom(Share, endsRuns = false).nonEmpty) {}
+      assert(runs(p).size == 1)
+      assert(files.keepRoom(1000) == 0 && runs(p).size == 1)
+    }
+  }
+
+  test("a damaged delta makes no hot run, and does not end maintenance") {
+    onServer(retained = 5) { (p, _) =>
+      val scene = new Scene(p)
+      (1 to 5).foreach(_ => scene.commit(0 until HotRows))
+      val manifest = p.raw.hgetAll(Keys.meta(p.id)).asScala
+      val field = manifest.keys.find(_.startsWith(s"d:${scene.at - 2}:")).get
+      val key = Keys.segment(p.id, field).getBytes
+      val block = p.raw.hget(key, "0".getBytes)
+      p.raw.hset(key, "0".getBytes, block.init :+ (block.last ^ 1).toByte)
+      scene.store.open(scene.at)
+      assert(!scene.store.snapshotIfDue())
+      assert(runs(p).isEmpty)
+    }
+  }
+
   private def runs(p: TestPartition): Map[String, String] =
     p.raw.hgetAll(Keys.meta(p.id)).asScala.toMap.filter(_._1.startsWith("r:"))
 }
@@ -98,7 +124,7 @@ private object HotRunSuite {
       made
     }
 
-    private def commit(changed: Seq[Int]): Unit = {
+    def commit(changed: Seq[Int]): Unit = {
       val session = store.open(at).write()
       changed.foreach { row =>
         val text = dice.alphanumeric.take(200).mkString
