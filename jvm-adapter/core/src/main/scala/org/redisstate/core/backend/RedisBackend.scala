@@ -143,6 +143,12 @@ final class RedisBackend(
     pauses.run(transport.serverOf(key), answersOnce(key), !unanswered.get)(work)
   }
 
+  /** Ends a pause of background work on the server of a key: a task has written to it. */
+  def endPause(key: String): Unit = pauses.endPause(transport.serverOf(key))
+
+  /** Shortens a pause of background work on the server of a key: it has answered a task. */
+  def shortenPause(key: String): Unit = pauses.shortenPause(transport.serverOf(key))
+
   /** Tries the server of a key once. What it refuses for good, the work finds out. */
   private def answersOnce(key: String): Boolean =
     try exchange(Seq(Command("EXISTS", key))).head match {

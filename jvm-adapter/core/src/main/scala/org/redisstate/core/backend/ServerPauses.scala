@@ -10,7 +10,8 @@ import org.redisstate.core.concurrent.GuardedBy
  * Pauses of background work on servers that do not answer. Stores of many servers share the threads
  * of such work, and each call to a silent server holds its thread until the deadline. So after one
  * such call the work of all stores on that server is skipped. When a pause ends, one thread tries
- * the server again: the pause doubles, or the silence ends. Thread-safe.
+ * the server again: the pause doubles, or the silence ends. Calls of tasks, which do not wait for
+ * the end of a pause, end it too. Thread-safe.
  */
 private[backend] final class ServerPauses(clock: Clock) {
   import ServerPauses._
@@ -45,6 +46,16 @@ private[backend] final class ServerPauses(clock: Clock) {
         } finally if (!wasAnswered) begin(server)
     }
 
+  /** Ends a pause, since a task has written to the server. */
+  def endPause(server: => String): Unit = if (!silences.isEmpty) {
+    val name = server
+    Option(silences.get(name)).foreach(end(name, _))
+  }
+
+  /** Allows the next work to try a server that has answered a task. */
+  def shortenPause(server: => String): Unit = if (!silences.isEmpty)
+    Option(silences.get(server)).foreach(_.hasten(clock.nowMs))
+
   private def begin(server: String): Unit = {
     val made = new Silence(clock.nowMs)
     if (silences.putIfAbsent(server, made) == null)
@@ -73,12 +84,21 @@ private[backend] object ServerPauses {
     @GuardedBy("this") private var untilMs = sinceMs + PauseMinMs
     @GuardedBy("this") private var isTried = false
 
-    /** Returns whether the caller has to try the server now; then nobody else does. */
+    /**
+     * Returns whether the caller has to try the server now; then nobody else does, for as long as
+     * the longest pause: the caller's work may be long, or stuck elsewhere.
+     */
     def begin(nowMs: Long): Boolean = synchronized {
-      val isMine = !isTried && nowMs >= untilMs
-      if (isMine) isTried = true
+      val isMine = nowMs >= untilMs
+      if (isMine) {
+        isTried = true
+        untilMs = nowMs + PauseMaxMs
+      }
       isMine
     }
+
+    /** Ends the pause, unless the server is being tried. */
+    def hasten(nowMs: Long): Unit = synchronized(if (!isTried) untilMs = nowMs)
 
     def extend(nowMs: Long): Unit = synchronized {
       pauseMs = math.min(PauseMaxMs, 2 * pauseMs)

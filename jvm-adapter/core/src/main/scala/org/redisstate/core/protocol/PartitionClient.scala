@@ -74,6 +74,7 @@ final class PartitionClient(
       withTime: Boolean = false,
       hotRuns: Boolean = false): Opened = {
     val (what, reply) = askToOpen(runId, version, uid, cached, withTime, hotRuns)
+    backend.shortenPause(meta)
     opened(what, reply, version, withTime)
   }
 
@@ -427,6 +428,7 @@ final class PartitionClient(
         Some(isPublished),
         commands((script, words) => script.byText(keys, words))),
       waits = backend.durability.asked)
+    backend.endPause(meta)
     val staged =
       if (isApart) Seq("OK") else replies.init.headOption.fold(Seq("OK"))(words)
     staged match {

@@ -107,6 +107,27 @@ class ServerPausesSuite extends AnyFunSuite {
     }
   }
 
+  test("work that is stuck holds the other stores of its server for a minute at most") {
+    onServers { (servers, backend) =>
+      servers.silent += "a"
+      maintain(backend, "a1")
+      servers.silent -= "a"
+      servers.nowMs += ServerPauses.PauseMinMs
+      var others = Seq.empty[Boolean]
+      def tryOther(): Unit = {
+        val other = new Thread(() => others :+= maintain(backend, "a2"))
+        other.start()
+        other.join()
+      }
+      assert(backend.whileAnswering("a1") {
+        tryOther()
+        servers.nowMs += ServerPauses.PauseMaxMs
+        tryOther()
+      })
+      assert(others == Seq(false, true))
+    }
+  }
+
   test("a task's calls go on while background work pauses") {
     onServers { (servers, backend) =>
       servers.silent += "a"

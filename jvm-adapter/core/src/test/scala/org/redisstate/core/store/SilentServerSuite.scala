@@ -8,7 +8,8 @@ import org.scalatest.BeforeAndAfterAll
 import org.scalatest.funsuite.AnyFunSuite
 
 import org.redisstate.core.RedisServerProcess
-import org.redisstate.core.backend.{Command, Transport, TransportException}
+import org.redisstate.core.backend.{Clock, Command, Transport, TransportException}
+import org.redisstate.core.errors.UnavailableException
 
 /** Background work of stores whose server does not answer: it shares few threads with all others. */
 class SilentServerSuite extends AnyFunSuite with BeforeAndAfterAll {
@@ -18,10 +19,12 @@ class SilentServerSuite extends AnyFunSuite with BeforeAndAfterAll {
   private lazy val server = new RedisServerProcess()
   override def afterAll(): Unit = server.close()
 
-  private def onServer(test: (TestPartition, Silence) => Unit): Unit = {
+  private def onServer(clock: Clock = Clock.System)(
+      test: (TestPartition, Silence) => Unit): Unit = {
     var silence: Silence = null
     val p = new TestPartition(
       server,
+      clock = clock,
       deadlineMs = DeadlineMs,
       between = inner => {
         silence = new Silence(inner)
@@ -39,7 +42,7 @@ class SilentServerSuite extends AnyFunSuite with BeforeAndAfterAll {
   }
 
   test("reading ahead holds no helper for each store of a silent server") {
-    onServer { (p, silence) =>
+    onServer() { (p, silence) =>
       write(p)
       val writer = p.store("a")
       writer.open(1)
@@ -59,8 +62,27 @@ class SilentServerSuite extends AnyFunSuite with BeforeAndAfterAll {
     }
   }
 
+  test("a load or a commit that is answered ends the pause") {
+    onServer(new StandingClock) { (p, silence) =>
+      val session = p.store("a").open(0).write()
+      put(session, key(0, "x"), "1")
+      def isPaused = !p.client.whileAnswering(())
+      for (ends <- Seq[() => Any](() => session.commit(), () => p.store("b").open(1))) {
+        silence.of = _ => true
+        intercept[UnavailableException](p.client.whileAnswering {
+          p.client.open("", None, None, Nil): Unit
+        }): Unit
+        silence.of = _ => false
+        assert(isPaused)
+        ends(): Unit
+        IdleBackground.await()
+        assert(!isPaused)
+      }
+    }
+  }
+
   test("previews of a silent server leave the thread to those of others") {
-    onServer { (p, silence) =>
+    onServer() { (p, silence) =>
       val sessions = (1 to StoresMax).map { n =>
         val session = p.store(s"run$n", previewEveryMs = Some(3600000L)).open(0).write()
         put(session, key(0, "x"), n.toString)
@@ -83,6 +105,12 @@ class SilentServerSuite extends AnyFunSuite with BeforeAndAfterAll {
 object SilentServerSuite {
   private val DeadlineMs = 1000L
   private val StoresMax = 10
+
+  /** Time that passes only while somebody sleeps. */
+  private final class StandingClock extends Clock {
+    @volatile var nowMs = 0L
+    override def sleep(ms: Long): Unit = nowMs += ms
+  }
 
   /** A server that does not answer some threads. */
   private final class Silence(inner: Transport) extends Transport {
