@@ -41,6 +41,14 @@ final class RunRegistry(backend: RedisBackend, prefix: String, gen: String) {
 
   private val query = Keys.query(prefix, gen)
 
+  /**
+   * Does work for which no task waits, or skips it while the server of the registry is silent: in a
+   * cluster it may be another one than that of a partition. Must not be nested.
+   *
+   * @return whether the work was done
+   */
+  def whileAnswering(work: => Unit): Boolean = backend.whileAnswering(query)(work)
+
   def lookup(runId: String): Option[RegisteredRun] =
     get(s"run:$runId").head.flatMap(registered(runId, _))
 

@@ -157,6 +157,11 @@ class HistoryInFilesProviderSuite extends AnyFunSuite with BeforeAndAfterAll {
     raw.hset(s"{rs:${genOf(id)}}:q", "op:7:default", """{"partitions":9}"""): Unit
     made.doMaintenance()
     assert(moved(id).isEmpty && share < before / 5)
+    // The next try to move waits, and the share does not.
+    val later = share
+    raw.hset(s"{rs:${genOf(id)}}:q", "op:8:default", """{"partitions":40}"""): Unit
+    made.doMaintenance()
+    assert(share < later / 3)
     made.close()
   }
 

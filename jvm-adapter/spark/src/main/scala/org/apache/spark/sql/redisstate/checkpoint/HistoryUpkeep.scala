@@ -18,7 +18,8 @@ import org.redisstate.core.protocol.{DeletionChecks, FilePolicy, PartitionClient
  * files that nothing needs any more. For Spark's maintenance, never for a task. What the checkpoint
  * records counts, since `redis-state places --bring-back` changes it while the query runs.
  *
- * @param recorded reads what the checkpoint records of its files
+ * @param recorded reads what the checkpoint records of its files; None also while the server of its
+ * registry is silent
  * @param share of the partition by `redisMemory`
  */
 private[redisstate] final class HistoryUpkeep(
@@ -31,20 +32,20 @@ private[redisstate] final class HistoryUpkeep(
     extends Logging {
   import HistoryUpkeep._
 
-  private var failures = 0
-  private var moveAtNs = nowNs()
+  private val moving, keeping = new Tries(nowNs)
   private var filesAtNs = nowNs()
   private var sweepAtNs = nowNs()
   private var reported = 0
 
   /** A pass of bounded work; called again by the next maintenance. */
   def run(): Unit = synchronized {
-    val moves = conf.needsFiles && isDue(moveAtNs)
-    if (moves || isDue(filesAtNs)) {
-      var found = Option.empty[FilesField]
-      client.whileAnswering { found = recorded() }: Unit
-      found.foreach { field =>
-        if (moves) moveOut(field)
+    val moves = conf.movesHistory && moving.isDue
+    val keeps = conf.redisMemory.nonEmpty && keeping.isDue
+    if (moves || keeps || isDue(filesAtNs)) {
+      recorded().foreach { field =>
+        if (moves && field.moves) attempt(moving)(moveHistory())
+        // Commits wait where there is no room, whatever becomes of the history.
+        if (keeps) attempt(keeping)(keepRoom())
         if (isDue(filesAtNs)) client.whileAnswering(lookAfterFiles(field)): Unit
       }
     }
@@ -53,25 +54,14 @@ private[redisstate] final class HistoryUpkeep(
   private def isDue(atNs: Long): Boolean = nowNs() - atNs >= 0
 
   /** A file that could not be written has a row in Redis all the same: it is tried less often then. */
-  private def moveOut(field: FilesField): Unit = {
-    val moved = if (conf.movesHistory && field.moves) failureOf(moveHistory()) else None
-    // Commits wait where there is no room, whatever becomes of the history.
-    val kept = if (conf.redisMemory.nonEmpty) failureOf(keepRoom()) else None
-    moved.orElse(kept) match {
-      case None => failures = 0
-      case Some(first) =>
-        moveAtNs = nowNs() + math.min(PauseMaxNs, PauseNs << math.min(failures, DoublingsMax))
-        failures += 1
+  private def attempt(tries: Tries)(step: => Unit): Unit =
+    try if (client.whileAnswering(step)) tries.worked()
+    catch {
+      case e: RedisStateException =>
+        tries.failed()
         logWarning(
-          s"Segments of ${client.id} stay in Redis for now; a later maintenance tries again: ${first.getMessage}")
+          s"Segments of ${client.id} stay in Redis for now; a later maintenance tries again: ${e.getMessage}")
     }
-  }
-
-  private def failureOf(step: => Unit): Option[RedisStateException] =
-    try {
-      client.whileAnswering(step): Unit
-      None
-    } catch { case e: RedisStateException => Some(e) }
 
   private def moveHistory(): Unit = {
     val began = nowNs()
@@ -121,6 +111,19 @@ private[redisstate] object HistoryUpkeep {
       "with this checkpoint, `redis-state places QUERY --sweep --checkpoint FOLDER --exclusive` condemns and deletes them."
   private val FilesEveryNs = TimeUnit.MINUTES.toNanos(10)
   private val SweepEveryNs = TimeUnit.DAYS.toNanos(1)
+
+  /** Tries of one step, which get rarer while it fails. */
+  private final class Tries(nowNs: () => Long) {
+    private var failures = 0
+    private var atNs = nowNs()
+
+    def isDue: Boolean = nowNs() - atNs >= 0
+    def worked(): Unit = failures = 0
+    def failed(): Unit = {
+      atNs = nowNs() + math.min(PauseMaxNs, PauseNs << math.min(failures, DoublingsMax))
+      failures += 1
+    }
+  }
 }
 
 /**

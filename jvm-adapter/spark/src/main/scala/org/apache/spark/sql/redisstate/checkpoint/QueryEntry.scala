@@ -241,7 +241,11 @@ private[redisstate] object QueryEntry {
     )
     val history = Option.when((conf.needsFiles || conf.placesDelete) && instance.keepMs == 0) {
       val checks = new FolderChecks(plan.id.checkpointRootLocation, plan.hadoopConf, gen, folders)
-      def recorded = registry.files.map(FilesField.parsed(gen, _))
+      def recorded = {
+        var found = Option.empty[FilesField]
+        registry.whileAnswering { found = registry.files.map(FilesField.parsed(gen, _)) }: Unit
+        found
+      }
       new HistoryUpkeep(client, conf, checks, () => recorded, () => share)
     }
     StoreLink(instance, store, new Metrics(store), entry, history)
