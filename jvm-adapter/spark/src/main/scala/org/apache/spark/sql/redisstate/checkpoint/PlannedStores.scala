@@ -1,9 +1,11 @@
 package org.apache.spark.sql.redisstate.checkpoint
 
 import java.io.IOException
+import java.nio.file.AccessDeniedException
 
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.Path
+import org.apache.hadoop.security.AccessControlException
 import org.json4s.{DefaultFormats, JValue}
 
 import org.apache.spark.sql.execution.streaming.state.StateStoreId
@@ -61,7 +63,8 @@ private[redisstate] object PlannedStores {
   private implicit val formats: DefaultFormats.type = DefaultFormats
 
   /**
-   * Reads Spark's metadata of an operator; None where it keeps another kind of file.
+   * Reads Spark's metadata of an operator; None where it keeps another kind of file, or where this
+   * process may not read it, which no later try changes.
    *
    * @throws UnavailableException if the folder does not answer: without the metadata the operator
    *   would be listed with the tasks of this stage
@@ -70,7 +73,15 @@ private[redisstate] object PlannedStores {
     val folder = new Path(stateRoot, operator.toString)
     try Some(answered(folder.toString)(
         OperatorMetadata.newest(folder, Long.MaxValue, hadoopConf)._2))
-    catch { case _: ConfigException | _: FormatException => None }
+    catch {
+      case _: ConfigException | _: FormatException => None
+      case e: UnavailableException if isDenied(e.getCause) => None
+    }
+  }
+
+  private def isDenied(cause: Throwable): Boolean = cause match {
+    case _: AccessControlException | _: AccessDeniedException => true
+    case _ => false
   }
 
   private def answered[A](folder: String)(read: => A): A =

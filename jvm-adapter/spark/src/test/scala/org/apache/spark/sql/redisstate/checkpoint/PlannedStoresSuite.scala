@@ -6,6 +6,7 @@ import java.nio.file.{Files, Path}
 
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.{FSDataInputStream, FileStatus, Path => HadoopPath, RawLocalFileSystem}
+import org.apache.hadoop.security.AccessControlException
 import org.scalatest.funsuite.AnyFunSuite
 
 import org.apache.spark.sql.execution.streaming.state.StateStoreId
@@ -75,6 +76,18 @@ class PlannedStoresSuite extends AnyFunSuite {
     assert((1L << 40) / (share() + (64 << 10)) == 7)
   }
 
+  test("metadata that the process may not read counts as none") {
+    val state = Files.createTempDirectory("planned")
+    metadata(state, 1, "default" -> 5)
+    val conf = new Configuration
+    conf.set("fs.gone.impl", classOf[GoneFileSystem].getName)
+    val own = StateStoreId(s"gone:$state", 0, 1, "default")
+    GoneFileSystem.failing = "denied open"
+    try assert(PlannedStores.metadata(own.checkpointRootLocation, 1, conf).isEmpty)
+    finally GoneFileSystem.failing = ""
+    assert(PlannedStores.metadata(own.checkpointRootLocation, 1, conf).nonEmpty)
+  }
+
   test("a store that is only planned refuses no query") {
     val state = Files.createTempDirectory("planned")
     // Spark plans as many for a global aggregation, which has one.
@@ -110,6 +123,8 @@ private[redisstate] final class GoneFileSystem extends RawLocalFileSystem {
 private[redisstate] object GoneFileSystem {
   @volatile var failing = ""
 
-  def check(step: String): Unit =
+  def check(step: String): Unit = {
     if (step == failing) throw new IOException("no route to the folder")
+    if (s"denied $step" == failing) throw new AccessControlException("denied")
+  }
 }
