@@ -18,7 +18,7 @@ import org.apache.spark.sql.redisstate.conf.RedisStateConf
 
 import org.redisstate.core.RedisServerProcess
 import org.redisstate.core.copy.{CopiedSegment, CopyFile, CopyPart}
-import org.redisstate.core.errors.RedisStateException
+import org.redisstate.core.errors.{RedisStateException, UnavailableException}
 import org.redisstate.core.format.Place
 import org.redisstate.core.ids.{PartitionId, Pin}
 
@@ -95,6 +95,75 @@ class SharedCopiesSuite extends AnyFunSuite {
       q.commit(1)
       q.restarted().copy(10)
       assert(q.files.keySet.intersect(first).isEmpty)
+    }
+  }
+
+  test("a file stays for an hour after each of the two newest copies has listed it") {
+    query { q =>
+      q.commit(6)
+      q.copier.copy(5)
+      val first = q.files.keySet
+      q.commit(1)
+      q.snapshot()
+      Seq(7L, 8L, 9L).foreach { version =>
+        q.commit(1)
+        q.copier.copy(version)
+      }
+      q.commit(2)
+      q.now += CopyMaker.GraceMs
+      val copies = new StateCopies(new Path(q.checkpoint.toUri), new Configuration)
+      val offsets = copies.offsetsOf(9).get
+      val head = CopyHead(q.gen, 10, "run", 0, offsets, Map.empty, "file:/x", ownFolder = None)
+      val listed = first.map(name => CopyFile(q.gen, name) -> (q.now - 1)).toMap
+      var isPlanted = false
+      // Another driver's copy, which copy 11 has not seen.
+      val last = q.restarted(() => {
+        if (!isPlanted && q.manifests.exists(_.version == 11)) {
+          isPlanted = true
+          copies.write(head, Nil, Set.empty, _ => listed, () => true): Unit
+        }
+        q.now
+      })
+      last.copy(11)
+      assert(q.manifests.map(_.version).toSet == Set(10L, 11L))
+      assert(first.subsetOf(q.files.keySet))
+      q.now += CopyMaker.GraceMs
+      q.commit(1)
+      q.restarted().copy(12)
+      assert(q.files.keySet.intersect(first).isEmpty)
+    }
+  }
+
+  test("a copy that took long does not name a file of its own that another driver has listed") {
+    query { q =>
+      q.commit(8)
+      val other = q.restarted()
+      val slow = q.restarted(() => {
+        if (q.files.nonEmpty && q.manifests.isEmpty) {
+          other.copy(6)
+          q.now += CopyMaker.GraceMs * 2 / 3
+        }
+        q.now
+      })
+      val late = intercept[UnavailableException](slow.copy(5))
+      assert(late.getMessage.contains("was written long ago"))
+      val old = q.files.keySet -- q.manifests.flatMap(_.files).map(_.name)
+      assert(old.size == 1 && q.manifests.map(_.version) == Seq(6))
+      slow.copy(7)
+      val newest = q.manifests.maxBy(_.version)
+      assert(newest.version == 7 && newest.files.map(_.name).intersect(old).isEmpty)
+    }
+  }
+
+  test("a copy that is none of the two newest removes no other") {
+    query { q =>
+      q.commit(10)
+      q.copier.copy(7)
+      q.copier.copy(8)
+      q.restarted().copy(5)
+      assert(q.manifests.map(_.version).toSet == Set(5L, 7L, 8L))
+      q.copier.copy(9)
+      assert(q.manifests.map(_.version).toSet == Set(8L, 9L))
     }
   }
 
