@@ -5,6 +5,7 @@ import java.nio.charset.StandardCharsets.UTF_8
 import org.slf4j.LoggerFactory
 
 import org.redisstate.core.backend.{Command, RedisBackend, Script}
+import org.redisstate.core.errors.RedisStateException
 import org.redisstate.core.format.Place
 import org.redisstate.core.ids.Keys
 import org.redisstate.core.places.FileStore
@@ -35,23 +36,36 @@ final class UnneededFiles(
     graceMs: Long) {
   import UnneededFiles._
 
-  /** Returns those of the files that are gone now. Names that no file of a copy can have are skipped. */
-  def delete(files: Seq[CopyFile]): Seq[CopyFile] =
+  /**
+   * Returns those of the files that are gone now. Names that no file of a copy can have are skipped,
+   * and so is a file that cannot be deleted, unless several cannot.
+   */
+  def delete(files: Seq[CopyFile]): Seq[CopyFile] = {
+    var failures = 0
     files.filter(isCopy).groupBy(file => file.gen -> file.partition).toSeq.flatMap {
       case ((gen, of), all) =>
         val keys = Keys.metaAndFiles(prefix, gen, of)
         val (rows, now) = rowsOf(keys, all)
         // Last of all, so that a restore that came meanwhile shows.
         val named = namedBy(keys.head)
-        all.zip(rows).filter { case (file, row) => !named(file.name) && isFree(row, now) }.map {
-          case (file, row) =>
-            filesOf(gen).delete(file.name)
-            if (row.nonEmpty)
-              backend.script(What, Script.Discard, keys, Seq(Command.bytes(file.name)))
-            log.info("{}: deleted {} of checkpoint {}", What, file.name, gen)
-            file
+        all.zip(rows).filter { case (file, row) => !named(file.name) && isFree(row, now) }.flatMap {
+          case (file, row) if failures < FailuresMax =>
+            try {
+              filesOf(gen).delete(file.name)
+              if (row.nonEmpty)
+                backend.script(What, Script.Discard, keys, Seq(Command.bytes(file.name)))
+              log.info("{}: deleted {} of checkpoint {}", What, file.name, gen)
+              Some(file)
+            } catch {
+              case e: RedisStateException =>
+                failures += 1
+                log.warn(s"$What: ${file.name} of checkpoint $gen stays for now", e)
+                None
+            }
+          case _ => None
         }
     }
+  }
 
   private def rowsOf(keys: Seq[String], files: Seq[CopyFile]): (Seq[Option[String]], Long) =
     backend.call(
@@ -85,6 +99,9 @@ final class UnneededFiles(
 object UnneededFiles {
   private val log = LoggerFactory.getLogger(classOf[UnneededFiles])
   private val What = "delete files of copies"
+
+  /** Failures after which no more files are tried: the file system may not answer at all. */
+  private val FailuresMax = 8
   private val Gen = "[0-9a-f]{32}".r
   private val InFile = "f ([^ ]+) .*".r
   private val Condemned = "d ([0-9]{1,18}) .*".r

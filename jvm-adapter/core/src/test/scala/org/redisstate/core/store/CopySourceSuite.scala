@@ -109,6 +109,32 @@ class CopySourceSuite extends AnyFunSuite {
     }
   }
 
+  test("a file that cannot be deleted stays, and others go") {
+    onServer { partition =>
+      commit(partition.store("a"), 0)
+      commit(partition.store("a"), 1)
+      val files = new PlayedFiles
+      val one = copier(partition, files, None)
+      one.files.write(one.source.parts(listed, "a", 1).head): Unit
+      val written = files.all.head
+      val names = (0 to 30).map(n => written.replaceAll("[0-9a-f]{32}\\.", f"$n%032x."))
+      names.foreach(files.put(_, Array(1)))
+      val unneeded = new UnneededFiles(partition.backend, "", _ => files, graceMs = 3600000)
+      var tries = 0
+      files.before = _ => {
+        tries += 1
+        if (tries == 1) throw new UnavailableException("it is locked")
+      }
+      val all = names.map(CopyFile(partition.id.gen, _))
+      assert(unneeded.delete(all) == all.tail)
+      assert(files.all.toSet == Set(written, names.head))
+      tries = 0
+      files.answers = false
+      files.before = _ => tries += 1
+      assert(unneeded.delete(all).isEmpty && tries == 8)
+    }
+  }
+
   test("a number of partitions that nobody listed is found") {
     onServer { partition =>
       commit(partition.store("a"), 0)

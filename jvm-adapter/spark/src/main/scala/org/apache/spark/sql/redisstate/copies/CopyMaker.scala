@@ -2,6 +2,8 @@ package org.apache.spark.sql.redisstate.copies
 
 import java.util.concurrent.TimeUnit
 
+import scala.util.Random
+
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.Path
 
@@ -75,6 +77,7 @@ private[copies] final class CopyMaker(
       }
     // Another driver deletes after the grace what no manifest names yet.
     if (nowMs() - began > GraceMs / 2) checkFiles(head, placed.flatMap(_._2))
+    checkBatch(head)
     val own = written.valuesIterator.map(place => CopyFile(gen, place.file)).toSet
     madeMs = nowMs()
     made = Some(copies.write(
@@ -103,7 +106,9 @@ private[copies] final class CopyMaker(
         !deleted(file) && kept.flatMap(_.unneeded.get(file)).forall(now - _ >= GraceMs)).toSeq
       if (due.nonEmpty) {
         val named = copies.manifests().flatMap(_.files).toSet
-        deleted ++= unneeded(filesOf).delete(due.filterNot(named).take(DeletedMax))
+        // More than one copy writes, and never the same first, which may be such that have to stay.
+        val most = math.max(DeletedMax, 2 * copy.files.size)
+        deleted ++= unneeded(filesOf).delete(Random.shuffle(due.filterNot(named)).take(most))
       }
       deleted = deleted.intersect(copy.unneeded.keySet)
     }
@@ -148,6 +153,15 @@ private[copies] final class CopyMaker(
       file -> (if (named(file)) now else math.min(now, before.getOrElse(file, now)))
     }.toMap
   }
+
+  /** Nobody can go back to a batch that has left Spark's log. */
+  private def checkBatch(head: CopyHead): Unit =
+    if (!copies.offsetsOf(head.version - 1).contains(head.offsets)) {
+      throw new UnavailableException(
+        s"copy version ${head.version} of $checkpoint: batch ${head.version - 1} left the offset log before the copy was " +
+          "complete. The next copy uses the files that were written. If this repeats, raise " +
+          "spark.sql.streaming.minBatchesToRetain.")
+    }
 
   private def checkFiles(head: CopyHead, segments: Seq[CopiedSegment]): Unit = {
     val files = segments.flatMap(_.place).map(place => CopyFile(gen, place.file)).toSet

@@ -111,7 +111,7 @@ private[redisstate] final class StateCopier(
     val backend = ExecutorRegistry.acquire(conf.connection)
     try {
       if (!copies.has(version, offsets)) copy(version, copies, offsets, backend)
-      maker.tidy(new UnneededFiles(backend, conf.keyPrefix, _, graceMs(backend)))
+      tidy(backend)
     } finally ExecutorRegistry.release(conf.connection)
   }
 
@@ -148,6 +148,14 @@ private[redisstate] final class StateCopier(
       tell(new RunRegistry(backend, conf.keyPrefix, gen), version)
     }
   }
+
+  /** Removes what no copy needs. A failure leaves it to the next copy, and does not undo this one. */
+  private def tidy(backend: RedisBackend): Unit =
+    try maker.tidy(new UnneededFiles(backend, conf.keyPrefix, _, graceMs(backend)))
+    catch {
+      case NonFatal(e) =>
+        logWarning(s"Older copies of the state of $checkpoint, or their files, stay for now", e)
+    }
 
   private def graceMs(backend: RedisBackend): Long =
     new RunRegistry(backend, conf.keyPrefix, gen).files

@@ -228,6 +228,21 @@ class SharedCopiesSuite extends AnyFunSuite {
     }
   }
 
+  test("a copy whose batch leaves the log meanwhile is not made, and leaves its files") {
+    query { q =>
+      q.commit(4)
+      val entry = q.checkpoint.resolve("offsets/1")
+      val slow = q.restarted(() => { Files.deleteIfExists(entry): Unit; q.now })
+      val e = intercept[RedisStateException](slow.copy(2))
+      assert(e.getMessage.contains("minBatchesToRetain"))
+      val written = q.files
+      assert(q.manifests.isEmpty && written.nonEmpty)
+      q.commit(1)
+      slow.copy(3)
+      assert(q.manifests.map(_.version) == Seq(3) && written.keySet.subsetOf(q.files.keySet))
+    }
+  }
+
   test("a copy names the folder outside of the checkpoint that its query has") {
     query { q =>
       q.commit(2)
