@@ -3,17 +3,6 @@
 local function run_field(version, uid) return 'r:' .. text(version) .. ':' .. uid end
 local function run_words(value) return match(value or '', '^(%d+) (%S+) (%S+ %d+ %d+ %d+ %d+ .+)$') end
 
--- Field and entry of the segment of a version that stands alone; nil if none does.
-local function alone_at(version, uid)
-  local field = snapshot_field(version, uid)
-  local entry = meta(field)
-  if entry then return field, entry end
-  field = delta_field(version, uid)
-  entry = meta(field)
-  if entry and has_flag(entry, 'c') then return field, entry end
-  return nil
-end
-
 -- Finds hot runs by their versions, before the first write of a script, as `here` does.
 local function runs_of(goes)
   local found = {}

@@ -35,6 +35,17 @@ local function is_there(version, uid)
     or redis.call('HEXISTS', META, snapshot_field(version, uid)) == 1
 end
 
+-- Field and entry of the segment of a version that stands alone; nil if none does.
+local function alone_at(version, uid)
+  local field = snapshot_field(version, uid)
+  local entry = meta(field)
+  if entry then return field, entry end
+  field = delta_field(version, uid)
+  entry = meta(field)
+  if entry and has_flag(entry, 'c') then return field, entry end
+  return nil
+end
+
 -- Ident of the segment that a manifest field and its entry name: what stands behind `P:` in its key.
 local function ident_of(field, entry)
   if string.sub(field, 1, 2) == 'd:' then return field end

@@ -80,13 +80,8 @@ local list_run = uses_runs and function(field)
   for i = 4, base_version and #ARGV - 1 or 0, 2 do
     if tonumber(ARGV[i]) >= tonumber(base_version) then return false end
   end
-  local name = base_version and snapshot_field(base_version, base_uid)
-  local base = name and meta(name)
-  if name and not base then
-    name = delta_field(base_version, base_uid)
-    base = meta(name)
-    if base and not has_flag(base, 'c') then base = nil end
-  end
+  if not base_version then return false end
+  local name, base = alone_at(base_version, base_uid)
   if not base then return false end
   reply[length + 1], reply[length + 2], reply[length + 3] = field, value, ''
   length = length + 3
