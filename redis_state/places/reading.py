@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from threading import Lock
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -22,6 +22,7 @@ from redis_state.places.local_disk import LocalDisk
 from redis_state.places.owners import lost_file, owner_of, place_now
 from redis_state.places.region_files import RegionFiles, are_intact, is_most, merged, pieces
 from redis_state.places.settings import Places, places_of
+from redis_state.places.sized_cache import SizedCache
 from redis_state.process import tell_after_fork
 
 Values = dict[str, bytes]
@@ -37,14 +38,6 @@ _NEEDED_MAX = 4096
 _WHAT = "reading segments from files"
 
 _known: WeakKeyDictionary[Client, SegmentFiles] = WeakKeyDictionary()
-
-
-@dataclass(frozen=True, slots=True)
-class _Head:
-    """A decoded head, and its length."""
-
-    head: RegionHead
-    bytes: int
 
 
 def files_of(client: Client) -> SegmentFiles:
@@ -88,9 +81,10 @@ class SegmentFiles:
         self.disk: LocalDisk | None = None
         # Regions that were read before, those of the latest reads last.
         self._needed: OrderedDict[_RegionKey, None] = OrderedDict()
-        self._heads: OrderedDict[_RegionKey, _Head] = OrderedDict()
-        self._heads_bytes = 0
-        self._directories: OrderedDict[tuple[str, str, int, str], bytes] = OrderedDict()
+        self._heads: SizedCache[_RegionKey, RegionHead] = SizedCache(_HEADS_BYTES_MAX)
+        self._directories: SizedCache[tuple[str, str, int, str], bytes] = SizedCache(
+            _DIRECTORIES_BYTES_MAX
+        )
         self._folders: OrderedDict[tuple[str, str], Folder] = OrderedDict()
         self._lock = Lock()
 
@@ -379,10 +373,7 @@ class SegmentFiles:
         if not region.hits:
             # A copy may be damaged, which the decoding finds.
             with self._lock:
-                self._directories[key] = raws[0]
-                size = sum(map(len, self._directories.values()))
-                while size > _DIRECTORIES_BYTES_MAX and len(self._directories) > 1:
-                    size -= len(self._directories.popitem(last=False)[1])
+                self._directories.put(key, raws[0], len(raws[0]))
         return raws[0]
 
     def _head(
@@ -399,8 +390,7 @@ class SegmentFiles:
         with self._lock:
             known = self._heads.get(key)
             if known is not None and not afresh:
-                self._heads.move_to_end(key)
-                return known.head
+                return known
         raws = region.read([(place.bytes - place.head, place.head)])
         if raws is None:
             return None
@@ -410,17 +400,12 @@ class SegmentFiles:
             # It is remembered, and a later call could not tell that a copy gave it.
             raise _damaged(owner, segment, place)
         with self._lock:
-            before = self._heads.pop(key, None)
-            self._heads[key] = _Head(found, place.head)
-            self._heads_bytes += place.head - (before.bytes if before else 0)
-            while self._heads_bytes > _HEADS_BYTES_MAX and len(self._heads) > 1:
-                self._heads_bytes -= self._heads.popitem(last=False)[1].bytes
+            self._heads.put(key, found, place.head)
         return found
 
     def _forget_head(self, owner: PartitionId, place: FilePlace) -> None:
         with self._lock:
-            known = self._heads.pop(_key(owner, place), None)
-            self._heads_bytes -= known.bytes if known else 0
+            self._heads.forget(_key(owner, place))
 
     def _forget(self, owner: PartitionId) -> None:
         """Forgets a folder, which may have been moved as a whole."""

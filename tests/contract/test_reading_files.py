@@ -138,5 +138,5 @@ def test_memory_of_a_reader_is_in_proportion_to_the_heads_that_it_counts(
             traces = tracemalloc.take_snapshot().filter_traces([of_regions]).statistics("filename")
         finally:
             tracemalloc.stop()
-        counted = files_of(reader.client)._heads_bytes
+        counted = files_of(reader.client)._heads.bytes
     assert sum(one.size for one in traces) < 12 * counted

@@ -17,6 +17,7 @@ from redis_state.ids import StateStoreProviderId
 from redis_state.places.disks import process_disk
 from redis_state.places.moving import rows_of
 from redis_state.places.reading import files_of
+from redis_state.places.sized_cache import SizedCache
 from redis_state.store.provider import StateStoreProvider
 from tests.contract.bound_scene import ID, MIB, Ledger, opened_ledger
 from tests.support.forking import in_child
@@ -130,7 +131,7 @@ def test_damage_beside_what_a_read_needs_is_not_remembered(
         raw[tail - 8 : tail] = bytes(one ^ 0x55 for one in raw[tail - 8 : tail])
         path.write_bytes(raw)
     # As if the heads of many other regions had been read since.
-    files_of(provider._client)._heads.clear()
+    files_of(provider._client)._heads = SizedCache(1 << 20)
     assert some(provider, ledger) == ledger.rows
     provider._partition.cache.clear()
     assert dict(provider.get_read_store(ledger.at).iterator()) == ledger.rows
