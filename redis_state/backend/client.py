@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 import redis
 
-from redis_state.backend.cluster import ClusterTransport
 from redis_state.backend.durability import Durability, DurabilityWait
 from redis_state.backend.failures import FailureClassifier, LateError, ServersChangedError
 from redis_state.backend.replies import (
@@ -345,10 +344,7 @@ class Client:
 
     def server_of(self, key: str) -> str:
         """Returns the name of the server that has a key, as far as it is known; asks nobody."""
-        transport = self._transport
-        owner = None
-        if isinstance(transport, ClusterTransport):
-            owner = transport.owner_known(slot_of(("EXISTS", key)))
+        owner = self._transport.owner_known(slot_of(("EXISTS", key)))
         return self.url if owner is None else f"{owner} of {self.url}"
 
     def answers_once(self, key: str) -> bool:

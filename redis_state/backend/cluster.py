@@ -92,7 +92,7 @@ class ClusterTransport:
             raise
 
     def owner_known(self, slot: int | None) -> Address | None:
-        """Returns the owner of a slot by the last table; asks nobody."""
+        """Implements `Transport.owner_known`, by the last table."""
         return None if slot is None else self._last_owners.get(slot)
 
     def after_fork(self) -> None:
@@ -225,6 +225,10 @@ class _Master:
 
     def parts(self) -> Sequence[Transport]:
         return [self]
+
+    def owner_known(self, _slot: int | None) -> None:
+        """Implements `Transport.owner_known`."""
+        return
 
     def close(self) -> None:
         """Does nothing: the cluster owns the connections."""

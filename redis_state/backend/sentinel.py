@@ -76,6 +76,10 @@ class SentinelTransport:
         """Returns this transport, because the master holds all keys."""
         return [self]
 
+    def owner_known(self, _slot: int | None) -> None:
+        """Implements `Transport.owner_known`."""
+        return
+
     def after_fork(self) -> None:
         """Replaces the lock, which a thread of the parent may have held at the fork."""
         self._lock = threading.Lock()

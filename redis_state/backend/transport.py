@@ -38,6 +38,12 @@ class Transport(Protocol):
     def parts(self) -> Sequence[Transport]:
         """Returns a transport for each server that holds a part of the keys."""
 
+    def owner_known(self, slot: int | None) -> Address | None:
+        """Returns the node that has a slot, as far as it is known; asks nobody.
+
+        ``None`` also where all keys are in one place.
+        """
+
     def close(self) -> None:
         """Closes the connections."""
 
@@ -68,6 +74,10 @@ class ServerTransport:
     def parts(self) -> Sequence[Transport]:
         """Returns this transport."""
         return [self]
+
+    def owner_known(self, _slot: int | None) -> None:
+        """Implements `Transport.owner_known`."""
+        return
 
     def close(self) -> None:
         """Closes the connections that are not in use; another thread may still wait for a reply."""

@@ -12,6 +12,7 @@ from redis_state.backend.script import Command
 from redis_state.backend.transport import Transport
 from redis_state.live import Reader
 from redis_state.reader import OperatorState
+from redis_state.url import Address
 from tests.contract import planting
 from tests.contract.planting import GEN, Planted, uid
 
@@ -37,6 +38,9 @@ class Between:
 
     def parts(self) -> Sequence[Transport]:
         return self._transport.parts()
+
+    def owner_known(self, slot: int | None) -> Address | None:
+        return self._transport.owner_known(slot)
 
     def close(self) -> None:
         self._transport.close()

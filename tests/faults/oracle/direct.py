@@ -44,6 +44,10 @@ class DirectTransport:
         """Itself."""
         return [self]
 
+    def owner_known(self, _slot: int | None) -> None:
+        """Implements `Transport.owner_known`."""
+        return
+
     def close(self) -> None:
         """Close the connection."""
         self._socket.close()

@@ -300,5 +300,9 @@ class _Way:
     def parts(self) -> Sequence[Transport]:
         return [self]
 
+    def owner_known(self, _slot: int | None) -> None:
+        """Implements `Transport.owner_known`."""
+        return
+
     def close(self) -> None:
         return None
