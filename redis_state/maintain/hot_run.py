@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from redis_state.errors import RedisStateError
 from redis_state.format.changes import Changes
 from redis_state.format.entry import Entry, Segment
 from redis_state.format.header import highest_after
-from redis_state.format.rows import raw_bytes
+from redis_state.format.rows import Value, raw_bytes
 from redis_state.format.segment import SegmentWriter, check_ttl_kept, read_header
 from redis_state.ids import Pin
 from redis_state.places.room import Bound, bound_of, cost_of
@@ -153,15 +153,19 @@ def _merged(
     head = read_header(base, raw_header(partition.fetch, base))
     families = head.families or ()
     highest = highest_after(0, families, head.highest_id)
-    changes = Changes()
+    changes, size, rows_max = Changes(), 0, _RATIO * bytes_max
     for segment in reversed(opened.segments[:-1]):
         content = read_whole(partition.fetch, segment)
         if content.families is not None:
             check_ttl_kept(segment, families, content.families)
             families = content.families
         changes.add(content)
-        if sum(map(raw_bytes, changes.rows.items())) > _RATIO * bytes_max:
-            return None
+        size += _bytes_of(content.rows)
+        if size > rows_max:
+            # Rows that were changed again counted more than once.
+            size = _bytes_of(changes.rows)
+            if size > rows_max:
+                return None
         highest = highest_after(highest, content.families, content.highest_id)
     written = SegmentWriter(f"r:{opened.pin.version}:{writer}", families)
     written.add(changes.rows)
@@ -175,3 +179,7 @@ def _merged(
         time=newest.entry.time,
     )
     return written.fields, entry
+
+
+def _bytes_of(rows: Mapping[bytes, Value]) -> int:
+    return sum(map(raw_bytes, rows.items()))
