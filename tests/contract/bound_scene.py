@@ -64,6 +64,12 @@ class Ledger:
             self.at = store.commit()
             self.sample()
 
+    def place_base(self) -> None:
+        """Commits about 3 MiB, and maintains them until a base is in a file."""
+        for _ in range(4):
+            self.commit(3)
+            self.provider.do_maintenance()
+
     def sample(self) -> None:
         """Notes the memory of the partition's keys, the server's own count."""
         mark = f"{{rs:{self.gen}:"

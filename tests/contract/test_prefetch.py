@@ -19,9 +19,7 @@ from tests.support.redis_server import RedisServer
 def ledger(redis_server: RedisServer, tmp_path: Path) -> Iterator[Ledger]:
     """A ledger whose base, of about 3 MiB, is in a file."""
     with opened_ledger(redis_server.url, tmp_path) as made:
-        for _ in range(4):
-            made.commit(3)
-            made.provider.do_maintenance()
+        made.place_base()
         yield made
 
 

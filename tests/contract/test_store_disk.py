@@ -30,9 +30,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def ledger(redis_server: RedisServer, tmp_path: Path) -> Iterator[Ledger]:
     """A ledger whose base, of about 3 MiB, is in a file, beside a disk."""
     with opened_ledger(redis_server.url, tmp_path) as made:
-        for _ in range(4):
-            made.commit(3)
-            made.provider.do_maintenance()
+        made.place_base()
         made.provider.close()
         made.options |= {"local_disk": "64m", "local_disk_folder": str(tmp_path / "disk")}
         yield made

@@ -15,11 +15,11 @@ from redis_state.format import block, hash_filter
 from redis_state.format.bucketing import hashes_in
 from redis_state.format.hash_filter import FilterMaker, check_filter, denies, make_filter
 from redis_state.format.place import parse_place
-from redis_state.format.region import RegionOwner, read_region, write_region
+from redis_state.format.region import read_region, write_region
 from redis_state.format.rows import columns, encode, stored_key
 from redis_state.format.signature import BlockSigner
 from tests.support.region_filters import denied_rows, filters_of
-from tests.unit.format.vectors import load
+from tests.unit.format.vectors import load, owner_of
 
 FILTERS = load("filters.json")
 FILES = load("files.json")
@@ -91,19 +91,6 @@ def test_damaged_block_leaves_its_filter_out() -> None:
 
 def regions() -> Iterator[tuple[Any, Any]]:
     return ((case, region) for case in FILES["cases"] for region in case["regions"])
-
-
-def owner_of(case: Any, region: Any) -> RegionOwner:
-    return RegionOwner(
-        region["field"],
-        region["entry"],
-        region["ident"],
-        case["gen"],
-        case["operator"],
-        case["partition"],
-        case["store"],
-        region["key"],
-    )
 
 
 def judged() -> tuple[int, int, Sequence[str]]:

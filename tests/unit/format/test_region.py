@@ -10,26 +10,13 @@ import pytest
 from redis_state.errors import FormatError
 from redis_state.format.entry import parse_segment
 from redis_state.format.place import parse_place
-from redis_state.format.region import RegionOwner, read_head, read_region
+from redis_state.format.region import read_head, read_region
 from redis_state.format.signature import BlockSigner
-from tests.unit.format.vectors import load
+from tests.unit.format.vectors import load, owner_of
 
 FILES = load("files.json")
 PLACES = load("places.json")
 SIGNER = BlockSigner(bytes.fromhex(FILES["secret"]))
-
-
-def owner_of(case: Any, region: Any) -> RegionOwner:
-    return RegionOwner(
-        region["field"],
-        region["entry"],
-        region["ident"],
-        case["gen"],
-        case["operator"],
-        case["partition"],
-        case["store"],
-        region["key"],
-    )
 
 
 def regions() -> list[tuple[Any, Any]]:

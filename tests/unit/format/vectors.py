@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from redis_state.format.header import Family, Tombstone
+from redis_state.format.region import RegionOwner
 from redis_state.format.rows import Appended, Value
 
 FOLDER = Path(__file__).parents[2] / "vectors"
@@ -38,6 +39,19 @@ def family_of(raw: dict[str, Any]) -> Family:
         raw["multiValue"],
         raw["internal"],
         raw.get("ttl", False),
+    )
+
+
+def owner_of(case: Any, region: Any) -> RegionOwner:
+    return RegionOwner(
+        region["field"],
+        region["entry"],
+        region["ident"],
+        case["gen"],
+        case["operator"],
+        case["partition"],
+        case["store"],
+        region["key"],
     )
 
 
