@@ -19,6 +19,8 @@ import org.apache.spark.sql.redisstate.stores.{
   Windows
 }
 
+import org.redisstate.core.concurrent.GuardedBy
+
 /** Rows of one side that a join removes in each batch: it scans the counts of all keys for them. */
 private[redisstate] sealed trait JoinRemoval
 
@@ -128,14 +130,17 @@ private[redisstate] object JoinAhead {
         family.store.peek(family.codec, key).fold(0L)(_.getLong(0)))
   }
 
-  /** Join keys of rows that were read ahead of, and that the join has not asked for yet. */
+  /**
+   * Join keys of rows that were read ahead of, and that the join has not asked for yet.
+   * Thread-safe: another thread may end the windows with the task.
+   */
   private final class WaitingKeys {
-    private val rows = mutable.HashMap.empty[UnsafeRow, Int]
+    @GuardedBy("this") private val rows = mutable.HashMap.empty[UnsafeRow, Int]
 
-    def of(key: UnsafeRow): Int = rows.getOrElse(key, 0)
-    def add(key: UnsafeRow): Unit = rows(key) = of(key) + 1
+    def of(key: UnsafeRow): Int = synchronized(rows.getOrElse(key, 0))
+    def add(key: UnsafeRow): Unit = synchronized { rows(key) = of(key) + 1 }
 
-    def remove(key: UnsafeRow): Unit = {
+    def remove(key: UnsafeRow): Unit = synchronized {
       val left = of(key) - 1
       if (left > 0) rows(key) = left else rows -= key
     }
@@ -153,7 +158,9 @@ private[redisstate] object JoinAhead {
     override protected val reads: Seq[RowsAhead] = (ownReads ++ otherReads).toSeq.distinct
     private val ownCounts = own.counts.map(new Counts(_))
     private val otherCounts = other.counts.map(new Counts(_))
-    private val keys = mutable.ArrayBuffer.empty[UnsafeRow]
+
+    /** Waiting keys of this window. */
+    @GuardedBy("this") private val keys = mutable.ArrayBuffer.empty[UnsafeRow]
 
     override def add(row: InternalRow): Unit = {
       val key = keyOf(row)
@@ -167,7 +174,7 @@ private[redisstate] object JoinAhead {
         own.add(key, from, count + before + 1, into)
       }
       val kept = key.copy()
-      waiting.synchronized {
+      synchronized {
         keys += kept
         waiting.add(kept)
       }
@@ -176,7 +183,7 @@ private[redisstate] object JoinAhead {
     /** May be called by another thread when the task ends. */
     override def close(): Unit = {
       super.close()
-      waiting.synchronized {
+      synchronized {
         keys.foreach(waiting.remove)
         keys.clear()
       }
