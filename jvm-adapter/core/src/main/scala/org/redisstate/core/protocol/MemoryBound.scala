@@ -2,8 +2,6 @@ package org.redisstate.core.protocol
 
 import scala.util.Try
 
-import org.slf4j.LoggerFactory
-
 import org.redisstate.core.backend.{Command, Script}
 import org.redisstate.core.errors.ConfigException
 import org.redisstate.core.format.{EncodedField, Entry, Segment}
@@ -130,7 +128,6 @@ object MemoryBound {
  * section 18). No version needs them.
  */
 final class HotRuns private[protocol] (calls: PartitionCalls, segments: SegmentIo) {
-  import HotRuns._
   import PartitionCalls.words
 
   private val id = calls.id
@@ -171,13 +168,9 @@ final class HotRuns private[protocol] (calls: PartitionCalls, segments: SegmentI
       over.uid,
       run.entry.text)
     val keys = Seq(Keys.segment(id, run.ident), Keys.staged(id, run.ident))
-    words(calls.keyed(what, Script.HotRun, keys, args.map(Command.bytes))) match {
-      case Seq("OK") | Seq("ALREADY") => true
-      case Seq(RoomMaker.Refused, _*) => throw new ShareFull
-      case reply =>
-        log.info("{}: {}", what, reply.mkString(" "))
-        false
-    }
+    RoomMaker.isEntered(
+      what,
+      words(calls.keyed(what, Script.HotRun, keys, args.map(Command.bytes))))
   }
 
   /** Drops the hot runs; returns their number. */
@@ -191,7 +184,6 @@ final class HotRuns private[protocol] (calls: PartitionCalls, segments: SegmentI
 }
 
 private[protocol] object HotRuns {
-  private val log = LoggerFactory.getLogger(classOf[HotRuns])
 
   /** Prefix of the manifest fields of hot runs. */
   val Prefix = "r:"

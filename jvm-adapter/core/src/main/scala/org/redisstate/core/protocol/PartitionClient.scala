@@ -314,13 +314,7 @@ final class PartitionClient(
       settings.keepMs.toString
     ) ++ placed(place)
     val keys = Seq(Keys.segment(id, ident), Keys.staged(id, ident))
-    words(calls.keyed(what, Script.Snapshot, keys, args.map(bytes))) match {
-      case Seq("OK") | Seq("ALREADY") => true
-      case Seq(RoomMaker.Refused, _*) => throw new ShareFull
-      case reply =>
-        logger.info("{}: {}", what, reply.mkString(" "))
-        false
-    }
+    RoomMaker.isEntered(what, words(calls.keyed(what, Script.Snapshot, keys, args.map(bytes))))
   }
 
   /**

@@ -87,4 +87,17 @@ private[protocol] object RoomMaker {
   private val PauseMaxMs = 8000L
   private val WastedMax = 5
   val Refused = "ROOM"
+
+  /**
+   * Returns whether a segment that no version needs was entered; a refusal goes to the log.
+   *
+   * @throws ShareFull if the partition has no room for it
+   */
+  def isEntered(what: String, reply: Seq[String]): Boolean = reply match {
+    case Seq("OK") | Seq("ALREADY") => true
+    case Seq(Refused, _*) => throw new ShareFull
+    case _ =>
+      log.info("{}: {}", what: Any, reply.mkString(" "): Any)
+      false
+  }
 }

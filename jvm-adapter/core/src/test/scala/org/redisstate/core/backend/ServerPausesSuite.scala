@@ -97,9 +97,7 @@ class ServerPausesSuite extends AnyFunSuite {
       var others = Seq.empty[Boolean]
       servers.during = () => {
         servers.during = () => ()
-        val other = new Thread(() => others :+= maintain(backend, "a2"))
-        other.start()
-        other.join()
+        others :+= maintainElsewhere(backend)
       }
       assert(maintain(backend, "a1"))
       assert(others == Seq(false))
@@ -114,15 +112,10 @@ class ServerPausesSuite extends AnyFunSuite {
       servers.silent -= "a"
       servers.nowMs += ServerPauses.PauseMinMs
       var others = Seq.empty[Boolean]
-      def tryOther(): Unit = {
-        val other = new Thread(() => others :+= maintain(backend, "a2"))
-        other.start()
-        other.join()
-      }
       assert(backend.whileAnswering("a1") {
-        tryOther()
+        others :+= maintainElsewhere(backend)
         servers.nowMs += ServerPauses.PauseMaxMs
-        tryOther()
+        others :+= maintainElsewhere(backend)
       })
       assert(others == Seq(false, true))
     }
@@ -154,6 +147,15 @@ class ServerPausesSuite extends AnyFunSuite {
       val tries = servers.tries("a")
       assert(!maintain(backend, "a2") && servers.tries("a") == tries)
     }
+  }
+
+  /** Maintains another store of the server in another thread; returns whether that was done. */
+  private def maintainElsewhere(backend: RedisBackend): Boolean = {
+    var isDone = false
+    val other = new Thread(() => isDone = maintain(backend, "a2"))
+    other.start()
+    other.join()
+    isDone
   }
 
   private def maintainQuietly(backend: RedisBackend): Unit =
