@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from junitparser import Error, Failure, JUnitXml, TestCase, TestSuite
+from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
 
 FOLDER = Path(__file__).resolve().parent.parent / "build" / "reports"
 _LENGTH_MAX = 300
@@ -18,12 +18,13 @@ _LENGTH_MAX = 300
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Numbers of passed, failed and skipped tests; each failure as a line of name and message."""
+    """Numbers of passed, failed and skipped tests; each failure and skip as a line of its name."""
 
     passed: int = 0
     failed: int = 0
     skipped: int = 0
     failures: tuple[str, ...] = ()
+    skips: tuple[str, ...] = ()
 
     def __add__(self, other: Counts) -> Counts:
         return Counts(
@@ -31,6 +32,7 @@ class Counts:
             self.failed + other.failed,
             self.skipped + other.skipped,
             self.failures + other.failures,
+            self.skips + other.skips,
         )
 
     def __str__(self) -> str:
@@ -65,11 +67,12 @@ def counts_in(folder: Path) -> Counts:
     for path in sorted(folder.glob("*.xml")):
         for suite in _suites(path):
             passed = sum(not case.result for case in suite)
-            told = tuple(_failures(suite))
+            told = tuple(_lines(suite, Failure, Error))
+            skips = tuple(_lines(suite, Skipped))
             failed = suite.failures + suite.errors
             if failed > len(told):  # a suite that ended outside of its tests, in ScalaTest's word
                 told += (f"{suite.name} aborted",)
-            total += Counts(passed, failed, suite.skipped, told)
+            total += Counts(passed, failed, suite.skipped, told, skips)
     return total
 
 
@@ -81,9 +84,10 @@ def _suites(path: Path) -> Iterator[TestSuite]:
         yield from root
 
 
-def _failures(suite: TestSuite) -> Iterator[str]:
+def _lines(suite: TestSuite, *kinds: type) -> Iterator[str]:
     for case in suite:
         for result in case.result:
-            if isinstance(result, (Failure, Error)):
+            if isinstance(result, kinds):
                 name = ".".join(filter(None, (case.classname, case.name)))
-                yield " ".join(f"{name}: {result.message}".split())[:_LENGTH_MAX]
+                reason = f": {result.message}" if result.message else ""
+                yield " ".join(f"{name}{reason}".split())[:_LENGTH_MAX]

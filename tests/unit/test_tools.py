@@ -321,7 +321,10 @@ OF_PYTEST = """<testsuites><testsuite name="pytest" errors="1" failures="0" skip
 @pytest.mark.parametrize(
     ("report", "counts"),
     [
-        (OF_SCALATEST, reports.Counts(1, 1, 1, ("a.BadSuite.one: 1 == 2 was false",))),
+        (
+            OF_SCALATEST,
+            reports.Counts(1, 1, 1, ("a.BadSuite.one: 1 == 2 was false",), ("a.BadSuite.three",)),
+        ),
         (ABORTED, reports.Counts(failed=1, failures=("a.AbortingSuite aborted",))),
         (
             OF_PYTEST,
@@ -329,7 +332,7 @@ OF_PYTEST = """<testsuites><testsuite name="pytest" errors="1" failures="0" skip
         ),
     ],
 )
-def test_reports_are_counted_with_one_line_per_failure(
+def test_reports_are_counted_with_one_line_per_failure_and_skip(
     report: str, counts: reports.Counts, tmp_path: Path
 ) -> None:
     Path(tmp_path, "report.xml").write_text(report)
@@ -351,6 +354,37 @@ def test_an_empty_suite_is_a_failure(tmp_path: Path) -> None:
         check=True,
     )
     assert done.stdout.splitlines()[-1] == "0 passed, 1 failed"
+
+
+@pytest.mark.parametrize(
+    ("ci", "code", "label"), [("true", 1, "failed: skipped in CI"), ("false", 0, "skipped")]
+)
+def test_skipped_tests_are_named_and_fail_in_ci_alone(
+    tmp_path: Path, ci: str, code: int, label: str
+) -> None:
+    (tmp_path / "test_skips.py").write_text(
+        "import pytest\ndef test_one(): pass\ndef test_two(): pytest.skip('no engine')\n"
+    )
+    program = (
+        "import pathlib, sys; from tools import reports, suites;"
+        f"suites.SUITES = (suites.Pytest('some', {str(tmp_path)!r}, 60),);"
+        f"reports.FOLDER = pathlib.Path({str(tmp_path / 'reports')!r});"
+        "from tools import run_tests; sys.exit(run_tests.main([]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        env={**os.environ, "CI": ci},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == code
+    *_, named, last = done.stdout.splitlines()
+    assert named.startswith(f"{label}: some: ")
+    assert named.endswith("test_skips.test_two: no engine")
+    assert last == "1 passed, 0 failed, 1 skipped"
 
 
 @pytest.mark.parametrize(
