@@ -35,6 +35,9 @@ private[core] object HashFilter {
   /** Longest filter of one directory block. */
   val BytesMax: Int = 1 << 20
   private val HashBits = 10L
+
+  /** Most hashes that fit into a filter. */
+  val HashesMax: Long = 8L * BytesMax / HashBits
   private val ObjectBytes = 48L
 
   private val Salts = Array(0x47b6137b, 0x44974d91, 0x8824ad5b, 0xa2b7289d, 0x705495c7, 0x2df1424b,

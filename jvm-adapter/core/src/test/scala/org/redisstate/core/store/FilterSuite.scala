@@ -32,6 +32,32 @@ final class FilterSuite extends AnyFunSuite {
       }
   }
 
+  test("keys that are not there cost no read beside changes that stay in Redis") {
+    onFiles { (writer, of, files) =>
+      var at = fill(writer, isBorn = true)
+      val store = writer.store("b")
+      store.client.bindTo(Share)
+      (1 to Deltas).foreach { version =>
+        val session = store.open(at).write()
+        (0 until 2000).foreach(i => put(session, keyOf(Rows + 2000 * version + i), valueOf(i)))
+        at = session.commit().version
+        if (version == Deltas / 2) while (store.client.files.makeRoom(Share).nonEmpty) {}
+      }
+      val filed = PinFields.of(writer, "a").collect { case (ident, s"f $_") => ident }
+      assert(filed.count(_.startsWith("d:")) == Deltas / 2)
+      val reader = of(new MemoryBudget(SmallMemory))
+      val opened = reader.open(at)
+      val before = files.reads.size
+      absent.foreach(i => assert(!contains(opened, keyOf(i))))
+      // Each of seven filters passes some of the keys.
+      assert((files.reads.size - before) * 3 < absent.size)
+      assert(reader.counters.filterSkips.get > absent.size * 3 / 4)
+      (1 to Deltas).foreach(version =>
+        (0 until 2000 by 97).foreach(i =>
+          assert(get(opened, keyOf(Rows + 2000 * version + i)).contains(valueOf(i)))))
+    }
+  }
+
   test("nothing is read ahead of keys that are not there") {
     onFiles { (writer, of, files) =>
       val at = fill(writer, isBorn = true)
@@ -195,6 +221,7 @@ final class FilterSuite extends AnyFunSuite {
 
 private object FilterSuite {
   private val Rows = 20000
+  private val Deltas = 6
   private val Share = 4L << 20
   private val SmallMemory = 512L << 10
   private val absent = Rows * 3 until Rows * 3 + 4000

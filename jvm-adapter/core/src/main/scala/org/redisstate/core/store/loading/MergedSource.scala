@@ -42,7 +42,15 @@ private[store] final class MergedSource(
   }
 
   override def isInFiles: Boolean = segments.exists(_.isInFile)
-  override def filter(): RowFilter = RowFilter.allOf(segments.map(_.filter()))
+
+  /** Filters of the files, and one made of the rows that are in Redis, which are read for it. */
+  override def filter(): RowFilter = {
+    val (filed, others) = segments.partition(_.isInFile)
+    val known = RowFilter.allOf(filed.map(_.filter()))
+    if ((known eq RowFilter.Unknown) || (known eq RowFilter.Unread)) known
+    else RowFilter.allOf(known +: others.map(_.filterOfRows()))
+  }
+
   override def blockBytes: Long = segments.map(_.blockBytes).max
 
   override def read(from: Int, until: Int): Array[RowBlock] = read(from until until)

@@ -1,9 +1,11 @@
 package org.redisstate.core.store.loading
 
-import org.redisstate.core.format.{Family, RowBlock, RowFilter, RowMerge, SegmentReader}
-import org.redisstate.core.local.BucketSource
+import org.redisstate.core.errors.RedisStateException
+import org.redisstate.core.format.{Family, HashFilter, RowBlock, RowFilter, RowMerge, SegmentReader}
+import org.redisstate.core.local.{BucketSource, KeyHash}
 import org.redisstate.core.local.blocks.{OrderedRows, Room}
-import org.redisstate.core.protocol.SegmentIo
+import org.redisstate.core.places.FileMissing
+import org.redisstate.core.protocol.{SegmentGone, SegmentIo}
 import org.redisstate.core.store.resources.StoreCounters
 
 /**
@@ -18,6 +20,8 @@ private[store] final class SegmentBlocks(
     counters: StoreCounters,
     val head: SegmentHead,
     families: Seq[Family]) {
+  import SegmentBlocks._
+
   private val segment = head.segment
   private val header = head.header
   private val reader = new SegmentReader(segment)
@@ -30,6 +34,31 @@ private[store] final class SegmentBlocks(
 
   /** Filters of the rows in buckets, where a file has them. */
   def filter(): RowFilter = io.filter(segment)
+
+  /** Filter of the rows in buckets, made of the rows themselves. */
+  def filterOfRows(): RowFilter =
+    if (segment.entry.rows == 0) RowFilter.Nothing
+    else
+      try hashesOfRows().fold(RowFilter.Unknown)(hashes =>
+          HashFilter.of(hashes, hashes.length).getOrElse(RowFilter.Unknown))
+      catch { case _: SegmentGone | _: FileMissing | _: RedisStateException => RowFilter.Unread }
+
+  /** Hashes of all rows in buckets; None if there are too many for a filter. */
+  private def hashesOfRows(): Option[Array[Int]] = {
+    val hashOf = KeyHash.of(families)
+    val hashes = Array.newBuilder[Int]
+    val perRead = math.max(1L, ReadBytes / math.max(1L, blockBytes)).toInt
+    Option.when(segment.entry.rows <= HashFilter.HashesMax) {
+      (0 until buckets).grouped(perRead).foreach(read(_).foreach { rows =>
+        var i = 0
+        while (i < rows.count) {
+          hashes += hashOf(rows.bytes, rows.keyOffset(i), rows.keyLength(i))
+          i += 1
+        }
+      })
+      hashes.result()
+    }
+  }
 
   /** Bytes of a block as it arrives. */
   val blockBytes: Long = segment.entry.bytes / math.max(1, segment.entry.blocks)
@@ -76,6 +105,12 @@ private[store] final class SegmentBlocks(
     checks.came(name, block).foreach(decoder.damaged(segment, _))
     rows
   }
+}
+
+private object SegmentBlocks {
+
+  /** Bytes of blocks that are read at once for a filter. */
+  private val ReadBytes = 256L << 10
 }
 
 /** The buckets of a snapshot, as they are there. */
