@@ -27,7 +27,6 @@ from tests.bench.__main__ import session
 from tests.bench.page import add_write_option, show
 from tests.bench.places.accesses import HOT, SKEWED, UNIFORM, Access, Keys, new_keys
 from tests.bench.places.lanes import (
-    ALL_IN_REDIS,
     BOUND_PART,
     PLACES,
     SCHEME,
@@ -49,7 +48,7 @@ UPDATED_PART = 400
 REQUEST_MS = 20
 _ROW_BYTES, _TEXT_BYTES = 9, 68
 _LOCAL_BYTES_MIN = 16 << 20
-_FILE_ROWS = 1_000_000
+_FILES = 60
 
 
 def main() -> int:
@@ -138,18 +137,19 @@ class _Bench:
         lanes = [Lane(self._spark, folder / p.name, p, shape, client) for p in PLACES]
         be_slow(self._spark, 0)
         _say("filling")
-        starts = range(0, self._sizes.rows, _FILE_ROWS)
+        # A batch with a bound has to be smaller than the share of a partition.
+        step = -(-self._sizes.rows // _FILES)
         first = [
-            self._file(np.arange(at, min(at + _FILE_ROWS, self._sizes.rows)), f"first-{at}")
-            for at in starts
+            self._file(np.arange(at, min(at + step, self._sizes.rows)), f"first-{at}")
+            for at in range(0, self._sizes.rows, step)
         ]
-        for lane in lanes:
-            lane.fill(first)
-        whole = next(lane.used() for lane in lanes if lane.place is ALL_IN_REDIS)
+        all_in_redis, *others = lanes
+        all_in_redis.fill(first)
+        whole = all_in_redis.used()
         bound = max(least_bound(), whole // BOUND_PART)
-        bounded = [lane for lane in lanes if lane.place.is_bounded]
-        for lane in bounded:
-            lane.bound_to(bound)
+        for lane in others:
+            lane.bound = bound
+            lane.fill(first)
         measured = []
         for number, access in enumerate(accesses):
             measured.append(self._access(access, lanes, whole, bound, is_first=number == 0))

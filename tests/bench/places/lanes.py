@@ -125,27 +125,30 @@ class Lane:
         return f"{'distinct' if self.shape.is_distinct else 'counts'}-{self.place.name}"
 
     def fill(self, files: Sequence[Path]) -> None:
-        """Writes the first rows in one batch, before the query has a bound."""
+        """Writes the first rows: with a bound, a batch for each file, otherwise one batch."""
         (self.folder / "in").mkdir(parents=True)
-        for file in files:
-            self._add(file)
-        self._start({})
-        self._running().processAllAvailable()
+        if self.place.is_bounded:
+            self._start(self._bounds())
+            for file in files:
+                self._add(file)
+                self._running().processAllAvailable()
+        else:
+            for file in files:
+                self._add(file)
+            self._start({})
+            self._running().processAllAvailable()
 
-    def bound_to(self, total: int) -> None:
-        """Restarts the query with a bound, and waits until its state is below it."""
-        self.bound = total
-        self._running().stop()
+    def _bounds(self) -> Mapping[str, str]:
         scheme = SCHEME if self.place.is_slow else "file"
         options = {
-            "redisMemory": f"{total}b",
+            "redisMemory": f"{self.bound}b",
             "placesFolder": f"{scheme}://{self.folder / 'segments'}",
         }
         if self.place.has_disk:
             # A process has one local disk, which the queries of all shapes use.
             disk = self.folder.parent.parent / "local-disk"
             options |= {"localDisk": _DISK, "localDiskFolder": str(disk)}
-        self._start(options)
+        return options
 
     def wait_for_room(self) -> None:
         """Waits until maintenance has moved what is above the bound."""
