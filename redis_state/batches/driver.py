@@ -35,7 +35,7 @@ from redis_state.protocol import (
 )
 from redis_state.protocol.bounding import declare_files, share_by
 from redis_state.protocol.newest_batch import NewestBatch
-from redis_state.protocol.opening import is_opened, is_purged, open_commands
+from redis_state.protocol.opening import not_opened, open_commands
 from redis_state.protocol.runs import is_newest
 from redis_state.store.local.families import family_of
 
@@ -295,23 +295,6 @@ def _without(client: Client, batch: Batch, version: int) -> list[int]:
     what = "looking for the committed partitions"
     replies = client.call(what, open_commands(ids, version))
     return not_opened(ids, replies, what=what)
-
-
-def not_opened(
-    ids: Sequence[PartitionId], replies: Sequence[list[bytes]], *, what: str
-) -> list[int]:
-    """Returns the partitions whose reply to `open_commands` names no version.
-
-    Raises:
-        StateError: The checkpoint was purged since the batch began.
-    """
-    missing = []
-    for id_, reply in zip(ids, replies, strict=True):
-        if is_purged(reply):
-            raise purged_error(what, id_.store.gen, where=str(id_))
-        if not is_opened(reply):
-            missing.append(id_.partition)
-    return missing
 
 
 def _pin(client: Client, partition: PartitionClient, batch: Batch, share: int) -> None:

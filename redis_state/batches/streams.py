@@ -23,7 +23,6 @@ from redis_state.batches.driver import (
     AskedStore,
     moved,
     named,
-    not_opened,
     refused,
 )
 from redis_state.batches.event_time import NOTES_KEY, Notes, watermark_of
@@ -38,7 +37,7 @@ from redis_state.errors import (
 from redis_state.ids import DEFAULT_STORE, PartitionId, StateStoreId, StoreId
 from redis_state.protocol import NamedStore, RegisteredRun, checkpoint_gen, confirm_checkpoint
 from redis_state.protocol.newest_batch import WITH_INITIAL_STATE, NewestBatch
-from redis_state.protocol.opening import open_commands, read_replies
+from redis_state.protocol.opening import not_opened, open_commands, read_replies
 from redis_state.protocol.runs import STAGED_TTL_MS
 from redis_state.reader.lookup.many_keys import look_up
 
