@@ -12,7 +12,8 @@ from redis_state.backend.script import Command, script
 from redis_state.errors import ConfigError
 from redis_state.files import Folder
 from redis_state.format.entry import FORMATS, Entry, Segment, segments_in
-from redis_state.ids import PartitionId, text_number
+from redis_state.format.lineage import lineage_of
+from redis_state.ids import PartitionId, Pin, text_number
 from redis_state.places.moving import SEGMENTS_MAX, move_out
 from redis_state.places.settings import places_of
 from redis_state.places.writer import check_folder
@@ -208,8 +209,13 @@ def leaving(manifest: Mapping[bytes, bytes], lacking: int) -> list[Segment]:
         and (one.version <= opened or one.ident in aside)
     ]
     named = {one.field: one for one in every if one.ident not in aside}
-    above = _since_base(named, opened, manifest.get(b"ou", b"").decode("ascii", "replace"))
-    ranked = sorted(here, key=lambda one: (_rank(one, above), one.version, one.ident))
+    uid = manifest.get(b"ou", b"").decode("ascii", "replace")
+    lineage, bases = lineage_of(named, Pin(opened, uid))
+    base = next(iter(bases), 0)
+    ranks = {named[name].ident: 2 for name in lineage if named[name].version > base}
+    if base:
+        ranks[named[bases[base]].ident] = 1
+    ranked = sorted(here, key=lambda one: (ranks.get(one.ident, 0), one.version, one.ident))
     chosen: list[Segment] = []
     for one in ranked[:SEGMENTS_MAX]:
         if lacking <= 0:
@@ -217,25 +223,3 @@ def leaving(manifest: Mapping[bytes, bytes], lacking: int) -> list[Segment]:
         chosen.append(one)
         lacking -= cost_of(one.entry)
     return chosen
-
-
-def _rank(one: Segment, above: Sequence[str]) -> int:
-    """Returns 0 for history, 1 for the newest base, 2 for the deltas above it."""
-    if one.ident not in above:
-        return 0
-    return 1 if one.ident == above[-1] else 2
-
-
-def _since_base(named: Mapping[str, Segment], at: int, uid: str) -> list[str]:
-    """Returns the idents from a version down to its base, which comes last."""
-    found: list[str] = []
-    while at > 0:
-        snapshot, delta = named.get(f"s:{at}:{uid}"), named.get(f"d:{at}:{uid}")
-        one = snapshot or delta
-        if one is None:
-            break
-        found.append(one.ident)
-        if one.alone or delta is None:
-            return found
-        at, uid = at - 1, delta.entry.ref
-    return [*found, ""]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from redis_state.errors import FormatError
 from redis_state.format.entry import Segment, parse_segment
+from redis_state.format.lineage import lineage_of
 from redis_state.ids import Pin, text_number
 
 FIELDS_MAX = 100
@@ -64,7 +65,7 @@ def plan(manifest: Mapping[bytes, bytes]) -> RetentionPlan:
         for name, value in fields.items()
         if name[:2] in ("d:", "s:")
     }
-    lineage, bases = _lineage(segments, opened)
+    lineage, bases = lineage_of(segments, opened)
     base = next((at for at in bases if at <= max(floor, opened.version - retained)), None)
     kept_bases = _spaced(list(bases), base, max(1, retained // 2))
     gone = [
@@ -85,29 +86,6 @@ def plan(manifest: Mapping[bytes, bytes]) -> RetentionPlan:
         tuple(sorted(gone)),
         kept,
     )
-
-
-def _lineage(segments: Mapping[str, Segment], opened: Pin) -> tuple[set[str], dict[int, str]]:
-    """Returns the fields of the opened version's lineage, and its bases by version, newest first.
-
-    A base is the field of a segment that stands alone.
-    """
-    lineage: set[str] = set()
-    bases: dict[int, str] = {}
-    at = opened
-    while at.version > 0:
-        name, snapshot_name = f"d:{at.version}:{at.uid}", f"s:{at.version}:{at.uid}"
-        delta = segments.get(name)
-        if snapshot_name in segments:
-            lineage.add(snapshot_name)
-            bases[at.version] = snapshot_name
-        elif delta is not None and delta.entry.complete:
-            bases[at.version] = name
-        if delta is None:
-            break
-        lineage.add(name)
-        at = Pin(at.version - 1, delta.entry.ref)
-    return lineage, bases
 
 
 def _spaced(bases: Sequence[int], base: int | None, spacing: int) -> set[int]:
