@@ -48,19 +48,36 @@ _PIN_TRIES_MAX = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """A batch that has begun; is serialized to the tasks.
+class BatchStore:
+    """The store of a batch or of a plan.
 
     Attributes:
         name: Name of the store.
-        number: The batch id.
-        version: Version at which every partition is opened; the batch commits the next version.
-        layout: Key columns, their types and the codec, as one ASCII text.
     """
 
     name: str
     gen: str
     tenant: str
+
+    def partition(self, number: int) -> PartitionId:
+        """Returns the id of one partition."""
+        return PartitionId(StoreId(self.gen, OPERATOR, DEFAULT_STORE, self.tenant), number)
+
+    def store_id(self, partition: int) -> StateStoreId:
+        """Returns the id of the store that a task opens."""
+        return StateStoreId(self.name, OPERATOR, partition)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch(BatchStore):
+    """A batch that has begun; is serialized to the tasks.
+
+    Attributes:
+        number: The batch id.
+        version: Version at which every partition is opened; the batch commits the next version.
+        layout: Key columns, their types and the codec, as one ASCII text.
+    """
+
     number: int
     version: int
     partitions: int
@@ -70,14 +87,6 @@ class Batch:
     def ids(self) -> list[PartitionId]:
         """Returns the ids of all partitions."""
         return [self.partition(number) for number in range(self.partitions)]
-
-    def partition(self, number: int) -> PartitionId:
-        """Returns the id of one partition."""
-        return PartitionId(StoreId(self.gen, OPERATOR, DEFAULT_STORE, self.tenant), number)
-
-    def store_id(self, partition: int) -> StateStoreId:
-        """Returns the id of the store that a task opens."""
-        return StateStoreId(self.name, OPERATOR, partition)
 
 
 @dataclass(frozen=True, slots=True)
