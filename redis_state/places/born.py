@@ -76,7 +76,7 @@ def write_snapshot(
         ``None`` if the partition cannot have files.
 
     Raises:
-        UnavailableError: Redis or the file system does not answer, or the file was cut.
+        UnavailableError: Redis or the file system does not answer, or the file is truncated.
         ConfigError: The folder cannot be written.
     """
     writer = uuid.uuid4().hex
@@ -110,7 +110,7 @@ def write_file(
         Nothing if the partition cannot have files.
 
     Raises:
-        UnavailableError: Redis or the file system does not answer, or the file was cut.
+        UnavailableError: Redis or the file system does not answer, or the file is truncated.
         ConfigError: The folder cannot be written.
     """
     name = announce(client, id_, named, version=version, is_new=is_new)
@@ -133,7 +133,7 @@ def write_file(
         raise UnavailableError(
             _WHAT,
             found=f"{folder / name} is not as it was written",
-            advice="Nothing was added. Check the file system, and what is between it and here.",
+            advice="Nothing was added. Check the file system, and the connection to it.",
             where=str(id_),
         )
     size = sum(place.bytes for _, place in placed)

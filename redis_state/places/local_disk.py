@@ -330,7 +330,7 @@ def _read(path: Path, spans: Sequence[Span]) -> list[bytes]:
             file.seek(offset)
             raw = file.read(length)
             if len(raw) != length:
-                raise OSError(f"{path} was cut")
+                raise OSError(f"{path} is truncated")
             found.append(raw)
     return found
 

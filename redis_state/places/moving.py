@@ -69,7 +69,7 @@ def move_out(
     Raises:
         FormatError: A segment is damaged, or is signed with another secret.
         ConfigError: The folder cannot be written.
-        UnavailableError: Redis or the file system does not answer, or the file was cut.
+        UnavailableError: Redis or the file system does not answer, or the file is truncated.
     """
     moved = Moved()
     # Before a file is announced: each announced file leaves a row, and often a file, for a day.
@@ -202,7 +202,7 @@ def _write(
         raise UnavailableError(
             _MOVING,
             found=f"{folder / name} is not as it was written",
-            advice="Nothing was moved. Check the file system, and what is between it and here.",
+            advice="Nothing was moved. Check the file system, and the connection to it.",
             where=str(id_),
         )
     return places, sum(one.bytes for one in places)

@@ -55,7 +55,7 @@ def lost_file(
     if folder.items() is None:
         return UnavailableError(
             what,
-            found=f"the folder {folder} is not there, which has its file",
+            found=f"its folder {folder} does not exist",
             advice="Make the folder reachable from here, as a mount or with the rights of the "
             "query, then try again. If its files were moved, start the query with the new "
             "'placesFolder'.",
@@ -63,7 +63,7 @@ def lost_file(
         )
     return StateError(
         what,
-        found=f"its file {folder / place.file} is gone, or was cut",
+        found=f"its file {folder / place.file} is gone or truncated",
         advice="Restore the file from a backup of the folder. Newer versions do not need it: "
         "`redis-state doctor` shows which ones are whole.",
         kind=Kind.FILE_LOST,

@@ -73,7 +73,7 @@ final class CopyFiles(
       if (!ReadBack.isWhole(store, region, pause))
         throw new UnavailableException(
           s"$what: the file $file of ${store.folder} is not as it was written. The copy is made later. Check the file " +
-            "system, and what is between it and this process.")
+            "system, and the connection to it.")
     }
     regions.foreach(region => made(CopiedName.of(id, region.segment)) = region.place)
   }

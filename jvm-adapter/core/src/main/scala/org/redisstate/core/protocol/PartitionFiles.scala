@@ -211,7 +211,7 @@ final class PartitionFiles private[protocol] (
     if (!ReadBack.isWhole(store, region, calls.pause)) {
       throw new UnavailableException(
         s"$what: the file ${region.place.file} of ${store.folder} is not as it was written. Nothing was moved. Check the " +
-          "file system, and what is between it and this process.")
+          "file system, and the connection to it.")
     }
 
   private def place(what: String, file: String, regions: Seq[WrittenRegion]): MoveReport = {
