@@ -15,8 +15,8 @@ import org.redisstate.core.format.{BlockSigner, Place}
 import org.redisstate.core.places.{BlockFileName, FileStore}
 
 /**
- * Makes copies of a checkpoint whose segments are in files that copies share, and deletes files that
- * no copy names any more (docs/format.md, section 11). For one thread.
+ * Makes copies of a checkpoint. Copies share the files of their segments; files that no copy names
+ * any more are deleted (docs/format.md, section 11). For one thread.
  *
  * @param pause waits for ms
  */
@@ -75,7 +75,7 @@ private[copies] final class CopyMaker(
         written ++= files.written
         writtenMs = nowMs()
       }
-    // Another driver deletes after the grace what no manifest names yet.
+    // After the grace, another driver deletes files that no manifest names yet.
     if (nowMs() - began > GraceMs / 2) checkFiles(head, placed.flatMap(_._2))
     checkBatch(head)
     val own = written.valuesIterator.map(place => CopyFile(gen, place.file)).toSet
@@ -106,7 +106,7 @@ private[copies] final class CopyMaker(
         !deleted(file) && kept.flatMap(_.unneeded.get(file)).forall(now - _ >= GraceMs)).toSeq
       if (due.nonEmpty) {
         val named = copies.manifests().flatMap(_.files).toSet
-        // More than one copy writes, and never the same first, which may be such that have to stay.
+        // More than one copy writes, in random order: the first files may be among those that stay.
         val most = math.max(DeletedMax, 2 * copy.files.size)
         deleted ++= unneeded(filesOf).delete(Random.shuffle(due.filterNot(named)).take(most))
       }
