@@ -161,7 +161,7 @@ def read_opened(
 
     Raises:
         StateError: The version does not exist.
-        ConflictError: The run of the caller went on, or reads another attempt at the version.
+        ConflictError: The run of the caller continued, or reads another attempt at the version.
         FormatError: The partition is of another format, or damaged.
     """
     what, where = opening(version), where or str(id_)

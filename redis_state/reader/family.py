@@ -87,7 +87,7 @@ class FamilyChoice:
         """Adopts the columns of a version's family table; returns whether `likely` had others.
 
         The list of operators describes the columns of the newest run, also of one that was refused
-        because the state has other columns, and a query may go on with other names of columns.
+        because the state has other columns, and a query may continue with other names of columns.
         """
         before, now = self._likely, self.codec(families)
         if now is None or (before is not None and before.columns == now.columns):
