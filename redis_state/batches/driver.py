@@ -48,8 +48,8 @@ _PIN_TRIES_MAX = 5
 
 
 @dataclass(frozen=True, slots=True)
-class BatchStore:
-    """The store of a batch or of a plan.
+class StoreIdentity:
+    """Identity of the store of a batch or of a plan.
 
     Attributes:
         name: Name of the store.
@@ -69,7 +69,7 @@ class BatchStore:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch(BatchStore):
+class Batch(StoreIdentity):
     """A batch that has begun; is serialized to the tasks.
 
     Attributes:

@@ -21,7 +21,7 @@ from redis_state.batches.driver import (
     OPERATOR,
     PLACE,
     AskedStore,
-    BatchStore,
+    StoreIdentity,
     moved,
     named,
     refused,
@@ -80,7 +80,7 @@ class Inputs:
 
 
 @dataclass(frozen=True, slots=True)
-class StreamPlan(BatchStore):
+class StreamPlan(StoreIdentity):
     """Plan of a call on the driver; is serialized to the tasks.
 
     Attributes:
