@@ -140,7 +140,7 @@ private[protocol] final class FileUpkeep(calls: PartitionCalls, folders: Option[
   private def openedIn(manifest: Map[String, String]): Long =
     manifest.get("o").flatMap(_.toLongOption).getOrElse(-1)
 
-  /** Returns the files that have a segment. */
+  /** Files that have a segment. */
   private def filesIn(manifest: Map[String, String]): Set[String] = manifest.collect {
     case (field, InFile(file)) if field.startsWith(ManifestFields.PlacePrefix) => file
   }.toSet
@@ -158,7 +158,7 @@ private object FileUpkeep {
   private val AnnouncedMaxMs = 24L * 3600 * 1000
   private val FilesMax = 16
 
-  /** Matches a place in a file, even if the rest of the place is malformed. */
+  /** Matches a place in any file, however the rest of it looks. */
   private val InFile = "f ([^ ]+) .*".r
   private val RowText = "([a-z]) ([0-9]{1,18}) ([0-9]{1,18}) ([0-9]{1,18})".r
 

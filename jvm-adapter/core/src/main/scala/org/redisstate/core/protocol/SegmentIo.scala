@@ -143,7 +143,7 @@ final class SegmentIo private[protocol] (
         case _: Source.Redis => RowFilter.Unknown
       }
 
-  /** Notes a new listing of a version, which has the present places of these segments. */
+  /** A new listing of a version has these segments, with their places. */
   private[protocol] def listed(segments: Seq[Segment]): Unit = places.forget(segments)
 
   /** Groups fields of a segment so that the blocks of a group make a reply of about 1 MiB. */

@@ -7,14 +7,13 @@ import scala.jdk.CollectionConverters._
 import org.redisstate.core.concurrent.GuardedBy
 import org.redisstate.core.ids.Pin
 import org.redisstate.core.local.{Base, Content}
-import org.redisstate.core.store.resources.{MemoryBudget, Shrinkable}
+import org.redisstate.core.store.resources.{Evictable, MemoryBudget}
 
 /**
  * The newest versions of one partition in executor memory, and the bytes that the memory budget
  * counts for them and for write sets in progress. Thread-safe.
  */
-private[store] final class VersionCache(budget: MemoryBudget) extends Shrinkable
-    with AutoCloseable {
+private[store] final class VersionCache(budget: MemoryBudget) extends Evictable with AutoCloseable {
   import VersionCache._
 
   @GuardedBy("this") @volatile private var closed = false

@@ -8,7 +8,7 @@ import org.scalatest.funsuite.AnyFunSuite
 import org.redisstate.core.RedisServerProcess
 import org.redisstate.core.local.Slice
 import org.redisstate.core.places.PlayedFiles
-import org.redisstate.core.store.resources.{MemoryBudget, Shrinkable}
+import org.redisstate.core.store.resources.{Evictable, MemoryBudget}
 
 /** Filters of files, which answer look-ups of rows that are not there. */
 final class FilterSuite extends AnyFunSuite {
@@ -84,7 +84,7 @@ final class FilterSuite extends AnyFunSuite {
   test("write sets leave room for rows that are read, whatever filters take") {
     val budget = new MemoryBudget(1L << 20)
     var calls = 0
-    budget.register(new Shrinkable {
+    budget.register(new Evictable {
       private def called(): Long = {
         calls += 1
         0L

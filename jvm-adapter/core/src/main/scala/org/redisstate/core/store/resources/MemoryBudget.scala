@@ -9,7 +9,7 @@ import scala.jdk.CollectionConverters._
 import org.redisstate.core.concurrent.GuardedBy
 
 /** Rows of a store that can be compressed or dropped when memory is short. */
-private[store] trait Shrinkable {
+private[store] trait Evictable {
 
   /**
    * Compresses decoded blocks until so many bytes are free.
@@ -43,7 +43,7 @@ private[store] trait Shrinkable {
 final class MemoryBudget(val bytesMax: Long) {
   import MemoryBudget._
 
-  private val stores = new CopyOnWriteArrayList[Shrinkable]
+  private val stores = new CopyOnWriteArrayList[Evictable]
 
   /** Bytes of the stores, as each counted last. */
   private val held = new AtomicLong
@@ -72,8 +72,8 @@ final class MemoryBudget(val bytesMax: Long) {
   /** Most bytes ever used at one time. */
   def peakBytes: Long = peak.get
 
-  private[store] def register(store: Shrinkable): Unit = { stores.add(store); () }
-  private[store] def unregister(store: Shrinkable): Unit = { stores.remove(store); () }
+  private[store] def register(store: Evictable): Unit = { stores.add(store); () }
+  private[store] def unregister(store: Evictable): Unit = { stores.remove(store); () }
 
   /**
    * Adjusts the account of a store.
@@ -151,7 +151,7 @@ final class MemoryBudget(val bytesMax: Long) {
    */
   def boundBytes: Long = math.max(bytesMax, pinned.get + filters.get + bytesMax / LeftShare)
 
-  private def makeRoom(free: (Shrinkable, Long) => Long): Unit =
+  private def makeRoom(free: (Evictable, Long) => Long): Unit =
     if (usedBytes > boundBytes) {
       val all = stores.asScala.toIndexedSeq
       var visited = 0
