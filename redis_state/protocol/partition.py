@@ -27,7 +27,7 @@ from redis_state.process import Home
 from redis_state.protocol.foreign import lost_with_parent
 from redis_state.protocol.opening import Opened, open_args, opening, read_opened
 from redis_state.protocol.refusal import refusal
-from redis_state.protocol.retaining import DROPPED_TTL_MS, RetainReport, retain
+from redis_state.protocol.retention import DROPPED_TTL_MS, RetainReport, retain
 from redis_state.protocol.room import ROOM, RoomError, RoomMaker, RoomWaits
 from redis_state.protocol.runs import STAGED_TTL_MS, RegisteredRun, is_newest, register_run
 from redis_state.protocol.segments import fetch, fetch_whole

@@ -9,7 +9,7 @@ from redis_state import config, url
 from redis_state.backend import cluster, retry, start
 from redis_state.format import block, bucketing, chunks, entry, header, rows, segment, signature
 from redis_state.maintain import hot_run
-from redis_state.protocol import instances, partition, retaining, retention, runs, snapshots
+from redis_state.protocol import instances, partition, retention, runs, snapshots
 
 TABLE = Path(__file__).resolve().parents[1] / "vectors" / "limits.json"
 OURS = {
@@ -24,7 +24,7 @@ OURS = {
     "familyIdMax": header.FAMILY_ID_MAX,
     "signingKeyBytesMin": signature.KEY_BYTES_MIN,
     "stagedTtlMs": runs.STAGED_TTL_MS,
-    "droppedTtlMs": retaining.DROPPED_TTL_MS,
+    "droppedTtlMs": retention.DROPPED_TTL_MS,
     "ephemeralKeepMs": config.EPHEMERAL_KEEP_MS,
     "instanceTtlMs": instances.TTL_MS,
     "totalsTtlMs": instances.TOTALS_TTL_MS,
