@@ -35,7 +35,7 @@ from redis_state.protocol import (
 )
 from redis_state.protocol.bounding import declare_files, share_by
 from redis_state.protocol.newest_batch import NewestBatch
-from redis_state.protocol.opening import is_opened, is_purged, open_commands
+from redis_state.protocol.opening import not_opened, open_commands
 from redis_state.protocol.runs import is_newest
 from redis_state.store.local.families import family_of
 
@@ -48,19 +48,36 @@ _PIN_TRIES_MAX = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """A batch that has begun; is serialized to the tasks.
+class StoreIdentity:
+    """Identity of the store of a batch or of a plan.
 
     Attributes:
         name: Name of the store.
-        number: The batch id.
-        version: Version at which every partition is opened; the batch commits the next version.
-        layout: Key columns, their types and the codec, as one ASCII text.
     """
 
     name: str
     gen: str
     tenant: str
+
+    def partition(self, number: int) -> PartitionId:
+        """Returns the id of one partition."""
+        return PartitionId(StoreId(self.gen, OPERATOR, DEFAULT_STORE, self.tenant), number)
+
+    def store_id(self, partition: int) -> StateStoreId:
+        """Returns the id of the store that a task opens."""
+        return StateStoreId(self.name, OPERATOR, partition)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch(StoreIdentity):
+    """A batch that has begun; is serialized to the tasks.
+
+    Attributes:
+        number: The batch id.
+        version: Version at which every partition is opened; the batch commits the next version.
+        layout: Key columns, their types and the codec, as one ASCII text.
+    """
+
     number: int
     version: int
     partitions: int
@@ -70,14 +87,6 @@ class Batch:
     def ids(self) -> list[PartitionId]:
         """Returns the ids of all partitions."""
         return [self.partition(number) for number in range(self.partitions)]
-
-    def partition(self, number: int) -> PartitionId:
-        """Returns the id of one partition."""
-        return PartitionId(StoreId(self.gen, OPERATOR, DEFAULT_STORE, self.tenant), number)
-
-    def store_id(self, partition: int) -> StateStoreId:
-        """Returns the id of the store that a task opens."""
-        return StateStoreId(self.name, OPERATOR, partition)
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,23 +304,6 @@ def _without(client: Client, batch: Batch, version: int) -> list[int]:
     what = "looking for the committed partitions"
     replies = client.call(what, open_commands(ids, version))
     return not_opened(ids, replies, what=what)
-
-
-def not_opened(
-    ids: Sequence[PartitionId], replies: Sequence[list[bytes]], *, what: str
-) -> list[int]:
-    """Returns the partitions whose reply to `open_commands` names no version.
-
-    Raises:
-        StateError: The checkpoint was purged since the batch began.
-    """
-    missing = []
-    for id_, reply in zip(ids, replies, strict=True):
-        if is_purged(reply):
-            raise purged_error(what, id_.store.gen, where=str(id_))
-        if not is_opened(reply):
-            missing.append(id_.partition)
-    return missing
 
 
 def _pin(client: Client, partition: PartitionClient, batch: Batch, share: int) -> None:

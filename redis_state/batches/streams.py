@@ -21,9 +21,9 @@ from redis_state.batches.driver import (
     OPERATOR,
     PLACE,
     AskedStore,
+    StoreIdentity,
     moved,
     named,
-    not_opened,
     refused,
 )
 from redis_state.batches.event_time import NOTES_KEY, Notes, watermark_of
@@ -35,10 +35,10 @@ from redis_state.errors import (
     StateError,
     UsageError,
 )
-from redis_state.ids import DEFAULT_STORE, PartitionId, StateStoreId, StoreId
+from redis_state.ids import DEFAULT_STORE
 from redis_state.protocol import NamedStore, RegisteredRun, checkpoint_gen, confirm_checkpoint
 from redis_state.protocol.newest_batch import WITH_INITIAL_STATE, NewestBatch
-from redis_state.protocol.opening import open_commands, read_replies
+from redis_state.protocol.opening import not_opened, open_commands, read_replies
 from redis_state.protocol.runs import STAGED_TTL_MS
 from redis_state.reader.lookup.many_keys import look_up
 
@@ -80,20 +80,16 @@ class Inputs:
 
 
 @dataclass(frozen=True, slots=True)
-class StreamPlan:
+class StreamPlan(StoreIdentity):
     """Plan of a call on the driver; is serialized to the tasks.
 
     Attributes:
-        name: Name of the store.
         number: Number of the call; runs of a later call are newer.
         layout: See `driver.Batch`.
         delay_ms: Delay of the watermark; ``None`` without a watermark.
         before: Number of versions before the first batch: 1 with an initial state, else 0.
     """
 
-    name: str
-    gen: str
-    tenant: str
     first: int
     partitions: int
     layout: str
@@ -104,14 +100,6 @@ class StreamPlan:
     def version_of(self, batch: int) -> int:
         """Returns the version that a batch starts from."""
         return batch - self.first + self.before
-
-    def partition(self, number: int) -> PartitionId:
-        """Returns the id of one partition."""
-        return PartitionId(StoreId(self.gen, OPERATOR, DEFAULT_STORE, self.tenant), number)
-
-    def store_id(self, partition: int) -> StateStoreId:
-        """Returns the id of the store that a task opens."""
-        return StateStoreId(self.name, OPERATOR, partition)
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,7 +134,7 @@ class Watch:
             self._saw(found, counted)
         except RedisStateError as error:
             self._failed(error)
-        except Exception as error:  # noqa: BLE001  # the thread has to go on looking
+        except Exception as error:  # noqa: BLE001  # the thread has to continue
             if not self._background.stopping.is_set():
                 _LOG.error("reading the queries failed: %s", type(error).__name__)
             self._failed(

@@ -91,7 +91,7 @@ class StateFork:
             raise purged_error(_WHAT, self.gen, where=self.where)
         known = found.get(FORK_OF, "")
         if known != self.mark and self.is_alone and known.startswith(self.versions.state.gen):
-            # Its partitions have versions of their own, and went on after a call that was killed.
+            # Its partitions have versions of their own, and continued after a call that was killed.
             self.client.call(_WHAT, [("HSET", query, FORK_OF, self.mark)])
         elif known != self.mark:
             raise UsageError(

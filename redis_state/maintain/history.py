@@ -9,7 +9,8 @@ from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.files import Folder
 from redis_state.format.entry import FORMATS, Segment, segments_in
-from redis_state.ids import PartitionId, text_number
+from redis_state.format.lineage import lineage_of
+from redis_state.ids import PartitionId, Pin, text_number
 from redis_state.places import places_of
 from redis_state.places.moving import SEGMENTS_MAX, Moved, move_out
 from redis_state.places.writer import check_folder
@@ -39,27 +40,15 @@ def history_of(manifest: Mapping[bytes, bytes]) -> list[Segment]:
     opened = text_number(manifest.get(b"o", b"0").decode("ascii", "replace")) or 0
     uid = manifest.get(b"ou", b"").decode("ascii", "replace")
     named = {one.field: one for one in segments_in(manifest) if one.field.encode() in manifest}
-    lineage: list[Segment] = []
-    base: Segment | None = None
-    at = opened
-    while at > 0:
-        snapshot, delta = named.get(f"s:{at}:{uid}"), named.get(f"d:{at}:{uid}")
-        here = [one for one in (snapshot, delta) if one is not None]
-        if base is None:
-            base = next((one for one in here if one.snapshot or one.entry.complete), None)
-            here = [one for one in here if base is not None and one is not base]
-        lineage += here
-        if delta is None:
-            break
-        at, uid = at - 1, delta.entry.ref
-    if base is None:
+    lineage, bases = lineage_of(named, Pin(opened, uid))
+    if not bases:
         return []
-    fields = {one.field for one in lineage}
-    aside = [one for one in segments_in(manifest) if one.version <= base.version]
-    found = {one.ident: one for one in lineage} | {
+    base, base_field = next(iter(bases.items()))
+    older = {name for name in lineage if name != base_field and named[name].version <= base}
+    found = {named[name].ident: named[name] for name in older} | {
         one.ident: one
-        for one in aside
-        if one.field not in fields and f"z:{one.ident}".encode() in manifest
+        for one in segments_in(manifest)
+        if one.version <= base and one.field not in older and f"z:{one.ident}".encode() in manifest
     }
     return sorted(
         (one for one in found.values() if one.entry.blocks and not one.gen and one.place is None),

@@ -1,4 +1,4 @@
-"""Segments that are born in files: their blocks never pass Redis (docs/format.md, section 18)."""
+"""Writes new segments into files, without passing Redis (docs/format.md, section 18)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from redis_state.places.reading import files_of
 from redis_state.places.room import SHARE_BYTES_MIN, cost_of
 
 MOVED_BYTES_MAX = SHARE_BYTES_MIN // 2
-"""Room up to which a whole version that comes into a bounded partition goes to Redis."""
+"""Room up to which a whole version of a bounded partition is written into Redis."""
 _WHAT = "writing segments into a file"
 
 Blocks = Mapping[str, bytes]
@@ -31,7 +31,7 @@ Blocks = Mapping[str, bytes]
 
 @dataclass(frozen=True, slots=True)
 class Born:
-    """A segment whose file is whole, and that no manifest names yet.
+    """A segment whose file is complete, and that no manifest names yet.
 
     Attributes:
         size: Length of the file.
@@ -48,7 +48,7 @@ class Unborn:
 
     Attributes:
         blocks: Blocks in the order of a region; the header may come at any time.
-        end: Returns the segment, once all blocks were taken.
+        end: Returns the segment, after all blocks were yielded.
         is_signed: True if the blocks are as Redis holds them, with their signatures.
     """
 
@@ -70,13 +70,13 @@ def write_snapshot(
 
     Args:
         blocks: Yields the blocks of a segment with this writer; see `Unborn`.
-        entry: Returns the entry, once all blocks were taken.
+        entry: Returns the entry, after all blocks were yielded.
 
     Returns:
         ``None`` if the partition cannot have files.
 
     Raises:
-        UnavailableError: Redis or the file system does not answer, or the file was cut.
+        UnavailableError: Redis or the file system does not answer, or the file is truncated.
         ConfigError: The folder cannot be written.
     """
     writer = uuid.uuid4().hex
@@ -99,7 +99,7 @@ def write_file(
     named: Sequence[Segment] = (),
     is_new: bool = False,
 ) -> list[Born]:
-    """Writes segments into a new file, one behind the other, and reads their ends back.
+    """Writes segments into a new file, one after the other, and reads the ends of regions back.
 
     Args:
         version: Version that the name of the file has.
@@ -110,7 +110,7 @@ def write_file(
         Nothing if the partition cannot have files.
 
     Raises:
-        UnavailableError: Redis or the file system does not answer, or the file was cut.
+        UnavailableError: Redis or the file system does not answer, or the file is truncated.
         ConfigError: The folder cannot be written.
     """
     name = announce(client, id_, named, version=version, is_new=is_new)
@@ -133,18 +133,18 @@ def write_file(
         raise UnavailableError(
             _WHAT,
             found=f"{folder / name} is not as it was written",
-            advice="Nothing was added. Check the file system, and what is between it and here.",
+            advice="Nothing was added. Check the file system, and the connection to it.",
             where=str(id_),
         )
     size = sum(place.bytes for _, place in placed)
     for _, place in placed:
-        # The stores of this process need it at once.
+        # The stores of this process need the region at once.
         files_of(client).want(id_, folder, place)
     return [Born(segment, place, size) for segment, place in placed]
 
 
 def fits_redis(entry: Entry, *, parts: int = 1) -> bool:
-    """Returns whether a whole version of a bounded partition goes to Redis.
+    """Returns whether a whole version of a bounded partition is written into Redis.
 
     Args:
         parts: Number of such versions.

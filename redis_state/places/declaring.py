@@ -1,4 +1,4 @@
-"""Writes into a query where its files are: by the options of a Python store, or for a return."""
+"""Declares the folder of a query's files in Redis: for a Python store, or for a restore."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from redis_state.places.settings import Places, places_of, set_places
 _FILES = "files"
 _OPTION = "option 'placesFolder'"
 _LOOKED_FOR_MAX = 3
-"""Used files of a partition that are looked for in a new folder; a single one may be lost."""
+"""Number of used files of a partition to find in a new folder; a single one may be lost."""
 
 
 def declare(
@@ -27,17 +27,17 @@ def declare(
     *,
     tenant: str = "",
 ) -> None:
-    """Writes the settings that a writer's options give, before its first file is announced.
+    """Writes the settings of a writer's options, before its first file is announced.
 
-    Without ``history=files`` no history is moved any more; what is in files stays there.
+    Without ``history=files`` no further history is moved; segments in files stay there.
 
     Args:
         partitions: Returns the partitions of the checkpoint, which may have files.
 
     Raises:
-        ConfigError: The options do not fit together, or name a folder without the files of the
+        ConfigError: The options contradict each other, or name a folder without the files of the
             checkpoint.
-        UnavailableError: Redis does not answer; or the folder is another one, and does not.
+        UnavailableError: Redis does not answer, or another folder does not.
     """
     found = places_of(client, gen, tenant=tenant)
     if needs_files(config):
@@ -56,7 +56,7 @@ def needs_files(config: Config) -> bool:
 
 
 def places_by(config: Config) -> Places:
-    """Returns the settings that the options of a Python store that needs files give.
+    """Returns the settings in the options of a Python store that needs files.
 
     Raises:
         ConfigError: The folder is missing or relative, or the checkpoint is ephemeral.
@@ -87,13 +87,13 @@ def places_by(config: Config) -> Places:
 def places_for_return(
     client: Client, gen: str, address: str | None, *, tenant: str = ""
 ) -> Places | None:
-    """Returns where the files of a checkpoint go that is brought back.
+    """Returns the settings for the files of a checkpoint that is restored or imported.
 
     Args:
-        address: Folder that a person names; ``None`` without one.
+        address: Folder that the user names; ``None`` without one.
 
     Returns:
-        ``None`` if neither the query nor the person names a folder.
+        ``None`` if neither the query nor the user names a folder.
 
     Raises:
         ConfigError: The address is relative, or the query has its files in another folder.
@@ -131,7 +131,7 @@ def _spelled(address: str) -> str:
 def _check_moved(
     client: Client, gen: str, before: Places, wanted: Places, ids: Iterable[PartitionId]
 ) -> None:
-    """Accepts another folder if it has a file that is used, or if no file is used."""
+    """Accepts another folder if it has a used file, or if no file is used."""
     folder, has_used = wanted.folder_of(gen), False
     for id_ in ids:
         used = [row.file for row in rows_of(client, id_) if row.state == "u"]

@@ -1,7 +1,7 @@
 """Folder of this process on a local disk, with a lock that ends with the process.
 
 The JVM has the same (`DiskFolder`), with the same names and locks, so that both may share a parent
-folder. The next process removes what a killed one has left.
+folder. The next process removes the folder of a killed one.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ class DiskFolder:
 
     @classmethod
     def open(cls, parent: Path) -> DiskFolder:
-        """Makes a folder for this process, and removes those of processes that are gone.
+        """Makes a folder for this process, and removes those of processes that have ended.
 
         Args:
-            parent: Made where it is missing.
+            parent: Created if it is missing.
 
         Raises:
-            OSError: The parent takes no files or no locks.
+            OSError: The parent does not accept files or locks.
         """
         parent.mkdir(parents=True, exist_ok=True)
         for _ in range(_TRIES_MAX):
@@ -68,7 +68,7 @@ class DiskFolder:
 
     @classmethod
     def _made(cls, parent: Path) -> DiskFolder | None:
-        """Makes a folder; ``None`` if a process that removes leftovers took it before its lock."""
+        """Makes a folder; ``None`` if a process that removes leftovers was faster than the lock."""
         path = parent / f"{_own()}{uuid.uuid4().hex}"
         try:
             path.mkdir(mode=0o700)
@@ -87,7 +87,7 @@ class DiskFolder:
 
 
 def _own() -> str:
-    """Returns the begin of the names of this process's folders."""
+    """Returns the prefix of the names of this process's folders."""
     return f"{PREFIX}{os.getpid()}-{process_id()}-"
 
 
@@ -107,7 +107,7 @@ def _is_locked(lock: int) -> bool:
 def _sweep(parent: Path, own: Path) -> None:
     owner = own.stat().st_uid
     for other in parent.glob(f"{PREFIX}*"):
-        # Closing a lock file of this process would end its lock.
+        # Closing a lock file of this process would release its lock.
         if other.name.startswith(_own()):
             continue
         with suppress(OSError):
@@ -118,7 +118,7 @@ def _sweep(parent: Path, own: Path) -> None:
 
 
 def _remove_left(folder: Path) -> None:
-    """Removes a folder whose process is gone. Losing it costs its process no more than reads."""
+    """Removes a folder whose process has ended; if it still lives, the loss only costs reads."""
     lock = folder / LOCK
     try:
         if not stat.S_ISREG(lock.lstat().st_mode):
@@ -138,7 +138,7 @@ def _remove(folder: Path) -> None:
     """Removes a folder with its files, the lock last; never raises."""
     with suppress(OSError):
         for file in sorted(folder.iterdir(), key=lambda one: one.name == LOCK):
-            # A copy that was on its way may go at this moment, and others have to go, too.
+            # Its process may be removing a copy right now; the other files still have to go.
             with suppress(OSError):
                 file.unlink()
         folder.rmdir()

@@ -1,4 +1,4 @@
-"""The local disk of this process, which the first store with such a disk sets."""
+"""The local disk of this process, set up by the first store that has the option."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class DiskUse:
 
 
 class ProcessDisk:
-    """The disk, and the number of its users; thread-safe. A forked child has neither."""
+    """The disk, and the number of its users; thread-safe. A forked child starts without both."""
 
     def __init__(self) -> None:
         self.after_fork()
@@ -58,7 +58,7 @@ class ProcessDisk:
             return DiskUse(self, self._disk)
 
     def release(self, disk: LocalDisk) -> None:
-        """Ends a use of the present disk; one of the parent process is nothing here."""
+        """Ends a use of the present disk; ignores a use of the parent process."""
         with self._lock:
             if disk is not self._disk:
                 return
@@ -77,7 +77,7 @@ class ProcessDisk:
 
 
 def _parents(config: Config) -> list[Path]:
-    """Returns the folders to choose from: by default Spark's for this worker, or the temporary."""
+    """Returns the folders to choose from: by default those of Spark, or the temporary one."""
     if config.local_disk_folder is not None:
         return [Path(config.local_disk_folder).absolute()]
     of_spark = [one for one in os.environ.get(_SPARK_FOLDERS, "").split(",") if one]

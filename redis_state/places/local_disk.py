@@ -1,7 +1,7 @@
 """Copies of segments of files on a disk of this machine, for all stores of a process.
 
-The JVM has the same (`LocalDisk`). A copy is never the truth: readers check each block, and read
-the file where a copy is damaged or gone.
+The JVM has the same (`LocalDisk`). A copy is never authoritative: readers check each block, and
+read the file if a copy is damaged or missing.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from redis_state.places.disk_folder import DiskFolder
 from redis_state.process import BackgroundThread, tell_after_fork
 
 RANGE_BYTES = 8 << 20
-"""Bytes that one read brings."""
+"""Bytes of one read."""
 KEPT_S = 60.0
-"""Time for which a used copy stays, and a region that got no copy is not tried again."""
+"""Time for which a used copy stays, and for which a refused region is not tried again."""
 _REFUSED_MAX = 1024
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RegionId:
-    """A region of a file, whose name is used once, so that its bytes never change."""
+    """Identity of a region; names of files are never used again, so its bytes never change."""
 
     gen: str
     place: FilePlace
@@ -43,11 +43,11 @@ class RegionId:
 
 @dataclass(slots=True)
 class _LocalCopy:
-    """A copy, or one on its way.
+    """A copy, finished or under way.
 
     Attributes:
-        path: ``None`` while it is on its way.
-        is_gone: True once it made way, or was given up.
+        path: ``None`` while the copy is under way.
+        is_gone: True if the copy was removed, or given up.
     """
 
     id: RegionId
@@ -59,13 +59,13 @@ class _LocalCopy:
 class LocalDisk:
     """Copies of regions, made in the background; thread-safe.
 
-    Copies that were unused for longest make way, but none that was used in the last minute: where
-    the disk is too small, some regions have a copy, and the others are read where they are. A disk
-    that takes no bytes is not used any more. In a forked child the disk is off.
+    The least recently used copies make room for new ones, except those used in the last minute: on
+    a disk that is too small some regions have a copy, and the others are read from their files.
+    After a failed write the disk is not used any more. In a forked child the disk is off.
 
     Args:
-        bytes_max: Most bytes of all copies, those on their way included.
-        parents: Folders to choose from: the one with the most space.
+        bytes_max: Most bytes of all copies, including those under way.
+        parents: Folders; the one with the most free space is used.
         threaded: ``False`` if the caller itself calls `copy_all`.
     """
 
@@ -86,7 +86,7 @@ class LocalDisk:
             self.copy_all,
             lambda: None,
             what="a local copy",
-            # A reader that comes while the disk is closed must not start another thread.
+            # A reader must not start another thread while the disk is being closed.
             last=lambda: None,
             threaded=threaded,
         )
@@ -106,18 +106,18 @@ class LocalDisk:
         self._folder_lock = threading.Lock()
 
     def after_fork(self) -> None:
-        """Forgets the parent's copies, which stay its own."""
+        """Forgets the copies of the parent, which still belong to it."""
         self._begin()
         self._is_off = True
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of all copies, those on their way included."""
+        """Bytes of all copies, including those under way."""
         with self._lock:
             return self._held
 
     def read(self, id_: RegionId, spans: Sequence[Span]) -> list[bytes] | None:
-        """Reads ranges of a region, counted from its begin; ``None`` without a copy."""
+        """Reads ranges of a region, counted from its start; ``None`` without a copy."""
         with self._lock:
             copy = self._copies.get(id_)
             if copy is None or copy.path is None:
@@ -133,7 +133,7 @@ class LocalDisk:
             return None
 
     def drop(self, id_: RegionId) -> None:
-        """Removes a copy, and makes none for a minute."""
+        """Removes a copy, and makes no new one for a minute."""
         with self._lock:
             self._refuse(id_)
             copy = self._copies.get(id_)
@@ -141,7 +141,7 @@ class LocalDisk:
         _delete(path)
 
     def want(self, id_: RegionId, folder: Folder) -> None:
-        """Begins a copy, if there is none and its bytes find room.
+        """Begins a copy of a region, unless there is one or its bytes find no room.
 
         Args:
             folder: Folder of the checkpoint's files.
@@ -159,12 +159,12 @@ class LocalDisk:
             self._held += id_.place.bytes
         for path in paths:
             _delete(path)
-        # Behind the deletions, which make the room.
+        # After the deletions, which make the room.
         self._wanted.append((copy, folder))
         try:
             self._thread.start()
         except RuntimeError as error:
-            # The system gives no thread, or the interpreter ends. The reader has the file.
+            # No thread can be started, or the interpreter ends: readers use the file.
             log.info("no local copy of %s: %s", id_.place.file, error)
             self.drop(id_)
             with suppress(ValueError):
@@ -172,7 +172,7 @@ class LocalDisk:
         self._thread.wake()
 
     def copy_all(self) -> None:
-        """Makes all copies that are wanted; called by the thread of the disk."""
+        """Makes all requested copies; called by the thread of the disk."""
         while True:
             with self._lock:
                 if not self._wanted:
@@ -199,7 +199,7 @@ class LocalDisk:
         return not self._is_off and fits and not is_refused
 
     def _leaving(self, size: int) -> list[_LocalCopy] | None:
-        """Returns the copies that make way for so many bytes; ``None`` if too few may."""
+        """Returns the copies to remove for so many bytes; ``None`` if these are too few."""
         lacking = self._held + size - self.bytes_max
         late_s = self._clock.monotonic_s() - KEPT_S
         found: list[_LocalCopy] = []
@@ -246,7 +246,7 @@ class LocalDisk:
         with self._lock:
             if is_whole and not copy.is_gone:
                 copy.path = path
-                # A copy that has just come counts as used.
+                # A new copy counts as used.
                 copy.used_s = self._clock.monotonic_s()
                 self._copies.move_to_end(copy.id)
                 return
@@ -330,7 +330,7 @@ def _read(path: Path, spans: Sequence[Span]) -> list[bytes]:
             file.seek(offset)
             raw = file.read(length)
             if len(raw) != length:
-                raise OSError(f"{path} was cut")
+                raise OSError(f"{path} is truncated")
             found.append(raw)
     return found
 

@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 
 class SegmentChangedError(Exception):
-    """A segment left Redis while it was read, or is not whole there."""
+    """A segment left Redis while it was read, or lacks blocks there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +47,9 @@ class Moved:
     """Result of a move.
 
     Attributes:
-        segments: Number of segments that have a place now.
+        segments: Number of segments that were given a place.
         bytes: Bytes of these segments.
-        wasted: Number of files that got no segment, which a sweep finds.
+        wasted: Number of files without any segment, which a sweep finds.
     """
 
     segments: int = 0
@@ -60,7 +60,7 @@ class Moved:
 def move_out(
     client: Client, id_: PartitionId, segments: Sequence[Segment], folder: Folder
 ) -> Moved:
-    """Moves segments of a partition into a new file; readers and writers may go on.
+    """Moves segments of a partition into a new file, while readers and writers continue.
 
     Args:
         segments: At most `SEGMENTS_MAX`, each with blocks, all of them the partition's own.
@@ -69,7 +69,7 @@ def move_out(
     Raises:
         FormatError: A segment is damaged, or is signed with another secret.
         ConfigError: The folder cannot be written.
-        UnavailableError: Redis or the file system does not answer, or the file was cut.
+        UnavailableError: Redis or the file system does not answer, or the file is truncated.
     """
     moved = Moved()
     # Before a file is announced: each announced file leaves a row, and often a file, for a day.
@@ -87,13 +87,13 @@ def move_out(
             moved.bytes + found.bytes,
             moved.wasted + (found.segments == 0),
         )
-        # One that changed meanwhile, or is damaged, stays in Redis, where maintenance verifies it.
+        # A changed or damaged segment stays in Redis, where maintenance verifies it.
         segments = segments[len(places) + 1 :]
     return moved
 
 
 def _whole(client: Client, id_: PartitionId, segments: Sequence[Segment]) -> list[Segment]:
-    """Returns the segments of which Redis has every block, after a look at blocks of the first.
+    """Returns the segments of which Redis has every block; checks blocks of the first segment.
 
     Raises:
         FormatError: The blocks are damaged, or signed with another secret.
@@ -127,8 +127,8 @@ def announce(
     """Announces a new file; ``None`` if the partition cannot have one.
 
     Args:
-        version: Version of what the file will have, if no segment is there yet.
-        is_new: True for a partition that the script `restore` makes afterwards, within a day.
+        version: Version of the file's segment, if that does not exist yet.
+        is_new: True for a partition that the script `restore` will create within a day.
     """
     versions = [one.version for one in segments] or [version]
     of = folder_of(id_.store.operator, id_.partition, keys.store_hash(id_.store.store))
@@ -154,7 +154,7 @@ def place(
     places: Sequence[FilePlace],
     size: int,
 ) -> Moved:
-    """Enters the places of segments whose file is whole."""
+    """Enters the places of segments whose file is complete."""
     triples = [
         word
         for segment, one in zip(segments, places, strict=True)
@@ -171,10 +171,10 @@ def place(
 def _write(
     client: Client, id_: PartitionId, segments: Sequence[Segment], folder: Folder, name: str
 ) -> tuple[list[FilePlace], int]:
-    """Writes the file up to the first segment that is not whole, and reads its regions' ends back.
+    """Writes the file up to the first incomplete segment, and reads the ends of regions back.
 
     Returns:
-        The places of the segments that were whole, and the length up to the last of them.
+        The places of the complete segments, and the length of the file up to the last of them.
     """
     places: list[FilePlace] = []
     checks: list[int] = []
@@ -202,7 +202,7 @@ def _write(
         raise UnavailableError(
             _MOVING,
             found=f"{folder / name} is not as it was written",
-            advice="Nothing was moved. Check the file system, and what is between it and here.",
+            advice="Nothing was moved. Check the file system, and the connection to it.",
             where=str(id_),
         )
     return places, sum(one.bytes for one in places)
@@ -211,7 +211,7 @@ def _write(
 def is_whole(
     client: Client, folder: Folder, places: Sequence[FilePlace], checks: Sequence[int]
 ) -> bool:
-    """Returns whether a file has the end of each region as it was written."""
+    """Returns whether the end of each region reads as it was written."""
     name = places[0].file
     spans = [(one.offset + one.bytes - one.head, one.head) for one in places]
     late_s = client.clock.monotonic_s() + LATE_S
@@ -228,7 +228,7 @@ class _RedisFields(Mapping[str, bytes]):
     def __init__(self, client: Client, id_: PartitionId, segment: Segment) -> None:
         self._client, self._segment = client, segment
         self._key = keys.segment(id_, segment.ident)
-        # A job's user has the right to this command, and none to list fields otherwise.
+        # The user of a job may send this command, but no other that lists fields.
         count = str(segment.entry.blocks + 1)
         (names,) = client.call(_MOVING, [("HRANDFIELD", self._key, count)])
         if len(names) != segment.entry.blocks:
@@ -252,10 +252,10 @@ class _RedisFields(Mapping[str, bytes]):
         return self._held.pop(name)
 
     def check(self) -> None:
-        """Compares what was read with the entry.
+        """Compares the fields read so far with the entry.
 
         Raises:
-            SegmentChangedError: The segment is not whole any more.
+            SegmentChangedError: The segment is incomplete.
         """
         entry = self._segment.entry
         if self._bytes != entry.bytes or combined_checksum(self._checks) != entry.checksum:
@@ -339,8 +339,8 @@ class FileRow:
 
     Attributes:
         state: ``n`` announced, ``u`` used, ``d`` condemned.
-        at_ms: When it came into that state, ms since 1970 by the server's clock.
-        segments: Number of segments that it has now.
+        at_ms: Time of the last change of the state, ms since 1970 by the server's clock.
+        segments: Number of segments with a place in it.
     """
 
     file: str
@@ -362,12 +362,12 @@ def condemn(client: Client, id_: PartitionId, file: str, *, announced_ms: int) -
     """Condemns a file that Redis does not know, or that was announced long ago.
 
     Returns:
-        True if it is condemned now, and was not before.
+        True if this call condemned the file.
     """
     args = [file, str(announced_ms)]
     return client.script("sweeping files", script("condemn"), _two(id_), args) == ["OK"]
 
 
 def discard(client: Client, id_: PartitionId, file: str) -> bool:
-    """Forgets a condemned file that was deleted."""
+    """Removes the row of a condemned file that was deleted."""
     return client.script("deleting a file", script("discard"), _two(id_), [file]) == ["OK"]

@@ -14,10 +14,10 @@ from redis_state.ids import PartitionId
 
 
 def owner_of(owner: PartitionId, segment: Segment) -> RegionOwner:
-    """Returns the names that the region of a segment has to have.
+    """Returns the names that the region of a segment must contain.
 
     Args:
-        owner: The partition that has the segment, which is another one for a foreign segment.
+        owner: The partition that has the segment; that of the parent for a foreign segment.
     """
     of = owner.store
     return RegionOwner(
@@ -33,7 +33,7 @@ def owner_of(owner: PartitionId, segment: Segment) -> RegionOwner:
 
 
 def place_now(client: Client, owner: PartitionId, segment: Segment) -> FilePlace | None:
-    """Returns the file that has a segment now; ``None`` if none has, or the segment is gone.
+    """Returns the present file of a segment; ``None`` without one, or if the segment is gone.
 
     Args:
         owner: See `owner_of`.
@@ -46,7 +46,7 @@ def place_now(client: Client, owner: PartitionId, segment: Segment) -> FilePlace
 def lost_file(
     folder: Folder, owner: PartitionId, segment: Segment, place: FilePlace
 ) -> StateError | UnavailableError:
-    """Returns the error for a file that is gone or was cut, or whose folder is not there.
+    """Returns the error for a file that is gone or truncated, or whose folder is missing.
 
     Args:
         owner: See `owner_of`.
@@ -55,7 +55,7 @@ def lost_file(
     if folder.items() is None:
         return UnavailableError(
             what,
-            found=f"the folder {folder} is not there, which has its file",
+            found=f"its folder {folder} does not exist",
             advice="Make the folder reachable from here, as a mount or with the rights of the "
             "query, then try again. If its files were moved, start the query with the new "
             "'placesFolder'.",
@@ -63,7 +63,7 @@ def lost_file(
         )
     return StateError(
         what,
-        found=f"its file {folder / place.file} is gone, or was cut",
+        found=f"its file {folder / place.file} is gone or truncated",
         advice="Restore the file from a backup of the folder. Newer versions do not need it: "
         "`redis-state doctor` shows which ones are whole.",
         kind=Kind.FILE_LOST,

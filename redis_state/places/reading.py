@@ -1,4 +1,4 @@
-"""Reads the blocks of segments from files, and finds a segment that has moved meanwhile."""
+"""Reads the blocks of segments from files, and follows segments that have moved meanwhile."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Values = dict[str, bytes]
 _RegionKey = tuple[str, str, int]
 
 LATE_S = 5.0
-"""Time for which a file that is not found is looked for again."""
+"""Time for which a missing file is tried again."""
 _PAUSES_S = (0.1, 0.4, 1.0)
 _HEADS_BYTES_MAX = 32 << 20
 _DIRECTORIES_BYTES_MAX = 4 << 20
@@ -51,16 +51,16 @@ def files_of(client: Client) -> SegmentFiles:
 class SegmentFiles:
     """Reads segments from files; thread-safe.
 
-    Files never change, so the heads that were read stay valid. Places of foreign segments are never
-    remembered. A segment that is needed for the second time gets a copy on the local disk.
+    Files never change, so heads of regions stay valid in the cache. Places of foreign segments are
+    never cached. A segment that is needed for the second time gets a copy on the local disk.
 
     Args:
         read_parallel: Most ranges of a file that are read at once.
 
     Attributes:
         disk: Disk for copies; ``None`` without one.
-        hits: Reads that copies answered.
-        reads: Reads of files, without those that make copies.
+        hits: Number of reads from copies.
+        reads: Number of reads from files, without those that make copies.
         storage_options: Returns options of fsspec for the folders, when the first one is opened;
             ``None`` leaves them to the environment.
     """
@@ -69,7 +69,7 @@ class SegmentFiles:
         self._read_parallel = read_parallel
         self.storage_options: Callable[[], Mapping[str, Any] | None] = lambda: None
         self.hits = self.reads = 0
-        # Methods are given the client, which must not stay alive through the registry of readers.
+        # Methods get the client as an argument: the registry of readers must not keep it alive.
         self._forget_all()
         tell_after_fork(self)
 
@@ -79,7 +79,7 @@ class SegmentFiles:
 
     def _forget_all(self) -> None:
         self.disk: LocalDisk | None = None
-        # Regions that were read before, those of the latest reads last.
+        # Regions that were read before, the most recently read last.
         self._needed: OrderedDict[_RegionKey, None] = OrderedDict()
         self._heads: SizedCache[_RegionKey, RegionHead] = SizedCache(_HEADS_BYTES_MAX)
         self._directories: SizedCache[tuple[str, str, int, str], bytes] = SizedCache(
@@ -96,11 +96,11 @@ class SegmentFiles:
         names: Sequence[str] | None,
         from_redis: Callable[[], Values | None],
     ) -> Values | None:
-        """Reads fields of a segment that a file has, or that Redis does not have whole.
+        """Reads fields of a segment in a file, or of one that is incomplete in Redis.
 
         Args:
             names: Fields to read; ``None`` reads all of them.
-            from_redis: Reads the same fields from Redis; ``None`` if the segment is not whole
+            from_redis: Reads the same fields from Redis; ``None`` if the segment is incomplete
                 there.
 
         Returns:
@@ -138,7 +138,7 @@ class SegmentFiles:
     def filters(
         self, client: Client, id_: PartitionId, segment: Segment, buckets: Collection[int]
     ) -> Mapping[int, bytes]:
-        """Returns the filters of buckets, where the file of a segment has them, by bucket.
+        """Returns the filters in the file of a segment, by bucket.
 
         None where most of the segment is read in any case.
 
@@ -196,7 +196,7 @@ class SegmentFiles:
         place = segment.place or place_now(client, owner, segment)
         if place is None:
             return False
-        # A head that was read before says nothing about the file now, nor does a copy.
+        # Neither a cached head nor a copy shows the present file.
         region = RegionFiles(self.folder(client, owner), owner.store.gen, place, None)
         return self._head(client, owner, segment, region, afresh=True) is not None
 
@@ -212,7 +212,7 @@ class SegmentFiles:
             return False
 
     def know(self, gen: str, folder: Folder, *, tenant: str = "") -> None:
-        """Remembers the folder with the files of a checkpoint, whose query does not name it."""
+        """Caches the folder with the files of a checkpoint whose query does not name it."""
         with self._lock:
             self._folders[tenant, gen] = folder
 
@@ -277,7 +277,7 @@ class SegmentFiles:
                 self.reads += region.reads
 
     def _is_needed_again(self, owner: PartitionId, place: FilePlace) -> bool:
-        """Notes a read; what is read once, such as a delta, is not worth a copy."""
+        """Notes a read; a segment that is read only once, such as a delta, is not worth a copy."""
         if self.disk is None:
             return False
         key = _key(owner, place)
@@ -290,7 +290,7 @@ class SegmentFiles:
         return is_known
 
     def want(self, owner: PartitionId, folder: Folder, place: FilePlace) -> None:
-        """Begins a copy of a region that was just written, if there is a disk."""
+        """Begins a copy of a newly written region, if there is a disk."""
         RegionFiles(folder, owner.store.gen, place, self.disk).want()
 
     def _from(
@@ -361,7 +361,7 @@ class SegmentFiles:
     def _directory(
         self, owner: PartitionId, head: RegionHead, region: RegionFiles, called: str
     ) -> bytes | None:
-        """Returns the value of a directory block; ``None`` if the file is gone, or was cut."""
+        """Returns the value of a directory block; ``None`` if the file is gone or truncated."""
         key = (*_key(owner, region.place), called)
         with self._lock:
             known = head.known.get(called) or self._directories.get(key)
@@ -371,7 +371,7 @@ class SegmentFiles:
         if raws is None:
             return None
         if not region.hits:
-            # A copy may be damaged, which the decoding finds.
+            # Decoding detects a damaged copy.
             with self._lock:
                 self._directories.put(key, raws[0], len(raws[0]))
         return raws[0]
@@ -397,7 +397,7 @@ class SegmentFiles:
         named = owner_of(owner, segment)
         found = read_head(named, raws[0], region_bytes=place.bytes, signer=client.signer)
         if region.hits and not are_intact(client.signer, named.key, segment, found.fields):
-            # It is remembered, and a later call could not tell that a copy gave it.
+            # The head is cached, and a later call could not know that it came from a copy.
             raise _damaged(owner, segment, place)
         with self._lock:
             self._heads.put(key, found, place.head)
@@ -415,7 +415,7 @@ class SegmentFiles:
     def lost(
         self, client: Client, owner: PartitionId, segment: Segment, place: FilePlace
     ) -> StateError | UnavailableError:
-        """Returns the error for a file that is gone or was cut, or whose folder is not there.
+        """Returns the error for a file that is gone or truncated, or whose folder is missing.
 
         Args:
             owner: See `owner_of`.

@@ -1,4 +1,4 @@
-"""Ranges of one region: from its copy on the local disk, where there is one, else from its file."""
+"""Reads ranges of one region, from its copy on the local disk, or from its file."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class RegionFiles:
         at_once: Most ranges of the file that are read at once.
 
     Attributes:
-        hits: Reads that the copy answered.
-        reads: Reads of the file.
+        hits: Number of reads from the copy.
+        reads: Number of reads from the file.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class RegionFiles:
         self.hits = self.reads = 0
 
     def read(self, spans: Sequence[Span]) -> list[bytes] | None:
-        """Reads ranges, counted from the begin of the region.
+        """Reads ranges, counted from the start of the region.
 
         Returns:
             ``None`` if the file does not exist, or ends within a range.
@@ -70,15 +70,15 @@ class RegionFiles:
         return ranges
 
     def want(self) -> None:
-        """Begins a copy, if there is none."""
+        """Begins a copy of the region, unless there is one."""
         if self._disk is not None:
             self._disk.want(self._id, self._folder)
 
     def give_up(self) -> bool:
-        """Removes the copy, which has damaged bytes; from here on the file is read.
+        """Removes the copy, which is damaged; further reads use the file.
 
         Returns:
-            False if nothing came from a copy.
+            False if no bytes came from a copy.
         """
         if self._disk is None or not self.hits:
             return False
@@ -95,7 +95,7 @@ def is_most(segment: Segment, place: FilePlace, fields: int) -> bool:
 def are_intact(
     signer: BlockSigner | None, key: str, segment: Segment, found: Mapping[str, bytes] | None
 ) -> bool:
-    """Returns whether signatures and checks of values are right, without a look at the rows.
+    """Returns whether signatures and checks of values are valid, without reading the rows.
 
     Args:
         key: Redis key of the segment, which signatures cover.

@@ -1,4 +1,4 @@
-"""Room in a bounded partition: what has left Redis makes place for what comes (format.md, 18)."""
+"""Makes room in a bounded partition, by moving segments into files (docs/format.md, section 18)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from redis_state.backend.script import Command, script
 from redis_state.errors import ConfigError
 from redis_state.files import Folder
 from redis_state.format.entry import FORMATS, Entry, Segment, segments_in
-from redis_state.ids import PartitionId, text_number
+from redis_state.format.lineage import lineage_of
+from redis_state.ids import PartitionId, Pin, text_number
 from redis_state.places.moving import SEGMENTS_MAX, move_out
 from redis_state.places.settings import places_of
 from redis_state.places.writer import check_folder
@@ -44,7 +45,7 @@ class Bound:
 
     @property
     def lacking(self) -> int:
-        """Bytes that have to leave for a sixth of the share to be free; 0 or less if it is."""
+        """Bytes to move so that a sixth of the share is free; 0 or less if it is free already."""
         return self.bytes - self.share + self.share // _FREE_PART
 
 
@@ -86,13 +87,13 @@ def bound_of(client: Client, id_: PartitionId) -> Bound | None:
 
 
 def bounds_of(client: Client, ids: Sequence[PartitionId]) -> list[Bound | None]:
-    """Returns the bounds of partitions; ``None`` for one that has none, or is not there."""
+    """Returns the bounds of partitions; ``None`` for one without a bound, or a missing one."""
     asked: list[Command] = [("HGET", keys.meta(id_), _FIELD) for id_ in ids]
     return [_parsed(raw) for raw in client.call(_WHAT, asked)] if asked else []
 
 
 def bound_in(manifest: Mapping[bytes, bytes]) -> Bound | None:
-    """Returns the bound that a manifest has; ``None`` without one, or if it is damaged."""
+    """Returns the bound in a manifest; ``None`` without one, or if it is damaged."""
     return _parsed(manifest.get(_FIELD.encode()))
 
 
@@ -105,10 +106,10 @@ def _parsed(raw: bytes | None) -> Bound | None:
 
 
 def set_bound(client: Client, id_: PartitionId, share: int) -> Bound | None:
-    """Sets the share of a partition, 0 for none, and counts what it has.
+    """Sets the share of a partition, 0 for no bound, and counts its bytes.
 
     Returns:
-        ``None`` if it has no bound.
+        ``None`` if the partition has no bound.
     """
     match client.script(_WHAT, script("bound"), [keys.meta(id_)], [str(share)]):
         case ["OK", size] if share:
@@ -120,7 +121,7 @@ def folder_for(client: Client, id_: PartitionId) -> Folder:
     """Returns the folder into which segments of a Python store may move.
 
     Raises:
-        ConfigError: The store has no folder, or it is another one on this machine.
+        ConfigError: The store has no folder, or its path is another folder on this machine.
         UnavailableError: The file system does not answer.
     """
     of = id_.store
@@ -142,12 +143,12 @@ def make_room(
     """Moves the oldest segments of a bounded partition into one file.
 
     Args:
-        lacking: Bytes that have to leave; some more do, so that the next call is far.
-        ends_runs: True if hot runs give way where no segment is left that could leave.
+        lacking: Bytes to move at least; some more are moved, so that the next call is not soon.
+        ends_runs: True to drop hot runs if no segment is left that could move.
 
     Returns:
-        Number of segments that moved, or of hot runs that gave way; ``None`` if none is left that
-        could.
+        Number of moved segments, or of dropped hot runs; ``None`` if nothing is left to move or
+        drop.
 
     Raises:
         ConfigError: There is no folder, or it cannot be written.
@@ -161,7 +162,7 @@ def make_room(
     spare = bound.share // _FREE_PART if bound else 0
     chosen = leaving(manifest, lacking + spare)
     if not chosen:
-        # What is left are rows that files have, too.
+        # Hot runs only hold rows that other segments hold, too.
         has_runs = ends_runs and any(name[:2] == b"r:" for name in manifest)
         return drop_hot_runs(client, id_) if has_runs else None
     moved = move_out(client, id_, chosen, folder_for(client, id_))
@@ -176,13 +177,13 @@ def drop_hot_runs(client: Client, id_: PartitionId) -> int:
 
 
 def keep_room(client: Client, id_: PartitionId, share: int) -> int:
-    """Moves segments until a sixth of the share is free; for maintenance.
+    """Moves segments until a sixth of the share is free; called by maintenance.
 
     Args:
-        share: Share by the option, which the partition gets if it has another one.
+        share: Share of the option, which the partition gets if it has another one.
 
     Returns:
-        Number of segments that moved.
+        Number of moved segments.
 
     Raises:
         RedisStateError: See `make_room`.
@@ -190,12 +191,12 @@ def keep_room(client: Client, id_: PartitionId, share: int) -> int:
     bound = set_bound(client, id_, share)
     if bound is None or bound.lacking <= 0:
         return 0
-    # A hot run gives way when a commit needs its room, not before.
+    # A hot run is dropped only when a commit needs its room.
     return make_room(client, id_, bound.lacking, ends_runs=False) or 0
 
 
 def leaving(manifest: Mapping[bytes, bytes], lacking: int) -> list[Segment]:
-    """Returns the segments that leave next: history first, then the base, then deltas by age."""
+    """Returns the segments to move next: history first, then the base, then deltas by age."""
     opened = text_number(manifest.get(b"o", b"0").decode("ascii", "replace")) or 0
     every = list(segments_in(manifest))
     aside = {one.ident for one in every if b"z:" + one.ident.encode() in manifest}
@@ -208,8 +209,13 @@ def leaving(manifest: Mapping[bytes, bytes], lacking: int) -> list[Segment]:
         and (one.version <= opened or one.ident in aside)
     ]
     named = {one.field: one for one in every if one.ident not in aside}
-    above = _since_base(named, opened, manifest.get(b"ou", b"").decode("ascii", "replace"))
-    ranked = sorted(here, key=lambda one: (_rank(one, above), one.version, one.ident))
+    uid = manifest.get(b"ou", b"").decode("ascii", "replace")
+    lineage, bases = lineage_of(named, Pin(opened, uid))
+    base = next(iter(bases), 0)
+    ranks = {named[name].ident: 2 for name in lineage if named[name].version > base}
+    if base:
+        ranks[named[bases[base]].ident] = 1
+    ranked = sorted(here, key=lambda one: (ranks.get(one.ident, 0), one.version, one.ident))
     chosen: list[Segment] = []
     for one in ranked[:SEGMENTS_MAX]:
         if lacking <= 0:
@@ -217,25 +223,3 @@ def leaving(manifest: Mapping[bytes, bytes], lacking: int) -> list[Segment]:
         chosen.append(one)
         lacking -= cost_of(one.entry)
     return chosen
-
-
-def _rank(one: Segment, above: Sequence[str]) -> int:
-    """Returns 0 for history, 1 for the newest base, 2 for the deltas above it."""
-    if one.ident not in above:
-        return 0
-    return 1 if one.ident == above[-1] else 2
-
-
-def _since_base(named: Mapping[str, Segment], at: int, uid: str) -> list[str]:
-    """Returns the idents from a version down to its base, which comes last."""
-    found: list[str] = []
-    while at > 0:
-        snapshot, delta = named.get(f"s:{at}:{uid}"), named.get(f"d:{at}:{uid}")
-        one = snapshot or delta
-        if one is None:
-            break
-        found.append(one.ident)
-        if one.alone or delta is None:
-            return found
-        at, uid = at - 1, delta.entry.ref
-    return [*found, ""]

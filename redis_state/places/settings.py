@@ -29,10 +29,10 @@ class Places:
 
     Attributes:
         folder: Absolute address of the folder, as Hadoop writes it.
-        grace_ms: How long a condemned file stays.
+        grace_ms: Time for which a condemned file stays.
         moves: True if history moves into files.
         deletes: True if condemned files are deleted.
-        storage_options: Options of fsspec of whoever opens the folder; not among the settings.
+        storage_options: Options of fsspec of the caller that opens the folder; not stored.
     """
 
     folder: str
@@ -86,7 +86,7 @@ def places_of(client: Client, gen: str, *, tenant: str = "") -> Places | None:
 def set_places(client: Client, gen: str, places: Places, *, tenant: str = "") -> None:
     """Writes the settings of a checkpoint; does nothing in one that was purged.
 
-    Redis may have lost all else of the query, so its format goes along.
+    The format is written, too, since Redis may have lost all other fields of the query.
     """
     args = ["", "f", _QUERY_FORMAT, FIELD, places.text]
     client.script(

@@ -1,4 +1,4 @@
-"""Values that were used latest, up to a number of bytes; for callers that hold a lock."""
+"""Cache of the most recently used values, bounded by bytes; for callers that hold a lock."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _Value = TypeVar("_Value")
 
 
 class SizedCache(Generic[_Key, _Value]):
-    """Cache that forgets the values that were unused for longest, but never the newest one.
+    """Drops the least recently used values, but never the newest one.
 
     Args:
-        bytes_max: Bound of the bytes that `put` is given.
+        bytes_max: Bound of the sum of sizes given to `put`.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -23,7 +23,7 @@ class SizedCache(Generic[_Key, _Value]):
         self._values: OrderedDict[_Key, tuple[_Value, int]] = OrderedDict()
 
     def get(self, key: _Key) -> _Value | None:
-        """Returns a value, which counts as used; ``None`` without one."""
+        """Returns a value and marks it as used; ``None`` if there is none."""
         found = self._values.get(key)
         if found is None:
             return None
@@ -34,7 +34,7 @@ class SizedCache(Generic[_Key, _Value]):
         """Adds a value, or replaces the one of this key.
 
         Args:
-            size: Bytes that count.
+            size: Bytes to count for the value.
         """
         self.forget(key)
         self._values[key] = value, size

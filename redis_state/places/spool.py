@@ -1,4 +1,4 @@
-"""Blocks on the local disk, on their way into files in another order."""
+"""Keeps blocks on the local disk until they are written into files in another order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BYTES_AT_ONCE = 1 << 20
 class Spool:
     """A temporary file for the blocks of any number of segments, used by one thread.
 
-    The file has no name where the system allows it, so it is gone with its process.
+    Where the system allows it, the file has no name, so it disappears with its process.
 
     Args:
         what: The work, for errors.
@@ -31,7 +31,7 @@ class Spool:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # A full disk fails here once more, for bytes that nobody needs any more.
+        # A full disk fails here again, for bytes that are not needed any more.
         with suppress(OSError):
             self._file.close()
 
@@ -46,7 +46,7 @@ class Spool:
             self._file.truncate()
 
     def append(self, raw: bytes) -> int:
-        """Writes bytes behind all others, and returns their offset."""
+        """Appends bytes, and returns their offset."""
         with self._answered():
             at = self._file.seek(0, 2)
             self._file.write(raw)
@@ -75,7 +75,7 @@ class Spool:
 
 
 class SpooledBlocks:
-    """The blocks of one segment; what comes in any order leaves in that of a region."""
+    """The blocks of one segment, written in any order, and read in the order of a region."""
 
     def __init__(self, spool: Spool) -> None:
         self._spool = spool

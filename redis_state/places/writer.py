@@ -19,7 +19,7 @@ def mark_folder(places: Places, gen: str) -> bool:
     """Creates the file, in the process that declares the folder.
 
     Returns:
-        False if the folder does not answer or cannot be written, which must not stop a batch.
+        False if the folder does not answer or cannot be written: that must not stop a batch.
     """
     raw = gen.encode()
     try:
@@ -27,7 +27,7 @@ def mark_folder(places: Places, gen: str) -> bool:
         if folder.read(NAME, most=_BYTES_MAX) == raw or folder.create(NAME, raw):
             return True
         if folder.read(NAME, most=_BYTES_MAX) != raw:
-            # A process was killed while it created the file.
+            # A process was killed while creating the file.
             folder.write(NAME, raw)
     except (ConfigError, UnavailableError) as error:
         log.warning("%s: history stays in Redis: %s", places.folder, error)
@@ -48,10 +48,10 @@ def new_folder(places: Places, gen: str) -> Folder:
 
 
 def check_reached(places: Places, gen: str, *, attempted: str, advice: str) -> None:
-    """Checks that a folder that nobody named is there, and not on another disk by this path.
+    """Checks that a default folder exists, and is not an empty path without its mount.
 
     Raises:
-        ConfigError: It is missing or empty.
+        ConfigError: The folder is missing or empty.
         UnavailableError: The file system does not answer.
     """
     own = places.folder_of(gen)
@@ -65,7 +65,7 @@ def check_reached(places: Places, gen: str, *, attempted: str, advice: str) -> N
 
 
 def check_folder(places: Places, gen: str) -> None:
-    """Checks that a folder is the one that the store's process declared, and creates nothing.
+    """Checks that a folder is the one that the store's process declared; creates nothing.
 
     Raises:
         ConfigError: The file is missing, or of another checkpoint.

@@ -5,7 +5,8 @@ One call is one script or one pipeline. Imports `backend`, `format` and the laye
 """
 
 from redis_state.protocol.opening import Opened
-from redis_state.protocol.partition import PartitionClient, RetainReport
+from redis_state.protocol.partition import PartitionClient
+from redis_state.protocol.retention import RetainReport
 from redis_state.protocol.runs import (
     NamedStore,
     RegisteredRun,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from redis_state import keys
 from redis_state.backend.client import Client
-from redis_state.backend.replies import purged_gen, words
+from redis_state.backend.replies import purged_error, purged_gen, words
 from redis_state.backend.script import Command, script
 from redis_state.errors import FormatError, Kind, StateError, UnavailableError
 from redis_state.format.entry import Segment, parse_segment
@@ -100,14 +100,26 @@ def open_commands(
     return script("open").many(list(zip(map(keys.meta, ids), asked, strict=True)))
 
 
-def is_opened(reply: list[bytes]) -> bool:
-    """Returns whether a reply names a version, without further checks."""
-    return reply[0] == b"OK"
-
-
-def is_purged(reply: list[bytes]) -> bool:
+def _is_purged(reply: list[bytes]) -> bool:
     """Returns whether a reply refuses an expiring partition, because its checkpoint was purged."""
     return reply[0] == b"FORMAT" and bool(purged_gen(reply[1].decode("ascii", "replace")))
+
+
+def not_opened(
+    ids: Sequence[PartitionId], replies: Sequence[list[bytes]], *, what: str
+) -> list[int]:
+    """Returns the partitions whose reply to `open_commands` names no version.
+
+    Raises:
+        StateError: The checkpoint was purged.
+    """
+    missing = []
+    for id_, reply in zip(ids, replies, strict=True):
+        if _is_purged(reply):
+            raise purged_error(what, id_.store.gen, where=str(id_))
+        if reply[0] != b"OK":
+            missing.append(id_.partition)
+    return missing
 
 
 def read_replies(
@@ -149,7 +161,7 @@ def read_opened(
 
     Raises:
         StateError: The version does not exist.
-        ConflictError: The run of the caller went on, or reads another attempt at the version.
+        ConflictError: The run of the caller continued, or reads another attempt at the version.
         FormatError: The partition is of another format, or damaged.
     """
     what, where = opening(version), where or str(id_)

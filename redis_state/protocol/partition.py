@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
@@ -20,45 +19,25 @@ from redis_state.format.chunks import (
     chunks,
     split_last,
 )
-from redis_state.format.entry import FORMATS, Entry, Segment
+from redis_state.format.entry import Entry, Segment
 from redis_state.ids import PartitionId, Pin
 from redis_state.places.born import Born
 from redis_state.places.room import drop_hot_runs
 from redis_state.process import Home
-from redis_state.protocol import retention
 from redis_state.protocol.foreign import lost_with_parent
 from redis_state.protocol.opening import Opened, open_args, opening, read_opened
 from redis_state.protocol.refusal import refusal
+from redis_state.protocol.retention import DROPPED_TTL_MS, RetainReport, retain
 from redis_state.protocol.room import ROOM, RoomError, RoomMaker, RoomWaits
 from redis_state.protocol.runs import STAGED_TTL_MS, RegisteredRun, is_newest, register_run
 from redis_state.protocol.segments import fetch, fetch_whole
 
-DROPPED_TTL_MS = 10 * 60 * 1000
-"""Time for which a dropped segment stays for readers under way."""
-
 _RISES_MAX = 2
 _ACQUIRE_TRIES_MAX = 5
 _PUBLISH_TRIES_MAX = 5
-_PLANS_MAX = 4
 _NO_LOG = "-"  # the caller of a Python store names the version, so there is no commit log to read
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class RetainReport:
-    """Result of retention.
-
-    Attributes:
-        floor: The lowest version that is kept.
-        dropped: Segments removed from the manifest.
-        kept: Segments left in the manifest.
-    """
-
-    floor: int
-    dropped: int
-    dropped_bytes: int
-    kept: int
 
 
 class PartitionClient:
@@ -364,41 +343,7 @@ class PartitionClient:
             retained: Number of versions to keep below the opened one; ``None`` is that which the
                 holding run wants.
         """
-        what, dropped, size = "retention", 0, 0
-        for _ in range(_PLANS_MAX):
-            (manifest,) = self.client.call(what, [("HGETALL", self._meta)])
-            format_ = manifest.get(b"f")
-            if format_ is None:
-                return RetainReport(0, 0, 0, 0)
-            if format_ not in FORMATS:
-                raise refusal(
-                    what,
-                    ["FORMAT", format_.decode("ascii", "replace")],
-                    where=self._where,
-                    version=0,
-                )
-            if retained is not None:
-                manifest[b"n"] = b"%d" % retained
-            plan = retention.plan(manifest)
-            stale = False
-            for floor, fields in plan.parts():
-                args = [str(DROPPED_TTL_MS), plan.epoch, str(plan.opened.version), plan.opened.uid]
-                args += [str(floor), str(plan.base), plan.carrier, *fields]
-                match self._script(what, "retain", [], args):
-                    case ["OK", count, of_bytes]:
-                        dropped, size = dropped + int(count), size + int(of_bytes)
-                    case ["STALE"] | ["EMPTY"]:
-                        stale = True
-                        break
-                    case reply:
-                        raise refusal(what, reply, where=self._where, version=0)
-            if not stale:
-                break
-        else:
-            log.info(
-                "%s: %s: other workers were faster; the next maintenance continues", self.id, what
-            )
-        return RetainReport(plan.base, dropped, size, plan.kept)
+        return retain(self.client, self.id, retained=retained, where=self._where)
 
     def renew(self) -> None:
         """Renews the expiry of every key of the partition."""

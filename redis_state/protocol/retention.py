@@ -1,4 +1,4 @@
-"""Plans retention: finds the segments that no retained version needs, from the manifest alone.
+"""Retention of one partition: plans from the manifest alone, then drops segments in parts.
 
 A script blocks the server while it runs. So the plan is computed here, from one read of the
 manifest, and executed in parts of bounded size (docs/format.md, section 8).
@@ -6,17 +6,30 @@ manifest, and executed in parts of bounded size (docs/format.md, section 8).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from redis_state import keys
+from redis_state.backend.client import Client
+from redis_state.backend.script import script
 from redis_state.errors import FormatError
-from redis_state.format.entry import Segment, parse_segment
-from redis_state.ids import Pin, text_number
+from redis_state.format.entry import FORMATS, Segment, parse_segment
+from redis_state.format.lineage import lineage_of
+from redis_state.ids import PartitionId, Pin, text_number
+from redis_state.protocol.refusal import refusal
 
 FIELDS_MAX = 100
 """Most manifest fields that one call removes."""
 
-_WHAT = "planning retention"
+DROPPED_TTL_MS = 10 * 60 * 1000
+"""Time for which a dropped segment stays for readers under way."""
+
+_PLANS_MAX = 4
+_WHAT = "retention"
+_PLANNING = "planning retention"
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +60,22 @@ class RetentionPlan:
             yield self.base, self.gone[start : start + FIELDS_MAX]
 
 
+@dataclass(frozen=True, slots=True)
+class RetainReport:
+    """Result of retention.
+
+    Attributes:
+        floor: The lowest version that is kept.
+        dropped: Segments removed from the manifest.
+        kept: Segments left in the manifest.
+    """
+
+    floor: int
+    dropped: int
+    dropped_bytes: int
+    kept: int
+
+
 def plan(manifest: Mapping[bytes, bytes]) -> RetentionPlan:
     """Computes the plan from all fields of `P:m`.
 
@@ -64,7 +93,7 @@ def plan(manifest: Mapping[bytes, bytes]) -> RetentionPlan:
         for name, value in fields.items()
         if name[:2] in ("d:", "s:")
     }
-    lineage, bases = _lineage(segments, opened)
+    lineage, bases = lineage_of(segments, opened)
     base = next((at for at in bases if at <= max(floor, opened.version - retained)), None)
     kept_bases = _spaced(list(bases), base, max(1, retained // 2))
     gone = [
@@ -87,27 +116,46 @@ def plan(manifest: Mapping[bytes, bytes]) -> RetentionPlan:
     )
 
 
-def _lineage(segments: Mapping[str, Segment], opened: Pin) -> tuple[set[str], dict[int, str]]:
-    """Returns the fields of the opened version's lineage, and its bases by version, newest first.
+def retain(
+    client: Client, id_: PartitionId, *, retained: int | None = None, where: str = ""
+) -> RetainReport:
+    """Removes segments that no retained version needs from the manifest.
 
-    A base is the field of a segment that stands alone.
+    Args:
+        retained: Number of versions to keep below the opened one; ``None`` is that which the
+            holding run wants.
+        where: Name of the partition in errors.
     """
-    lineage: set[str] = set()
-    bases: dict[int, str] = {}
-    at = opened
-    while at.version > 0:
-        name, snapshot_name = f"d:{at.version}:{at.uid}", f"s:{at.version}:{at.uid}"
-        delta = segments.get(name)
-        if snapshot_name in segments:
-            lineage.add(snapshot_name)
-            bases[at.version] = snapshot_name
-        elif delta is not None and delta.entry.complete:
-            bases[at.version] = name
-        if delta is None:
+    dropped, size = 0, 0
+    for _ in range(_PLANS_MAX):
+        (manifest,) = client.call(_WHAT, [("HGETALL", keys.meta(id_))])
+        format_ = manifest.get(b"f")
+        if format_ is None:
+            return RetainReport(0, 0, 0, 0)
+        if format_ not in FORMATS:
+            found = format_.decode("ascii", "replace")
+            raise refusal(_WHAT, ["FORMAT", found], where=where, version=0)
+        if retained is not None:
+            manifest[b"n"] = b"%d" % retained
+        chosen = plan(manifest)
+        is_stale = False
+        for floor, fields in chosen.parts():
+            opened = chosen.opened
+            args = [str(DROPPED_TTL_MS), chosen.epoch, str(opened.version), opened.uid]
+            args += [str(floor), str(chosen.base), chosen.carrier, *fields]
+            match client.script(_WHAT, script("retain"), [keys.meta(id_)], args):
+                case ["OK", count, of_bytes]:
+                    dropped, size = dropped + int(count), size + int(of_bytes)
+                case ["STALE"] | ["EMPTY"]:
+                    is_stale = True
+                    break
+                case reply:
+                    raise refusal(_WHAT, reply, where=where, version=0)
+        if not is_stale:
             break
-        lineage.add(name)
-        at = Pin(at.version - 1, delta.entry.ref)
-    return lineage, bases
+    else:
+        log.info("%s: %s: other workers were faster; the next maintenance continues", id_, _WHAT)
+    return RetainReport(chosen.base, dropped, size, chosen.kept)
 
 
 def _spaced(bases: Sequence[int], base: int | None, spacing: int) -> set[int]:
@@ -133,7 +181,7 @@ def _is_needed(segment: Segment, base: int | None, kept_bases: set[int]) -> bool
 def _number(fields: Mapping[str, bytes], name: str) -> int:
     found = text_number(_text(fields.get(name, b"0")))
     if found is None:
-        raise FormatError(_WHAT, found=f"the field {name} of the manifest is not a number")
+        raise FormatError(_PLANNING, found=f"the field {name} of the manifest is not a number")
     return found
 
 
@@ -141,4 +189,4 @@ def _text(raw: bytes) -> str:
     try:
         return raw.decode("ascii")
     except UnicodeDecodeError as error:
-        raise FormatError(_WHAT, found="a field of the manifest is malformed") from error
+        raise FormatError(_PLANNING, found="a field of the manifest is malformed") from error

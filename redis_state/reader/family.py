@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from redis_state.backend.client import Client
@@ -23,6 +23,7 @@ from redis_state.types.decoding import AS_WRITTEN, Decoding
 
 if TYPE_CHECKING:
     from redis_state.codec import Codec as StoreCodec
+    from redis_state.reader.source import Source
 
 _PLACEHOLDERS = tuple(
     ((key,), (value,))
@@ -86,7 +87,7 @@ class FamilyChoice:
         """Adopts the columns of a version's family table; returns whether `likely` had others.
 
         The list of operators describes the columns of the newest run, also of one that was refused
-        because the state has other columns, and a query may go on with other names of columns.
+        because the state has other columns, and a query may continue with other names of columns.
         """
         before, now = self._likely, self.codec(families)
         if now is None or (before is not None and before.columns == now.columns):
@@ -170,6 +171,21 @@ class FamilyChoice:
             found=found,
             advice=advice + (f" Spark's own: {internal}." if internal else ""),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class FamilySource:
+    """A family of one store, and the source that opens the store.
+
+    Attributes:
+        source: The query, or a view of the query.
+    """
+
+    client: Client
+    source: Source
+    operator: int
+    store: str
+    choice: FamilyChoice
 
 
 def is_ours(family: Family) -> bool:

@@ -11,9 +11,8 @@ from redis_state.format.rows import stored_key
 from redis_state.format.visible import time_of
 from redis_state.protocol.opening import Opened
 from redis_state.protocol.registry import OperatorInfo
-from redis_state.reader.family import FamilyChoice
+from redis_state.reader.family import FamilySource
 from redis_state.reader.scan import ScanRows, arrays_of, families_of, pieces_of
-from redis_state.reader.source import Source
 from redis_state.reader.table_columns import RowCodec
 from redis_state.reader.version_request import VersionRequest
 
@@ -32,24 +31,18 @@ R = TypeVar("R", "ScanRows", "ScanRows | RowMatrix")
 class StoredRows:
     """Reads all rows of a family; errors are those of `OperatorState.items`."""
 
-    def __init__(
-        self, client: Client, source: Source, operator: int, store: str, choice: FamilyChoice
-    ) -> None:
-        self._client = client
-        self._source = source
-        self._operator = operator
-        self._store = store
-        self._choice = choice
+    def __init__(self, of: FamilySource) -> None:
+        self._of = of
 
     def open(self, wanted: VersionRequest) -> tuple[OperatorInfo, list[Opened]]:
         """Opens all partitions at one version."""
-        return self._source.open_at(self._operator, self._store, wanted)
+        return self._of.source.open_at(self._of.operator, self._of.store, wanted)
 
     def opened(self, wanted: VersionRequest) -> tuple[RowCodec, list[Opened]]:
         """Opens all partitions; returns them with the codec of the newest family table."""
         info, partitions = self.open(wanted)
-        likely = self._choice.likely(info, partitions)
-        return self._choice.codec(families_of(self._client, partitions)) or likely, partitions
+        likely = self._of.choice.likely(info, partitions)
+        return self._of.choice.codec(families_of(self._of.client, partitions)) or likely, partitions
 
     def pieces(self, wanted: VersionRequest, *, lists: bool | None = None) -> Iterator[RowPiece]:
         """Returns an iterator over the rows of all partitions.
@@ -59,9 +52,9 @@ class StoredRows:
                 accepts both.
         """
         info, partitions = self.open(wanted)
-        codec = self._choice.likely(info, partitions)
+        codec = self._of.choice.likely(info, partitions)
         if lists is not None:
-            self._choice.be_list(codec, wanted=lists)
+            self._of.choice.be_list(codec, wanted=lists)
         return self.rows(partitions)
 
     def rows(self, partitions: Sequence[Opened]) -> Iterator[RowPiece]:
@@ -80,9 +73,9 @@ class StoredRows:
         for opened in partitions:
             table: Sequence[Family] | None = None
             codec: RowCodec | None = None
-            for rows, families in read(self._client, opened):
+            for rows, families in read(self._of.client, opened):
                 if families is not table:
-                    table, codec = families, self._choice.codec(families)
+                    table, codec = families, self._of.choice.codec(families)
                 if codec is None:
                     continue
                 own = _own(rows, codec.family.id) if len(families) > 1 else rows
@@ -92,8 +85,8 @@ class StoredRows:
     def count(self, wanted: VersionRequest) -> int:
         """Returns the number of keys of the family."""
         info, partitions = self.open(wanted)
-        likely = self._choice.likely(info, partitions)
-        families = families_of(self._client, partitions)
+        likely = self._of.choice.likely(info, partitions)
+        families = families_of(self._of.client, partitions)
         users = [family.name for family in families if not family.internal]
         # The counts of a manifest are of all families, so they serve a store with one. They include
         # expired rows.

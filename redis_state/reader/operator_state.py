@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from redis_state.backend.client import Client
 from redis_state.format.header import Family
 from redis_state.reader.compare.one_family import changes_between
-from redis_state.reader.family import FamilyChoice, is_ours
+from redis_state.reader.family import FamilyChoice, FamilySource, is_ours
 from redis_state.reader.family_scan import StoredRows
 from redis_state.reader.feed.changes import ChangeBatch, changes
 from redis_state.reader.feed.diff import Change, diff
@@ -65,8 +65,9 @@ class OperatorState:
         self._given = codec
         self._decoding = decoding
         self._choice = FamilyChoice(client, operator, family, codec, decoding)
-        self._keyed = KeyedReads(client, query, operator, store, self._choice)
-        self._stored = StoredRows(client, query, operator, store, self._choice)
+        of = FamilySource(client, query, operator, store, self._choice)
+        self._keyed = KeyedReads(of)
+        self._stored = StoredRows(of)
 
     def __repr__(self) -> str:
         return (

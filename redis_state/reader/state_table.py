@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from redis_state.backend.client import Client
 from redis_state.errors import ConfigError
 from redis_state.format.rows import split_elements
-from redis_state.reader.family import FamilyChoice
+from redis_state.reader.family import FamilyChoice, FamilySource
 from redis_state.reader.family_scan import StoredRows
 from redis_state.reader.lookup.asked_keys import AskedKeys
 from redis_state.reader.lookup.key_search import KeyedReads
@@ -64,14 +64,14 @@ class StateTable:
         import pyarrow as pa
 
         choice = FamilyChoice(client, operator, family, None, decoding)
-        stored = StoredRows(client, source, operator, store, choice)
-        codec, _ = stored.opened(VersionRequest())
+        of = FamilySource(client, source, operator, store, choice)
+        codec, _ = StoredRows(of).opened(VersionRequest())
         self._codec: RowCodec = codec
         self._columns = columns_of(codec)
         # The source has one version, so the methods of `Stores` for many versions are not called.
         stores = cast("Stores", source)
         self._state = OperatorState(client, stores, operator, store, family, None, decoding)
-        self._keyed = KeyedReads(client, source, operator, store, choice)
+        self._keyed = KeyedReads(of)
         self.schema: pa.Schema = pa.schema(
             [
                 pa.field(name, pa.string() if type_ is None else arrow_type(type_))

@@ -12,14 +12,14 @@ from redis_state.backend.client import Client
 from redis_state.backend.replies import purged_error
 from redis_state.backend.script import script
 from redis_state.backend.server import check_server
-from redis_state.batches.driver import OPERATOR, PARTITIONS_MAX, PLACE, named, not_opened
+from redis_state.batches.driver import OPERATOR, PARTITIONS_MAX, PLACE, named
 from redis_state.errors import NotFoundError, StateError, UsageError
 from redis_state.ids import DEFAULT_STORE, PartitionId, Pin, StoreId, text_number
 from redis_state.places import Places
 from redis_state.places.settings import FIELD as PLACES
 from redis_state.protocol import PartitionClient, RegisteredRun, checkpoint_gen, register_run
 from redis_state.protocol.newest_batch import NewestBatch
-from redis_state.protocol.opening import open_commands, read_replies
+from redis_state.protocol.opening import not_opened, open_commands, read_replies
 from redis_state.protocol.runs import PURGED_FIELD, STAGED_TTL_MS
 from redis_state.rescaling.placing import cannot
 from redis_state.rescaling.rows import renew

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
-from redis_state.batches.driver import named, not_opened
+from redis_state.batches.driver import named
 from redis_state.codec import Codec
 from redis_state.errors import StateError
 from redis_state.files import Folder
 from redis_state.format.entry import Segment
 from redis_state.ids import EMPTY_UID, PartitionId, Pin
 from redis_state.places.spool import Spool
-from redis_state.protocol.opening import open_commands, read_replies
+from redis_state.protocol.opening import not_opened, open_commands, read_replies
 from redis_state.rescaling.checkpoints import RescaledCheckpoint, RescaledStore
 from redis_state.rescaling.placing import GroupOf, Placing, cannot
 from redis_state.rescaling.rows import RescaleSource, RescaleTarget, restore

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from redis_state.format.bucketing import ROWS_A_BUCKET, buckets_for
-from redis_state.protocol.partition import DROPPED_TTL_MS
+from redis_state.protocol.retention import DROPPED_TTL_MS
 from redis_state.protocol.snapshots import DELTAS_MAX, DELTAS_MIN
 from redis_state.status.figures import size
 

@@ -25,7 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from redis_state.format.entry import segments_in
-from redis_state.protocol.partition import DROPPED_TTL_MS
+from redis_state.protocol.retention import DROPPED_TTL_MS
 from tests.bench.__main__ import session
 from tests.bench.page import add_write_option, show
 from tests.bench.workloads import PARTITIONS, PROVIDER, PROVIDERS

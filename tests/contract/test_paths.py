@@ -37,4 +37,4 @@ def test_live_read_follows_the_documented_path(redis_server: RedisServer) -> Non
 def test_move_follows_the_documented_path(query: Query) -> None:
     with followed() as walk:
         query.rescale(5)
-    check("Path of a move", walk, files_max=15)
+    check("Path of a move", walk, files_max=14)

@@ -109,7 +109,7 @@ def test_verify_and_doctor_go_on_past_a_lost_file_in_a_remote_file_system(
         files.rm_file(lost)
         status, _, err = run(found, capsys, "--verify")
         assert status == 4
-        assert 0 < err.count("is gone, or was cut") < count
+        assert 0 < err.count("is gone or truncated") < count
         (health,) = diagnose(found.client, found.gen).partitions
         assert 0 < len(health.broken) < count
     finally:

@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 import redis_state
-from redis_state.protocol.partition import DROPPED_TTL_MS
+from redis_state.protocol.retention import DROPPED_TTL_MS
 from tests.bench.page import replace_section
 from tests.faults.processes import DRIVER_JVM, descendants, named
 from tests.faults.rig import UNREACHABLE

@@ -60,6 +60,23 @@ def test_crowded_package_is_found() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "most"),
+    [("redis_state/a.py", 450), ("jvm-adapter/core/src/main/A.scala", 450), ("tests/a.py", 500)],
+)
+def test_long_module_is_found(
+    name: str, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(check_text, "ROOT", tmp_path)
+    path = tmp_path / name
+    path.parent.mkdir(parents=True)
+    path.write_text("\n" * most)
+    assert check_text.problems_of(path) == []
+    path.write_text("\n" * (most + 1))
+    (problem,) = check_text.problems_of(path)
+    assert problem == f"{name}: {most + 1} lines, more than {most}"
+
+
+@pytest.mark.parametrize(
     ("subject", "faults"),
     [
         ("Reject collated keys in transform_with_state", 0),

@@ -24,7 +24,7 @@ OURS = {
     "familyIdMax": header.FAMILY_ID_MAX,
     "signingKeyBytesMin": signature.KEY_BYTES_MIN,
     "stagedTtlMs": runs.STAGED_TTL_MS,
-    "droppedTtlMs": partition.DROPPED_TTL_MS,
+    "droppedTtlMs": retention.DROPPED_TTL_MS,
     "ephemeralKeepMs": config.EPHEMERAL_KEEP_MS,
     "instanceTtlMs": instances.TTL_MS,
     "totalsTtlMs": instances.TOTALS_TTL_MS,

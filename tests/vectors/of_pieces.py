@@ -289,10 +289,6 @@ def entries() -> Any:
     }
 
 
-def _hex(bound: bytes | None) -> str | None:
-    return None if bound is None else bound.hex()
-
-
 def header_json(one: Header) -> dict[str, Any]:
     return {
         "families": None if one.families is None else [family_json(f) for f in one.families],

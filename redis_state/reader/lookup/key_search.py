@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from redis_state.backend.client import Client
 from redis_state.errors import ConfigError
 from redis_state.format.bucketing import bucketing_hashes
 from redis_state.format.header import ORDERED_KINDS, Family
@@ -16,12 +15,11 @@ from redis_state.format.visible import time_of, visible_values
 from redis_state.protocol.opening import Opened
 from redis_state.protocol.registry import OperatorInfo
 from redis_state.reader.block_cache import BYTES_MAX
-from redis_state.reader.family import FamilyChoice
+from redis_state.reader.family import FamilySource
 from redis_state.reader.lookup.asked_keys import AskedKeys
 from redis_state.reader.lookup.many_keys import look_up
 from redis_state.reader.lookup.row_sizes import decoded_bytes
 from redis_state.reader.scan import families_of
-from redis_state.reader.source import Source
 from redis_state.reader.table_columns import RowCodec
 from redis_state.reader.version_request import VersionRequest
 from redis_state.rows.python_codec import PythonCodec
@@ -143,14 +141,8 @@ class KeyedReads:
     Errors are those of `OperatorState.get`.
     """
 
-    def __init__(
-        self, client: Client, source: Source, operator: int, store: str, choice: FamilyChoice
-    ) -> None:
-        self._client = client
-        self._source = source
-        self._operator = operator
-        self._store = store
-        self._choice = choice
+    def __init__(self, of: FamilySource) -> None:
+        self._of = of
         self._placement = _Placement()
 
     def find(self, keys: AskedKeys, wanted: VersionRequest) -> tuple[RowCodec, Hits]:
@@ -175,10 +167,10 @@ class KeyedReads:
         except ConfigError:
             # The keys may fit the columns of the version, but not those that were expected.
             _, opened = self._open(wanted, None)
-            if not self._choice.corrected(families_of(self._client, opened)):
+            if not self._of.choice.corrected(families_of(self._of.client, opened)):
                 raise
         else:
-            if search.other is None or not self._choice.corrected(search.other):
+            if search.other is None or not self._of.choice.corrected(search.other):
                 return search, info
         # Other columns lead to other partitions.
         self._placement = _Placement()
@@ -188,7 +180,7 @@ class KeyedReads:
         every = False
         while True:
             codec, info, opened, places, complete = self._begin(keys, wanted, every=every)
-            search = _Search(self._client, self._source, self._choice, codec, keys)
+            search = _Search(self._of, codec, keys)
             search.run([(opened[number], of_one) for number, of_one in places.items()])
             left = search.hits.left()
             is_final = info.partitions == 1 and not info.alone
@@ -222,7 +214,7 @@ class KeyedReads:
         left = search.hits.left()
         if not left:
             return info
-        listed = self._source.listed(self._operator, self._store)
+        listed = self._of.source.listed(self._of.operator, self._of.store)
         if listed is None or listed.partitions <= info.partitions:
             return info
         now, opened = self._open(wanted, range(info.partitions, listed.partitions))
@@ -233,11 +225,12 @@ class KeyedReads:
         self, keys: AskedKeys, wanted: VersionRequest, *, every: bool
     ) -> tuple[RowCodec, OperatorInfo, dict[int, Opened], dict[int, list[int]], bool]:
         """Opens the likely partitions of the keys; all partitions while nothing is known yet."""
-        info, codec = self._source.known(self._operator, self._store), self._choice.known
+        of = self._of
+        info, codec = of.source.known(of.operator, of.store), of.choice.known
         complete = every or info is None or codec is None or self._placement.scattered
         if info is None or codec is None or complete:
             info, opened = self._open_all(wanted, info)
-            codec = self._choice.likely(info, opened)
+            codec = self._of.choice.likely(info, opened)
             places = _by_partition(codec, info, keys)
         else:
             places = _by_partition(codec, info, keys)
@@ -247,7 +240,7 @@ class KeyedReads:
     def _open(
         self, wanted: VersionRequest, only: Sequence[int] | None
     ) -> tuple[OperatorInfo, list[Opened]]:
-        return self._source.open_at(self._operator, self._store, wanted, only=only)
+        return self._of.source.open_at(self._of.operator, self._of.store, wanted, only=only)
 
     def _open_all(
         self, wanted: VersionRequest, known: OperatorInfo | None
@@ -286,17 +279,8 @@ class _Search:
             if no partition has others.
     """
 
-    def __init__(
-        self,
-        client: Client,
-        source: Source,
-        choice: FamilyChoice,
-        codec: RowCodec,
-        keys: AskedKeys,
-    ) -> None:
-        self._client = client
-        self._source = source
-        self._choice = choice
+    def __init__(self, of: FamilySource, codec: RowCodec, keys: AskedKeys) -> None:
+        self._of = of
         self.codec = codec
         self._keys = keys
         self._stored = keys.stored(codec)
@@ -309,7 +293,7 @@ class _Search:
         Many keys are sorted by their blocks, so that each block is read about once. Blocks are kept
         for further calls if the cache has room for all of them.
         """
-        kind, cache = self.codec.family.kind, self._source.blocks
+        kind, cache = self.codec.family.kind, self._of.source.blocks
         keep = True
         if sum(len(of_one) for _, of_one in asked) > KEYS_AT_ONCE:
             keep = sum(decoded_bytes(opened) for opened, _ in asked) <= _KEPT_BYTES_MAX
@@ -317,11 +301,11 @@ class _Search:
         for piece in _pieces(asked):
             places = {opened.id.partition: of_one for opened, of_one in piece}
             wanted = [(opened, [self._stored[at] for at in of_one]) for opened, of_one in piece]
-            for found in look_up(self._client, wanted, kind=kind, cache=cache, keep=keep):
+            for found in look_up(self._of.client, wanted, kind=kind, cache=cache, keep=keep):
                 of_one = places[found.opened.id.partition]
                 if all(found.opened is not opened for opened, _ in piece):
-                    self._source.moved(found.opened)
-                own = self._choice.codec(found.families)
+                    self._of.source.moved(found.opened)
+                own = self._of.choice.codec(found.families)
                 if own is None:
                     continue  # no rows yet, or a family newer than this version
                 values, stored = found.values, self._stored
@@ -330,7 +314,7 @@ class _Search:
                     self.other = found.families
                     stored = self._keys.stored(own)
                     again = [(found.opened, [stored[at] for at in of_one])]
-                    (other,) = look_up(self._client, again, kind=own.family.kind)
+                    (other,) = look_up(self._of.client, again, kind=own.family.kind)
                     values = other.values
                 if own.family.ttl:
                     values = visible_values(values, time_of(found.opened.segments))

@@ -14,7 +14,7 @@ from redis_state.ids import StoreId, is_gen, text_number
 from redis_state.live import Reader
 from redis_state.protocol.registry import QueryInfo
 from redis_state.reader.block_cache import BlockCache
-from redis_state.reader.family import FamilyChoice
+from redis_state.reader.family import FamilyChoice, FamilySource
 from redis_state.reader.family_scan import StoredRows
 from redis_state.reader.feed.change_spans import ChangeSpans
 from redis_state.reader.feed.family_location import FamilyLocation, place_of
@@ -94,8 +94,8 @@ class LiveState:
             RedisStateError: See `OperatorState.get`.
         """
         choice = FamilyChoice(client, self.operator, self.family, None, self.decoding)
-        stored = StoredRows(client, pinned, self.operator, self.store, choice)
-        return stored.opened(VersionRequest())[0]
+        of = FamilySource(client, pinned, self.operator, self.store, choice)
+        return StoredRows(of).opened(VersionRequest())[0]
 
     def _query(self, client: Client, gen: str) -> Query:
         tenant = keys.tenant_of(self.config.key_prefix)

@@ -16,8 +16,6 @@ from tests.bench.production.cluster import Cluster, bucket_of
 from tests.bench.production.queries import Query, Size, rows_of
 from tests.bench.workloads import CHANGELOG, PROVIDER, PROVIDERS
 
-_STREAMING = "org.apache.spark.sql.execution.streaming."
-
 
 @dataclass(frozen=True, slots=True)
 class Batch:

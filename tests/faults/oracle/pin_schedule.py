@@ -32,12 +32,9 @@ from tests.faults.oracle.pin_world import DAY_MS, Node, World
 _STEPS = 260
 _ACTORS_MAX = 4
 _FORKS_MAX = 3
-_KEEPS_MAX = 3
 _KEYS = 5
 _ROOT = "oracle"
 _HOUR_MS = 3_600_000
-_READ_ONLY = ("open", "held", "register")
-_UNKNOWN = (Kind.UNAVAILABLE, Kind.OUTCOME_UNKNOWN)
 Rows = dict[str, int]
 
 

@@ -25,7 +25,7 @@ final class LayersSuite extends AnyFunSuite {
     Seq("store.loading", "store.previews"),
     Seq("store.resources", "protocol.names"),
     Seq("local", "protocol", "copy"),
-    Seq("places", "local.blocks"),
+    Seq("places", "local.blocks", "protocol.manifest"),
     Seq("format", "backend"),
     Seq("errors", "ids", "concurrent")
   )

@@ -4,14 +4,8 @@ import org.scalatest.funsuite.AnyFunSuite
 
 import org.redisstate.core.backend.{ClusterTransport, RedisBackend, RedisUrl}
 import org.redisstate.core.format._
-import org.redisstate.core.protocol.{
-  MemoryBound,
-  PartitionClient,
-  ProtocolSettings,
-  Retention,
-  RunRegistry,
-  SegmentIo
-}
+import org.redisstate.core.protocol.{PartitionClient, ProtocolSettings, RunRegistry, SegmentIo}
+import org.redisstate.core.protocol.manifest.{MemoryBound, Retention}
 import org.redisstate.core.store.History
 
 /** Numbers that both languages have to share, on the table that the Python package is tested on too. */

@@ -8,7 +8,7 @@ import org.redisstate.core.ids.PartitionId
 import org.redisstate.core.places._
 import org.redisstate.core.protocol.{Piece, SegmentIo}
 
-/** A segment of a copy: its manifest field and entry, and the file that has it; None without blocks. */
+/** A segment of a copy: manifest field, entry, and place; None without blocks. */
 final case class CopiedSegment(field: String, entry: String, place: Option[Place.InFile])
 
 /** Identity of a segment in all copies of a checkpoint: partition, manifest field and entry. */
@@ -26,8 +26,8 @@ object CopiedName {
 
 /**
  * Writes segments into files of copies (docs/format.md, section 11), each once. Blocks keep their
- * signatures; those of another checkpoint, from which this one was forked, get those of the keys
- * that they have once the copy was restored. For one thread.
+ * signatures. Blocks of a parent checkpoint are signed again, for the keys that they have after a
+ * restore. For one thread.
  *
  * @param store files of the checkpoint, in its own folder
  * @param known places of segments that copies have
@@ -41,14 +41,14 @@ final class CopyFiles(
     pause: Long => Unit) {
   private val made = mutable.HashMap.empty[CopiedName, Place.InFile]
 
-  /** Places of the segments that were written so far. */
+  /** Places of the segments written so far. */
   def written: Map[CopiedName, Place.InFile] = made.toMap
 
   /**
-   * Returns the segments of a partition with their places, newest first; those that no copy has are
-   * written.
+   * Returns the segments of a partition with their places, newest first; writes those that no copy
+   * has.
    *
-   * @throws UnavailableException if Redis or the file system does not answer, or the file was cut
+   * @throws UnavailableException if Redis or the file system does not answer, or truncated the file
    */
   def write(part: CopyPart): Seq[CopiedSegment] = {
     val id = part.id
@@ -73,7 +73,7 @@ final class CopyFiles(
       if (!ReadBack.isWhole(store, region, pause))
         throw new UnavailableException(
           s"$what: the file $file of ${store.folder} is not as it was written. The copy is made later. Check the file " +
-            "system, and what is between it and this process.")
+            "system, and the connection to it.")
     }
     regions.foreach(region => made(CopiedName.of(id, region.segment)) = region.place)
   }
@@ -109,7 +109,7 @@ final class CopyFiles(
     }
   }
 
-  /** Values of the field of the header, as the restored partition will have them. */
+  /** Returns the values of the header fields, as the restored partition will have them. */
   private def headersOf(io: SegmentIo, segments: Seq[Segment]): Map[Segment, Array[Byte]] = {
     val asked = segments.filter(_.entry.header).map(s =>
       Piece(s, Seq(Header.Field), s.entry.bytes / s.entry.blocks))

@@ -11,7 +11,7 @@ import org.redisstate.core.ids.{Keys, PartitionId, Pin}
 import org.redisstate.core.places.FileFolders
 import org.redisstate.core.protocol._
 
-/** A store of an operator as the registry describes it; with 0 partitions their number is not known. */
+/** A store of an operator in the registry; 0 partitions mean that their number is unknown. */
 final case class CopiedStore(operator: Long, name: String, partitions: Int)
 
 /**
@@ -55,8 +55,8 @@ final class CopySource(
    *
    * @param stores from the registry
    * @param runId of the run that has opened the version
-   * @throws FencedException when another run holds a partition
-   * @throws UnavailableException when not all partitions have opened the version yet
+   * @throws FencedException if another run holds a partition
+   * @throws UnavailableException if some partitions have not opened the version yet
    */
   def parts(stores: Seq[CopiedStore], runId: String, version: Long): Seq[CopyPart] = {
     val what = s"copy version $version of checkpoint $gen"
@@ -83,8 +83,8 @@ final class CopySource(
   private[copy] def segmentsOf(id: PartitionId): SegmentIo = clientOf(id).segments
 
   /**
-   * Returns the partitions of a store. Without a listed number, those that were written: each batch
-   * writes all.
+   * Returns the partitions of a store. Without a listed number, returns the written ones, since
+   * each batch writes all.
    */
   private def partitionsOf(store: CopiedStore): Seq[PartitionId] = {
     def ids(from: Int, until: Int) =
@@ -103,7 +103,10 @@ final class CopySource(
     }
   }
 
-  /** Run, checkpoint format and retained versions of each partition; null where there is no manifest. */
+  /**
+   * Returns run, checkpoint format and retained versions of each partition; null without a
+   * manifest.
+   */
   private def holders(ids: Seq[PartitionId]): Seq[(String, String, String)] =
     ids.grouped(PartitionsAtOnce).toSeq.flatMap { some =>
       val commands = some.map(id => Command("HMGET", Keys.meta(id), "r", "c", "n"))

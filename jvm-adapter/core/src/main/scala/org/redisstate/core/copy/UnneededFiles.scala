@@ -18,16 +18,16 @@ import org.redisstate.core.places.FileStore
  */
 final case class CopyFile(gen: String, name: String) {
 
-  /** The partition that its segments belong to, as its folder is called. */
+  /** Folder of the partition whose segments the file has. */
   def partition: String = name.takeWhile(_ != '/')
 }
 
 /**
- * Deletes files that no copy names any more (docs/format.md, section 11). A restored partition may
- * read from such a file: then it stays.
+ * Deletes files that no copy names any more (docs/format.md, section 11). A file from which a
+ * restored partition may read stays.
  *
  * @param filesOf files of a checkpoint, in the folder of this one
- * @param graceMs how long a file stays that a restored partition has read from
+ * @param graceMs time for which a file stays after a restored partition stopped reading it
  */
 final class UnneededFiles(
     backend: RedisBackend,
@@ -37,8 +37,8 @@ final class UnneededFiles(
   import UnneededFiles._
 
   /**
-   * Returns those of the files that are gone now. Names that no file of a copy can have are skipped,
-   * and so is a file that cannot be deleted, unless several cannot.
+   * Deletes files, and returns those that do not exist any more. Skips names that no file of a copy
+   * can have, and a file that cannot be deleted; after several failures it stops.
    */
   def delete(files: Seq[CopyFile]): Seq[CopyFile] = {
     var failures = 0
@@ -46,7 +46,7 @@ final class UnneededFiles(
       case ((gen, of), all) =>
         val keys = Keys.metaAndFiles(prefix, gen, of)
         val (rows, now) = rowsOf(keys, all)
-        // Last of all, so that a restore that came meanwhile shows.
+        // Checked last, to see a restore that came meanwhile.
         val named = namedBy(keys.head)
         all.zip(rows).filter { case (file, row) => !named(file.name) && isFree(row, now) }.flatMap {
           case (file, row) if failures < FailuresMax =>
@@ -76,14 +76,14 @@ final class UnneededFiles(
       case _ => (files.map(_ => Some("")), 0)
     }
 
-  /** Files that a segment of the partition is in. */
+  /** Returns the files that hold a segment of the partition. */
   private def namedBy(meta: String): Set[String] =
     backend.call(What, Seq(Command("HGETALL", meta))).head match {
       case all: Seq[_] => all.map(text).collect { case InFile(file) => file }.toSet
       case _ => Set.empty
     }
 
-  /** A file that is used has a row; a partition that never read from it has none. */
+  /** Returns whether no partition reads the file: a used file has a row, others may have none. */
   private def isFree(row: Option[String], nowMs: Long): Boolean = row match {
     case None => true
     case Some(Condemned(ms)) => nowMs - ms.toLong >= graceMs
@@ -106,7 +106,10 @@ object UnneededFiles {
   private val InFile = "f ([^ ]+) .*".r
   private val Condemned = "d ([0-9]{1,18}) .*".r
 
-  /** A manifest is a file that others may write: no path of it may lead out of the folder. */
+  /**
+   * Returns whether a name is that of a copy file: others may write manifests, whose paths must not
+   * leave the folder.
+   */
   private def isCopy(file: CopyFile): Boolean =
     Gen.matches(file.gen) && Place.isCopyName(file.name)
 

@@ -3,18 +3,18 @@ package org.redisstate.core.local
 import java.util
 import java.util.BitSet
 import java.util.concurrent.FutureTask
-import java.util.concurrent.atomic.{AtomicBoolean, AtomicInteger, AtomicLong, AtomicReferenceArray}
+import java.util.concurrent.atomic.AtomicBoolean
 import java.util.concurrent.locks.ReentrantLock
 
 import org.redisstate.core.format.{Bucketing, RowBlock}
-import org.redisstate.core.local.blocks.{BucketPass, OrderedRows, Packed, Room}
+import org.redisstate.core.local.blocks.{BucketPass, BucketSlots, OrderedRows, Packed, Room}
 
 /**
- * Rows of a version below its layers: an array of buckets, each decoded, compressed, or still in
- * Redis; and the rows of ordered families, in key order. The content of a bucket never changes,
+ * Rows of a version below its layers: an array of buckets, each decoded, compressed, or not in
+ * memory; and the rows of ordered families, in key order. The content of a bucket never changes,
  * only its form does.
  *
- * @param room what comes from Redis, or is decompressed, asks it first
+ * @param room grants memory before rows are read or decompressed
  */
 final class Base private (
     val buckets: Int,
@@ -24,14 +24,7 @@ final class Base private (
     extends BucketPass.Buckets {
   import Base._
 
-  private val slots = new AtomicReferenceArray[AnyRef](buckets)
-  private val touched = new Array[Boolean](buckets)
-
-  /** Buckets that were here once. */
-  private val seen = new Array[Boolean](buckets)
-  private val seenCount = new AtomicInteger
-  private val memory = new AtomicLong
-  private val decoded = new AtomicLong
+  private val slots = new BucketSlots(buckets)
   @volatile private var source = initialSource
   @volatile private var orderedRows = initialOrdered
 
@@ -42,14 +35,11 @@ final class Base private (
   /** True if rows from Redis stay in memory: only while a store counts them. */
   @volatile private var keeps = true
 
-  /** Bucket at which the next sweep begins. */
-  @volatile private var hand = 0
-
   private val filter = new SourceFilter(room)
   private val chunkLocks =
     Array.fill((buckets + ChunkBuckets - 1) / ChunkBuckets)(new ReentrantLock)
 
-  def memoryBytes: Long = memory.get + heldBytes + asideBytes + buckets * SlotBytes +
+  def memoryBytes: Long = slots.memoryBytes + heldBytes + asideBytes +
     orderedRows.valuesIterator.map(_.memoryBytes).sum
 
   private def asideBytes: Long = asides.synchronized {
@@ -58,7 +48,7 @@ final class Base private (
     sum
   }
 
-  /** Part of `memoryBytes` that is kept for buckets that were not read yet. */
+  /** Part of `memoryBytes` that the source holds for buckets that were not read yet. */
   private[local] def heldBytes: Long = {
     val from = source
     if (from == null) 0L else from.heldBytes
@@ -68,7 +58,7 @@ final class Base private (
   private[core] def filterBytes: Long = filter.bytes
 
   /**
-   * Bytes of all rows when decoded, whatever their present form; an estimate until all were seen.
+   * Bytes of all rows when decoded, whatever their present form; an estimate until all were read.
    */
   def decodedBytes: Long = bucketBytes + orderedBytes
 
@@ -76,12 +66,7 @@ final class Base private (
   def orderedBytes: Long = orderedRows.valuesIterator.map(_.decodedBytes).sum
 
   /** Part of `decodedBytes` in buckets. */
-  private[local] def bucketBytes: Long = {
-    val count = seenCount.get
-    if (count == buckets) decoded.get
-    else if (count == 0) buckets * BucketSource.AverageBytes
-    else decoded.get * buckets / count
-  }
+  private[local] def bucketBytes: Long = slots.decodedBytes(BucketSource.AverageBytes)
 
   def orderedFamilies: Iterable[Int] = orderedRows.keys
   private[local] def ordered(family: Int): OrderedRows =
@@ -95,7 +80,7 @@ final class Base private (
     else sorted.block(sorted.blockOf(key, offset, length))
   }
 
-  /** Rows of the bucket of a hash, at least those with that hash. */
+  /** Returns the rows of the bucket of a hash, at least those with that hash. */
   private[local] def bucketOf(hash: Int): RowBlock = {
     val index = Bucketing.bucket(hash, buckets)
     val known = if (isMissing(index)) filtered() else null
@@ -105,21 +90,26 @@ final class Base private (
     } else bucket(index)
   }
 
-  /** Returns whether a filter says that no row has a hash, but what the source has beside it. */
+  /**
+   * Returns whether a filter denies a hash; the source may have rows that the filter does not
+   * cover.
+   */
   private[core] def denies(hash: Int): Boolean = {
     val known = filtered()
     known != null && known.rows.denies(hash)
   }
 
-  /** The source with its filter; null where that is not in files, or its rows do not stay here. */
+  /**
+   * Returns the source with its filter; null if it is not in files, or if its rows are not kept.
+   */
   private def filtered(): SourceFilter.Filtered = {
     val from = source
     if (from == null || !keeps) null else filter.of(from)
   }
 
   def bucket(index: Int): RowBlock = {
-    touched(index) = true
-    slots.get(index) match {
+    slots.touch(index)
+    slots(index) match {
       case rows: RowBlock => rows
       case packed: Packed => unpacked(index, packed)
       case _ => Room.missing(room)(load(index))
@@ -129,7 +119,7 @@ final class Base private (
   private def unpacked(index: Int, packed: Packed): RowBlock =
     Room.taking(room, packed.rowBytes) {
       val rows = packed.unpack()
-      replace(index, packed, rows)
+      slots.replace(index, packed, rows)
       rows
     }
 
@@ -141,11 +131,7 @@ final class Base private (
     ()
   }
 
-  private[local] override def unpackedHere(index: Int): RowBlock = slots.get(index) match {
-    case rows: RowBlock => rows
-    case packed: Packed => packed.unpack()
-    case _ => null
-  }
+  private[local] override def unpackedHere(index: Int): RowBlock = slots.unpacked(index)
 
   private[local] override def isFromFile: Boolean = {
     val from = source
@@ -159,36 +145,18 @@ final class Base private (
     math.max(BucketPass.AsideBuckets.toLong, math.min(most, buckets.toLong)).toInt
   }
 
-  private[local] override def nextMissing(from: Int): Int = {
-    var at = from
-    while (at < buckets && slots.get(at) != null) at += 1
-    at
-  }
+  private[local] override def nextMissing(from: Int): Int = slots.nextMissing(from)
 
-  private[local] override def rangeEnd(from: Int, most: Int): Int = {
-    val gapMax = BucketGroups.GapMax / math.max(1L, source.blockBytes)
-    var end = from + 1
-    var at = end
-    while (at < most && at - end <= gapMax) {
-      if (slots.get(at) == null) end = at + 1
-      at += 1
-    }
-    end
-  }
+  private[local] override def rangeEnd(from: Int, most: Int): Int =
+    slots.rangeEnd(from, most, BucketGroups.GapMax / math.max(1L, source.blockBytes))
 
-  private def missingEnd(from: Int, most: Int): Int = {
-    var at = from + 1
-    while (at < most && slots.get(at) == null) at += 1
-    at
-  }
-
-  /** Returns whether buckets are missing here that may have to be read from a file. */
+  /** Returns whether missing buckets may have to be read from a file. */
   def isInFiles: Boolean = {
     val from = source
-    from != null && from.isInFiles && (0 until buckets).exists(isMissing)
+    from != null && from.isInFiles && slots.nextMissing(0) < buckets
   }
 
-  private[core] def isMissing(index: Int): Boolean = slots.get(index) == null
+  private[core] def isMissing(index: Int): Boolean = slots.isMissing(index)
 
   /** Bytes that one more bucket takes while it is read. */
   private[core] def bucketGrant: Long = {
@@ -197,7 +165,7 @@ final class Base private (
   }
 
   /**
-   * Missing buckets of a prefetch, ascending, in groups that are read at once.
+   * Groups the missing ones of some buckets, ascending, by ranges of a file.
    *
    * @param grantMax most bytes of a range, unless a single bucket has more
    */
@@ -212,8 +180,8 @@ final class Base private (
   }
 
   /**
-   * Reads those of some buckets, ascending, that are not here; in one go. They count as touched, so
-   * that room is first made elsewhere.
+   * Reads the missing ones of some buckets, ascending, at once. They count as touched, so that
+   * other buckets are dropped first.
    *
    * @return number of buckets that were read
    */
@@ -226,28 +194,16 @@ final class Base private (
       Room.taking(room, missing.length * from.bucketBytes + span) {
         val rows = noted(missing.toIndexedSeq)(from.read(_))
         missing.indices.foreach { i =>
-          touched(missing(i)) = true
-          if (keeps) replace(missing(i), null, rows(i))
+          slots.touch(missing(i))
+          if (keeps) slots.replace(missing(i), null, rows(i))
         }
         missing.length
       }
     }
   }
 
-  /** Number of rows in buckets, if they are all here. */
-  private[local] def rowsHere: Option[Long] = {
-    var sum = 0L
-    var i = 0
-    while (i < buckets) {
-      slots.get(i) match {
-        case rows: RowBlock => sum += rows.count
-        case packed: Packed => sum += packed.rows
-        case _ => return None
-      }
-      i += 1
-    }
-    Some(sum)
-  }
+  /** Number of rows in buckets, if no bucket is missing. */
+  private[local] def rowsHere: Option[Long] = slots.rows
 
   /**
    * Loads everything while there is room; stops when `cancelled`.
@@ -261,7 +217,9 @@ final class Base private (
   private[core] def loadBuckets(cancelled: () => Boolean): Boolean =
     keeps && loadKept(cancelled)
 
-  /** Loads the buckets while there is room, for a pass over all of them; files by many threads. */
+  /**
+   * Loads the buckets for a pass over all of them while there is room; from files by many threads.
+   */
   private[core] def loadForPass(): Unit = {
     val ended = new AtomicBoolean
     val helpers =
@@ -297,26 +255,26 @@ final class Base private (
     }
   }
 
-  /** Reads what is missing of a chunk; @return whether there was room */
+  /**
+   * Reads the missing buckets of a chunk.
+   *
+   * @return whether there was room
+   */
   private def fill(chunk: Int): Boolean = {
     val until = chunkEnd(chunk)
-    var at = chunk * ChunkBuckets
+    var at = slots.nextMissing(chunk * ChunkBuckets, until)
     var hasRoom = true
     while (at < until && hasRoom) {
-      if (slots.get(at) == null) {
-        val end = gapEnd(at)
-        hasRoom = Room.offered(room, grantFor(end - at))(install(at, end)).nonEmpty
-        at = end
-      } else at += 1
+      val end = gapEnd(at)
+      hasRoom = Room.offered(room, grantFor(end - at))(install(at, end)).nonEmpty
+      at = slots.nextMissing(end, until)
     }
     hasRoom
   }
 
   private def isHere(chunk: Int): Boolean = {
     val until = chunkEnd(chunk)
-    var at = chunk * ChunkBuckets
-    while (at < until && slots.get(at) != null) at += 1
-    at == until
+    slots.nextMissing(chunk * ChunkBuckets, until) == until
   }
 
   /**
@@ -326,13 +284,7 @@ final class Base private (
    * @return bytes that were freed
    */
   def compress(bytes: Long, everything: Boolean): Long = {
-    val freed = sweep(bytes) { index =>
-      if (everything || !touched(index)) slots.get(index) match {
-        case rows: RowBlock if rows.count > 0 => replace(index, rows, Packed.of(rows))
-        case _ => ()
-      }
-      touched(index) = false
-    }
+    val freed = slots.compress(bytes, everything)
     orderedRows.valuesIterator.foldLeft(freed)((sum, rows) =>
       sum + rows.compress(bytes - sum, everything))
   }
@@ -348,18 +300,12 @@ final class Base private (
   def isOwn: Boolean = source == null
 
   /**
-   * Forgets compressed blocks that Redis has, until so many bytes are free.
+   * Drops compressed blocks that Redis has, until so many bytes are free.
    *
    * @return bytes that were freed
    */
   def drop(bytes: Long): Long = {
-    val freed = if (source == null) 0L
-    else sweep(bytes) { index =>
-      slots.get(index) match {
-        case packed: Packed => replace(index, packed, null)
-        case _ => ()
-      }
-    }
+    val freed = if (source == null) 0L else slots.drop(bytes)
     orderedRows.valuesIterator.foldLeft(freed)((sum, rows) => sum + rows.drop(bytes - sum))
   }
 
@@ -370,33 +316,20 @@ final class Base private (
   private[core] def counted(isCounted: Boolean): Unit = {
     keeps = isCounted
     if (!isCounted) filter.forget()
-    if (!isCounted && source != null) {
-      (0 until buckets).foreach(i => replace(i, slots.get(i), null))
-    }
-  }
-
-  private def sweep(bytes: Long)(visit: Int => Unit): Long = {
-    val before = memory.get
-    val from = hand
-    var visited = 0
-    while (visited < buckets && before - memory.get < bytes) {
-      visit((from + visited) % buckets)
-      visited += 1
-    }
-    hand = (from + visited) % buckets
-    before - memory.get
+    if (!isCounted && source != null) slots.clear()
   }
 
   /** Loads a bucket; its neighbours too while there is room for them. */
   private def load(index: Int): RowBlock = {
     val lock = chunkLocks(index / ChunkBuckets)
     lock.lock()
-    try slots.get(index) match {
+    try slots(index) match {
         case rows: RowBlock => rows
         case packed: Packed => unpacked(index, packed)
         case _ =>
-          // Of what does not stay, neighbours would be read for nothing.
-          val from = if (keeps) gapStart(index) else index
+          // Without `keeps` the neighbours would be dropped at once.
+          val from =
+            if (keeps) slots.missingStart(index, index / ChunkBuckets * ChunkBuckets) else index
           val until = if (keeps) gapEnd(index) else index + 1
           val rows = Room.offered(room, grantFor(until - from))(install(from, until)(index - from))
           rows.getOrElse(Room.taking(room, grantFor(1))(install(index, index + 1)(0)))
@@ -406,7 +339,7 @@ final class Base private (
 
   private[local] override def install(from: Int, until: Int): Array[RowBlock] = {
     val rows = read(from, until)
-    if (keeps) rows.indices.foreach(i => replace(from + i, null, rows(i)))
+    if (keeps) rows.indices.foreach(i => slots.replace(from + i, null, rows(i)))
     rows
   }
 
@@ -417,39 +350,17 @@ final class Base private (
       read: IndexedSeq[Int] => Array[RowBlock]): Array[RowBlock] = {
     val rows = read(wanted)
     filter.worked()
-    val again = wanted.count(seen(_))
+    val again = wanted.count(slots.wasSeen(_))
     if (again > 0) room.readAgain(again)
-    rows.indices.foreach(i => note(wanted(i), rows(i)))
+    rows.indices.foreach(i => slots.note(wanted(i), rows(i)))
     rows
   }
 
   private[local] override def grantFor(count: Int): Long = count * source.bucketBytes
   private def chunkEnd(chunk: Int): Int = math.min(buckets, (chunk + 1) * ChunkBuckets)
 
-  /** First of the buckets around one, within its chunk, that are not here. */
-  private def gapStart(index: Int): Int = {
-    val least = index / ChunkBuckets * ChunkBuckets
-    var at = index
-    while (at > least && slots.get(at - 1) == null) at -= 1
-    at
-  }
-
   private[local] override def gapEnd(index: Int): Int =
-    missingEnd(index, chunkEnd(index / ChunkBuckets))
-
-  private def replace(index: Int, old: AnyRef, now: AnyRef): Unit =
-    if (slots.compareAndSet(index, old, now)) {
-      memory.addAndGet(Packed.sizeOf(now) - Packed.sizeOf(old))
-      ()
-    }
-
-  /** Counts a bucket when it is seen for the first time. */
-  private def note(index: Int, rows: RowBlock): Unit = if (!seen(index)) {
-    seen(index) = true
-    seenCount.incrementAndGet()
-    decoded.addAndGet(Packed.sizeOf(rows))
-    ()
-  }
+    slots.missingEnd(index, chunkEnd(index / ChunkBuckets))
 }
 
 object Base {
@@ -457,11 +368,8 @@ object Base {
   /** Number of buckets in one read: about 1 MiB of rows, a round trip's worth. */
   val ChunkBuckets: Int = 64
 
-  /** Threads that load chunks of a file beside that of a pass. */
+  /** Threads that load chunks of a file, in addition to that of a pass. */
   private val PassThreads = 8
-
-  /** Bytes of a bucket that is not in memory: its array slots and its check. */
-  private val SlotBytes = 16L
 
   def remote(
       buckets: Int,
@@ -477,8 +385,8 @@ object Base {
       room: Room): Base = {
     val base = new Base(rows.length, null, ordered, room)
     rows.indices.foreach { i =>
-      base.note(i, rows(i))
-      base.replace(i, null, rows(i))
+      base.slots.note(i, rows(i))
+      base.slots.replace(i, null, rows(i))
     }
     base
   }

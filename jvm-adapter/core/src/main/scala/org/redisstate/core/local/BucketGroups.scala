@@ -2,23 +2,23 @@ package org.redisstate.core.local
 
 import scala.collection.mutable
 
-/** Groups of buckets that one range of a file has. */
+/** Groups buckets so that each group is one range of a file. */
 private[local] object BucketGroups {
 
-  /** Share of all buckets, as a divisor, from which on the gaps between wanted ones are read too. */
+  /** If more than this share of all buckets is wanted, as a divisor, gaps are read too. */
   val WantedShare = 10
 
-  /** Neighbours are read together if less than this lies between them. */
+  /** Most bytes between two wanted buckets of a group, unless much is wanted. */
   val GapMax: Long = 128L << 10
 
   /** Most bytes of one range. */
   val RangeMax: Long = 8L << 20
 
   /**
-   * @param wanted ascending
-   * @param blockBytes of a bucket in the file, about
-   * @param isMuch whether gaps do not end a group
-   * @param rangeBytes most bytes of a range here, unless a single bucket has more
+   * @param wanted numbers of buckets, ascending
+   * @param blockBytes approximate bytes of a bucket in the file
+   * @param isMuch whether groups extend over any gap
+   * @param rangeBytes most bytes of a range for the caller, unless a single bucket has more
    */
   def of(
       wanted: Array[Int],

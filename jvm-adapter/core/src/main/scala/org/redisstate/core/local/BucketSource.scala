@@ -3,31 +3,33 @@ package org.redisstate.core.local
 import org.redisstate.core.format.{RowBlock, RowFilter}
 import org.redisstate.core.local.blocks.Room
 
-/** Reads buckets of a base that are still in Redis only. */
+/** Reads buckets of a base that are not in memory, from Redis or from files. */
 trait BucketSource {
 
-  /** Rows of the buckets [from, until), validated; called from any thread. */
+  /** Returns the rows of the buckets [from, until), validated; for any thread. */
   def read(from: Int, until: Int): Array[RowBlock]
 
-  /** Rows of some buckets, ascending, which need not be neighbours; otherwise as `read`. */
+  /**
+   * Returns the rows of buckets that are ascending, and need not be neighbours; otherwise as above.
+   */
   def read(wanted: IndexedSeq[Int]): Array[RowBlock] = wanted.flatMap(i => read(i, i + 1)).toArray
 
-  /** True if a read may wait for a file, and not for Redis alone. */
+  /** True if a read may wait for a file, not only for Redis. */
   def isInFiles: Boolean = false
 
-  /** Approximate bytes of a bucket at its place. */
+  /** Approximate bytes of a stored bucket. */
   def blockBytes: Long = BucketSource.AverageBytes
 
   /** Approximate bytes of a bucket while it is read. */
   def bucketBytes: Long = BucketSource.BytesMax
 
-  /** Bytes of rows that are kept for reads to come. */
+  /** Bytes of rows that are kept for later reads. */
   def heldBytes: Long = 0L
 
-  /** Reads the filters of the rows that a read would wait for. */
+  /** Reads the filters of the rows in files. */
   def filter(): RowFilter = RowFilter.Unknown
 
-  /** Rows of a bucket of which `filter` says nothing, at least those with a hash that it denies. */
+  /** Returns rows of a bucket that `filter` does not cover, at least those with a denied hash. */
   def unfiltered(index: Int, hash: Int): RowBlock = RowBlock.Empty
 }
 
@@ -50,24 +52,24 @@ object BucketSource {
 }
 
 /**
- * The filter of a base's source in files, read when it is needed first. Thread-safe: an answer is
- * of one source and its own filter, whatever source the base has meanwhile.
+ * The filter of a base's source in files, read at its first use. Thread-safe: an answer is of one
+ * source and its own filter, even if the base gets another source meanwhile.
  *
  * @param room asked before a filter is kept
  */
 private[local] final class SourceFilter(room: Room) {
   import SourceFilter._
 
-  /** Null until a missing bucket of a source in files was asked for. */
+  /** Null until a missing bucket of a source in files is looked up. */
   @volatile private var known: Filtered = _
 
-  /** Bytes of the filter that is kept. */
+  /** Bytes of the kept filter. */
   def bytes: Long = {
     val now = known
     if (now == null) 0L else now.rows.bytes
   }
 
-  /** Returns a source with its filter; null where it is not in files. */
+  /** Returns a source with its filter; null if the source is not in files. */
   def of(source: BucketSource): Filtered = {
     val now = known
     if (now != null && (now.source eq source)) now
@@ -89,7 +91,7 @@ private[local] final class SourceFilter(room: Room) {
     }
   }
 
-  /** Notes that rows were read: a filter that could not be read before is tried again. */
+  /** Notes a successful read: a filter that could not be read before is tried again. */
   def worked(): Unit = {
     val now = known
     if (now != null && (now.rows eq RowFilter.Unread)) known = null

@@ -14,7 +14,7 @@ private[local] final class Fronts private (
     above: List[Layer]) {
   import Fronts._
 
-  /** Null where nothing is known. */
+  /** Returns the bound of a family; null if none is known. */
   def of(family: Int): Array[Byte] =
     keys.get(family).fold[Array[Byte]](null)(above.foldLeft(_)(lowered(family, _, _)))
 
@@ -32,7 +32,7 @@ private[local] final class Fronts private (
 
 private[local] object Fronts {
 
-  /** Layers are not kept alive by families that nobody scans any more. */
+  /** Most layers above a bound: families that nobody scans any more must not keep layers alive. */
   private val AboveMax = 16
 
   val None: Fronts = new Fronts(Map.empty, Nil)

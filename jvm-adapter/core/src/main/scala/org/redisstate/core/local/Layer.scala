@@ -22,19 +22,19 @@ final class Layer(initialRows: Int, initialBytes: Int)
   private var last = -1
   private var heads = new Array[Int](chainsFor(initialRows))
 
-  /** Eight bits a chain; most keys that are not here are known by theirs, without a look at a chain. */
+  /** Eight bits for each chain, which rule out most absent keys without visiting a chain. */
   private var filter = new Array[Long](heads.length / 8)
   private var size = 0
 
   /** Made by the first prefix scan. */
   @GuardedBy("this") @volatile private var prefixes: PrefixIndex = _
 
-  /** Entries that were brought into order, every time counted. */
+  /** Number of entries that were sorted, counted each time. */
   private[core] var sortedCount = 0L
 
   @volatile private var orders = Map.empty[Int, SortedEntries]
 
-  /** Ranges of which nothing older than this layer applies. */
+  /** Ranges that hide older layers. */
   @volatile private var cleared: List[Tombstone] = Nil
 
   /** Entry that was added last; its key and value never change, unless it is a list. */
@@ -389,7 +389,7 @@ object Layer {
   private final val Mixer = 0x9e3779b97f4a7c15L
   private final val RoomMin = 64
 
-  /** An array of bytes has no room for more. */
+  /** Most bytes of a layer: the limit of an array. */
   val BytesMax: Long = (1L << 31) - 64
 
   /** Bytes that a row takes in a layer. */
@@ -412,7 +412,7 @@ object Layer {
   private def roomFor(length: Int): Int =
     if (length <= RoomMin) RoomMin else Integer.highestOneBit(length - 1) << 1
 
-  /** One layer that says what these say together; removals stay, since older rows may lie below. */
+  /** Merges layers into one; removals stay, since older rows may lie below. */
   def merge(newest: Seq[Layer]): Layer = {
     val merged = new Layer(newest.map(_.rows).sum)
     newest.reverseIterator.foreach { layer =>

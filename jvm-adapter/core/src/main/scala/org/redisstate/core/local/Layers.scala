@@ -1,9 +1,9 @@
 package org.redisstate.core.local
 
-/** Layers, newest first, over a base: what they say together of a key. */
+/** Combines layers, newest first, over a base. */
 object Layers {
 
-  /** The value of a key in layers over a base. */
+  /** Returns the value of a key in layers over a base. */
   def get(
       layers: List[Layer],
       base: Base,
@@ -30,7 +30,7 @@ object Layers {
     found >= 0
   }
 
-  /** Returns whether layers alone have all there is of a key, so that nobody asks their base. */
+  /** Returns whether layers alone decide the value of a key, so that the base is not needed. */
   def decide(
       layers: List[Layer],
       hash: Int,
@@ -48,10 +48,10 @@ object Layers {
   }
 
   /**
-   * Bytes of the value of a key: of a list those of all its parts, none of which is read.
+   * Returns the bytes of the value of a key, those of all parts for a list, without reading them.
    *
-   * @param below what is below the layers has, or -1
-   * @return -1 if it is not there
+   * @param below bytes of the value below the layers, or -1
+   * @return -1 if the key does not exist
    */
   def valueBytes(
       layers: List[Layer],

@@ -4,11 +4,11 @@ import org.redisstate.core.format.{RowBlock, Tombstone}
 import org.redisstate.core.local.blocks.OrderedRows
 
 /**
- * Rows of an ordered family within a range, in key order: the sorted rows of the layers and of the
- * base, merged as they are read. Of equal keys the newest layer decides.
+ * Rows of an ordered family within a range, in key order: merges the sorted rows of the layers and
+ * of the base while they are read. Of equal keys the newest layer decides.
  *
- * @param front a stored key of the family below which it has no row; null where none is known
- * @param foundFront told of such a key, if what was removed lay in the way
+ * @param front a stored key below which the family has no row; null if none is known
+ * @param foundFront called with such a key, if the scan passed removed rows
  */
 private[local] final class OrderedScan(
     layers: List[Layer],
@@ -26,7 +26,7 @@ private[local] final class OrderedScan(
   private var isFirst = range.from.isEmpty || (from eq front)
   private var passed = 0
 
-  /** Rows that were removed and lay in the way. */
+  /** Number of removed rows that the scan passed. */
   private[local] def rowsPassed: Int = passed
 
   /** Layers from the newest on, each with those below it. */
@@ -92,7 +92,7 @@ private[local] final class OrderedScan(
     shown
   }
 
-  /** Leaves a key behind, in all places. */
+  /** Moves all cursors behind a key. */
   private def pass(newest: Int): Unit = {
     var i = newest + 1
     while (i < places.length) {

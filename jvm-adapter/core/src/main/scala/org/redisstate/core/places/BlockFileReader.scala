@@ -11,8 +11,8 @@ import org.redisstate.core.format.{Block, BlockSigner, Header, Place, RowFilter,
 import org.redisstate.core.ids.PartitionId
 
 /**
- * Reads the blocks of one segment from its region of a file; what the region says of itself is
- * checked before anything is allocated for it. Keeps the directory. Thread-safe.
+ * Reads the blocks of one segment from its region of a file. Offsets and lengths of the region are
+ * checked before memory is allocated for them. Keeps the directory. Thread-safe.
  */
 private[core] final class BlockFileReader private (
     store: FileStore,
@@ -22,13 +22,13 @@ private[core] final class BlockFileReader private (
     @volatile private var fresh: RowFilter) {
   import BlockFileReader._
 
-  /** Filters that a caller may have. */
+  /** Filters, as long as a caller holds them. */
   private val lent = new WeakReference(fresh)
 
   /**
-   * Filters of the region. Its reader keeps them only until they were asked for.
+   * Filters of the region. The reader holds them until the first call only.
    *
-   * @return None if nobody has them any more: open again
+   * @return None if no caller holds them any more: open again
    */
   def filter: Option[RowFilter] = {
     val found = Option(lent.get)
@@ -36,17 +36,18 @@ private[core] final class BlockFileReader private (
     found
   }
 
-  /** Bytes of filters that nobody has asked for yet. */
+  /** Bytes of filters before the first call of `filter`. */
   def freshBytes: Long = {
     val held = fresh
     if (held == null) 0L else held.bytes
   }
 
   /**
-   * Values of fields as Redis would hold them, null where the segment has no such field.
+   * Returns the values of fields as Redis would hold them, null where the segment has no such
+   * field.
    *
    * @param fields names that the segment's header gives
-   * @throws FileMissing if the file is not there, or is cut
+   * @throws FileMissing if the file does not exist, or is truncated
    */
   def read(fields: Seq[String]): Seq[Array[Byte]] = {
     val spans = fields.map(field => if (field == Header.Field) None else spanOf(field))
@@ -90,19 +91,19 @@ private[core] final class BlockFileReader private (
 
 private[core] object BlockFileReader {
 
-  /** Neighbours are read together if less than this lies between them. */
+  /** Most bytes between two values that one read brings. */
   private val GapMax = 128 << 10
 
-  /** Share of a range, as a divisor, from which on all of the range is read. */
+  /** If more than this share of a range is wanted, as a divisor, the whole range is read. */
   private val WantedShare = 10
 
-  /** One read has so many bytes at most, unless a single block is larger. */
+  /** Most bytes of one read, unless a single block is larger. */
   private val ReadMax = 8 << 20
 
-  /** A value: a block of the greatest length, and its signature. */
+  /** Most bytes of a value: the longest block and its signature. */
   private val ValueMax = Block.RawLengthMax + 64
 
-  /** A directory takes less, whatever the number of blocks is. */
+  /** Most bytes of a directory, whatever the number of blocks. */
   private val DirectoryMax = 64L << 20
   private val Absent: Int => Int = _ => 0
 
@@ -114,7 +115,7 @@ private[core] object BlockFileReader {
    * Reads the head of a region.
    *
    * @param id the partition that the segment belongs to
-   * @throws FileMissing if the file is not there, or is cut
+   * @throws FileMissing if the file does not exist, or is truncated
    * @throws FormatException if the region is damaged, or of another segment
    */
   def open(
@@ -168,7 +169,7 @@ private[core] object BlockFileReader {
     new BlockFileReader(store, place, header, kept.toMap, filters)
   }
 
-  /** Decodes the directory; stops where its filters would take too much. */
+  /** Decodes the directory; refuses too many bytes of filters. */
   private def decoded(
       segment: Segment,
       blocks: RegionBlocks,
@@ -203,7 +204,7 @@ private[core] object BlockFileReader {
     lengthAt - length
   }
 
-  /** Returns the values of the directory blocks; those that the head does not have are read. */
+  /** Returns the values of the directory blocks; reads those that are not in the head. */
   private def directoryOf(
       store: FileStore,
       place: Place.InFile,
@@ -250,7 +251,7 @@ private[core] object BlockFileReader {
     bytes
   }
 
-  /** Blocks lie one behind the other, in the order of the directory, and are as many as the entry says. */
+  /** Checks that blocks follow each other in the order of the directory, and match the entry. */
   private def check(
       segment: Segment,
       chunks: Seq[(String, RegionChunk)],
@@ -282,7 +283,9 @@ private[core] object BlockFileReader {
 
   private val IsName = "(?:(?:0|[1-9][0-9]{0,4})/)?i(?:0|[1-9][0-9]{0,9})".r
 
-  /** Spans that one read brings, in order; all that lies between them where enough of it is wanted. */
+  /**
+   * Groups spans by reads, in order; a group includes gaps that are small, or if much is wanted.
+   */
   private def together(spans: Seq[Span]): Seq[Seq[Span]] = {
     val groups = mutable.ArrayBuffer.empty[mutable.ArrayBuffer[Span]]
     val wanted = spans.iterator.map(_.length.toLong).sum

@@ -17,7 +17,7 @@ import org.redisstate.core.format.{
 }
 import org.redisstate.core.ids.PartitionId
 
-/** A segment in a file, and the bytes at the end of its region, for a look at what was written. */
+/** A segment in a file, with the bytes at the end of its region, to be read back. */
 private[core] final case class WrittenRegion(
     segment: Segment,
     place: Place.InFile,
@@ -70,7 +70,7 @@ private[core] final class BlockFileWriter(
   def begin(segment: Segment, families: Seq[Family]): OpenRegion =
     new OpenRegion(segment, RegionFilters.ByFamily.of(families))
 
-  /** A region that is being written; the writer does nothing else until it ends. */
+  /** A region under construction; the writer does nothing else until it ends. */
   final class OpenRegion private[BlockFileWriter] (
       begun: Segment,
       hashing: RegionFilters.Hashing) {
@@ -83,8 +83,8 @@ private[core] final class BlockFileWriter(
     put(RegionBlocks.Magic)
 
     /**
-     * Adds the value of a field as Redis would hold it, in the order of a region; the header at any
-     * time.
+     * Adds the value of a field as Redis would hold it, in the order of a region; the header may
+     * come at any time.
      */
     def add(name: String, value: Array[Byte]): Unit =
       add(name, value, blocks.plain(name, value))
@@ -158,7 +158,7 @@ private[core] final class BlockFileWriter(
 
 private[core] object BlockFileWriter {
 
-  /** Creates a file, and closes it after the work; abandons it if that throws. */
+  /** Creates a file, and closes it after the work; abandons it if the work throws. */
   def written[A](store: FileStore, file: String, id: PartitionId, signer: Option[BlockSigner])(
       work: BlockFileWriter => A): A = {
     val sink = store.create(file)
@@ -174,7 +174,10 @@ private[core] object BlockFileWriter {
   /** @param before bytes of the directory that are not part of the head */
   private final case class End(bytes: Array[Byte], before: Int)
 
-  /** Names of the fields that a segment can have, but the header, in the order of a region. */
+  /**
+   * Returns the names of the fields that a segment can have, without the header, in the order of a
+   * region.
+   */
   def names(segment: Segment, header: Header): Iterator[String] = {
     val reader = new SegmentReader(segment)
     val buckets = (0 until segment.entry.buckets).iterator.flatMap(reader.partNames(header, _))
@@ -183,7 +186,7 @@ private[core] object BlockFileWriter {
     }
   }
 
-  /** The directory of a region, built as its blocks come. */
+  /** Directory of a region, built while blocks are added. */
   private final class Directory(filters: RegionFilters.Maker) {
     private val made = mutable.ArrayBuffer.empty[(String, RegionChunk)]
     private val lengths = mutable.ArrayBuffer.empty[Int]
@@ -237,16 +240,16 @@ private[core] object BlockFileWriter {
  */
 private[core] final case class FieldName(family: Int, number: Int, part: Int) {
 
-  /** Returns whether it comes after another one in a region. */
+  /** Returns whether this field comes after another one in a region. */
   def follows(other: FieldName): Boolean = {
     import scala.math.Ordering.Implicits._
     (other.family, other.number, other.part) < ((family, number, part))
   }
 
-  /** True if it is in a bucket. */
+  /** True if the field is a part of a bucket. */
   def isHashed: Boolean = family < 0
 
-  /** Name of the directory block that has it. */
+  /** Name of the directory block of this field. */
   def chunk: String =
     if (isHashed) s"i${number / RegionChunk.Size}"
     else s"$family/i${number / RegionChunk.Size}"

@@ -5,8 +5,8 @@ import java.util.concurrent.atomic.AtomicLong
 import org.redisstate.core.errors.FormatException
 
 /**
- * Files of a folder, of which one region is read from its local copy, where there is one. For
- * readers of that region; thread-safe.
+ * Files of a folder; reads of one region come from its local copy, if there is one. For readers of
+ * that region; thread-safe.
  *
  * @param hits counts reads from the copy
  */
@@ -20,7 +20,7 @@ private[core] final class DiskFiles(
   /** Number of reads from the copy so far. */
   private val served = new AtomicLong
 
-  /** Begins a copy, if there is none. */
+  /** Begins a copy of the region, unless there is one. */
   def want(): Unit = disk.want(id, files)
 
   /** Reads; if the copy gave damaged bytes, removes the copy and reads the file. */

@@ -14,10 +14,11 @@ import scala.util.control.NonFatal
 import org.redisstate.core.ids.Pin
 
 /**
- * Folder of this process, which holds a lock in it as long as it lives. The operating system ends
- * the lock of a killed process, whose folder the next one removes. Thread-safe.
+ * Folder of this process, which holds a lock in the folder as long as it lives. The operating
+ * system releases the lock of a killed process, and the next process removes that folder.
+ * Thread-safe.
  *
- * @param lock referenced here, since a channel that nobody references is closed
+ * @param lock referenced here, since an unreferenced channel is closed
  */
 private[core] final class DiskFolder private (val path: Path, lock: FileLock) {
   private val count = new AtomicLong
@@ -37,7 +38,10 @@ private[core] object DiskFolder {
   private[places] val LockName = "lock"
   private val TriesMax = 8
 
-  /** Begin of a name: number and start of the process, since containers repeat numbers. */
+  /**
+   * Prefix of the names of folders: number and start of the process, since containers repeat
+   * numbers.
+   */
   private val process: String = {
     val own = ProcessHandle.current()
     val started = own.info.startInstant.map[Long](_.toEpochMilli).orElse(0L)
@@ -45,10 +49,10 @@ private[core] object DiskFolder {
   }
 
   /**
-   * Makes a folder for this process, and removes those of processes that are gone.
+   * Makes a folder for this process, and removes those of processes that have ended.
    *
-   * @param parent made where it is missing
-   * @throws IOException if the parent does not take files or locks
+   * @param parent created if it is missing
+   * @throws IOException if the parent does not accept files or locks
    */
   def open(parent: Path): DiskFolder = {
     Files.createDirectories(parent)
@@ -62,7 +66,7 @@ private[core] object DiskFolder {
     Iterator.continually(tryMake(parent)).take(TriesMax).collectFirst { case Some(made) => made }
       .getOrElse(throw new IOException(s"no folder with a lock can be made in $parent"))
 
-  /** Makes a folder; None if a process that removes leftovers took it before it had its lock. */
+  /** Makes a folder; None if a process that removes leftovers removed it before it was locked. */
   private def tryMake(parent: Path): Option[DiskFolder] = {
     val path = parent.resolve(process + Pin.newUid())
     try {
@@ -96,7 +100,10 @@ private[core] object DiskFolder {
     }
   }
 
-  /** Removes a folder whose process is gone. Losing a folder costs its process no more than reads. */
+  /**
+   * Removes a folder whose process has ended. If the process still lives, the loss only costs
+   * reads.
+   */
   private def removeLeft(folder: Path): Unit = {
     val lock = folder.resolve(LockName)
     if (!Files.exists(lock, LinkOption.NOFOLLOW_LINKS)) remove(folder)

@@ -11,12 +11,12 @@ trait FileFolders {
   def of(gen: String): FileStore
 
   /**
-   * Looks for the folder of a checkpoint again, which may have moved since `of` returned it.
+   * Resolves the folder of a checkpoint again, since it may have moved after a call of `of`.
    *
-   * @return whether it has
+   * @return whether the folder has changed
    */
   def lookAgain(gen: String): Boolean = false
 
-  /** Disk of this machine for copies of what is read often; None without one. */
+  /** Disk of this machine for copies of frequently read regions; None without one. */
   def disk: Option[LocalDisk] = None
 }

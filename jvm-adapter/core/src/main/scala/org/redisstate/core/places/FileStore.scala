@@ -1,51 +1,51 @@
 package org.redisstate.core.places
 
 /**
- * Files of a folder, each written once and never changed. It needs nothing from a file system but
- * create, range read and delete: no rename, no overwrite, no append, no consistent listing. Names
- * are relative, with `/` between folder and file. Thread-safe.
+ * Files of a folder, each written once and never changed. Requires only create, range read and
+ * delete of a file system: no rename, overwrite, append or consistent listing. Names are relative,
+ * with `/` between folder and file. Thread-safe.
  *
- * Every method throws `UnavailableException` where the file system gives no answer, and
- * `PermissionException` where it refuses one; both name the folder.
+ * Every method throws `UnavailableException` if the file system gives no answer, and
+ * `PermissionException` if it refuses access; both name the folder.
  */
 trait FileStore {
 
-  /** The folder, as messages name it. */
+  /** Name of the folder in messages. */
   def folder: String
 
-  /** Begins a file; folders above it are made. */
+  /** Creates a file, and the folders above it. */
   def create(name: String): FileSink
 
   /**
    * Reads a range.
    *
-   * @throws FileMissing if the file is not there, or ends before the range does
+   * @throws FileMissing if the file does not exist, or ends before the range does
    */
   def read(name: String, offset: Long, length: Int): Array[Byte]
 
-  /** Removes a file; does nothing if there is none. */
+  /** Removes a file; does nothing if it does not exist. */
   def delete(name: String): Unit
 
   /**
-   * Names in the folder, or in a folder of it, in no order; a file system may show new ones late.
+   * Lists the folder, or a folder in it, in no order; a file system may list new names late.
    *
-   * @param under name of a folder of it; empty for itself
-   * @return None if there is no such folder
+   * @param under name of a folder in this one; empty for this one
+   * @return None if the folder does not exist
    */
   def list(under: String = ""): Option[Seq[String]]
 }
 
-/** A file that is being written. */
+/** A file under construction. */
 trait FileSink {
   def write(bytes: Array[Byte]): Unit
 
-  /** Ends the file. When this returns, the file outlives a crash, as far as its file system knows how. */
+  /** Ends the file, which then survives a crash as far as its file system supports that. */
   def close(): Unit
 
-  /** Abandons the file, which may leave a part of it. Never throws. */
+  /** Abandons the file, a part of which may remain. Never throws. */
   def abandon(): Unit
 }
 
-/** A file is not there, or is shorter than it has to be. */
+/** A file does not exist, or is shorter than required. */
 final class FileMissing(val found: String, cause: Throwable = null)
     extends RuntimeException(found, cause)

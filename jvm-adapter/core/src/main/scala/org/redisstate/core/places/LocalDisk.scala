@@ -17,22 +17,22 @@ import org.redisstate.core.concurrent.GuardedBy
 import org.redisstate.core.errors.RedisStateException
 import org.redisstate.core.format.Place
 
-/** A region of a block file, whose name is used once, so that its bytes never change. */
+/** Identity of a region; names of files are never used again, so its bytes never change. */
 private[core] final case class RegionId(gen: String, place: Place.InFile) {
   def bytes: Long = place.bytes
 }
 
 /**
  * Copies of regions on a disk of this machine, for all stores of an executor process. A region is
- * copied in the background, whole, after it was needed twice. Copies that were unused for longest
- * make way, but none that was used in the last minute: where the disk is too small, some regions
- * have a copy, and the others are read where they are. A copy that cannot be read is removed. A
- * disk that takes no bytes is not used any more. Thread-safe.
+ * copied in the background, as a whole, when it is needed for the second time. The least recently
+ * used copies make room for new ones, except those used in the last minute: on a disk that is too
+ * small some regions have a copy, and the others are read from their files. A copy that cannot be
+ * read is removed. After a failed write the disk is not used any more. Thread-safe.
  *
- * @param bytesMax most bytes of all copies, those on their way included
+ * @param bytesMax most bytes of all copies, including those under way
  * @param parent folder for the folder of this process
  * @param nanoTime the present time
- * @param background runs what no task waits for
+ * @param background runs work for which no task waits
  */
 final class LocalDisk private[core] (
     val bytesMax: Long,
@@ -45,7 +45,7 @@ final class LocalDisk private[core] (
     @GuardedBy("LocalDisk.this") var path: Path = _
     @GuardedBy("LocalDisk.this") var usedAt: Long = nanoTime()
 
-    /** True once the copy made way, or was given up. */
+    /** True if the copy was removed, or given up. */
     @GuardedBy("LocalDisk.this") var isGone = false
     def isReady: Boolean = path != null
   }
@@ -54,7 +54,7 @@ final class LocalDisk private[core] (
   @GuardedBy("this") private val copies =
     new java.util.LinkedHashMap[RegionId, Copy](16, 0.75f, true)
 
-  /** Time until which a region gets no copy. */
+  /** Times until which regions get no copy. */
   @GuardedBy("this") private val refused = new java.util.LinkedHashMap[RegionId, Long] {
     override def removeEldestEntry(eldest: java.util.Map.Entry[RegionId, Long]): Boolean =
       size > RefusedMax
@@ -64,10 +64,10 @@ final class LocalDisk private[core] (
   private val folder = new LazyFolder(parent)
   background.execute(() => opened(): Unit)
 
-  /** Bytes of all copies, those on their way included. */
+  /** Bytes of all copies, including those under way. */
   def usedBytes: Long = synchronized(held)
 
-  /** Returns a region's bytes, `offset` counted in the region; None without a copy. */
+  /** Returns bytes of a region, from an offset in the region; None without a copy. */
   private[core] def read(id: RegionId, offset: Long, length: Int): Option[Array[Byte]] =
     pathOf(id).flatMap { path =>
       try Using.resource(new RandomAccessFile(path.toFile, "r")) { file =>
@@ -91,7 +91,7 @@ final class LocalDisk private[core] (
     }
   }
 
-  /** Removes a copy, and makes none for a minute. */
+  /** Removes a copy, and makes no new one for a minute. */
   private[core] def drop(id: RegionId): Unit = {
     val copy = synchronized {
       refuse(id)
@@ -100,7 +100,7 @@ final class LocalDisk private[core] (
     copy.filter(_ != null).foreach(delete)
   }
 
-  /** Begins a copy, if there is none and its bytes find room. */
+  /** Begins a copy of a region, unless there is one or its bytes find no room. */
   private[core] def want(id: RegionId, files: FileStore): Unit = {
     val (begun, leaving) = synchronized(if (mayCopy(id)) begin(id) else (None, Nil))
     leaving.foreach(delete)
@@ -170,7 +170,7 @@ final class LocalDisk private[core] (
     val isKept = synchronized {
       if (isWhole && !copy.isGone) {
         copy.path = path.get
-        // A copy that has just come counts as used.
+        // A new copy counts as used.
         copies.get(copy.id).usedAt = nanoTime()
       } else if (!copy.isGone) {
         refuse(copy.id)
@@ -236,17 +236,15 @@ final class LocalDisk private[core] (
 object LocalDisk {
   private val log = LoggerFactory.getLogger(classOf[LocalDisk])
 
-  /** Bytes that one read brings. */
+  /** Bytes of one read. */
   private[places] val RangeBytes = 8L << 20
 
-  /** Time for which a used copy stays, and a region that got no copy is not tried again. */
+  /** Time for which a used copy stays, and for which a refused region is not tried again. */
   private[places] val KeptNs = 60L * 1000 * 1000 * 1000
   private val RefusedMax = 1024
   private val ThreadsMax = 2
 
-  /**
-   * @param parents folders to choose from: the one with the most space
-   */
+  /** @param parents folders; the one with the most free space is used */
   def of(bytesMax: Long, parents: Seq[Path]): LocalDisk = {
     val disk = new LocalDisk(bytesMax, () => roomiest(parents))
     Runtime.getRuntime.addShutdownHook(new Thread(() => disk.close(), "redis-state-disk-end"))

@@ -4,14 +4,16 @@ import java.util
 
 import scala.annotation.tailrec
 
-/** Reads what was written: a file system that cut the upload shows here. */
+/** Reads the end of a written region back, which detects a truncated upload. */
 private[core] object ReadBack {
 
-  /** Number of looks for a file, and the pause between two: some stores show a new one late. */
+  /**
+   * Number of attempts to find a file, and the pause in between: some stores show a new file late.
+   */
   val LooksMax: Int = 4
   val LookPauseMs: Long = 1700L
 
-  /** Returns whether the end of a region is there as it was written. */
+  /** Returns whether the end of a region reads as it was written. */
   def isWhole(store: FileStore, region: WrittenRegion, pause: Long => Unit): Boolean = {
     val place = region.place
     val from = place.offset + place.bytes - place.headBytes

@@ -54,7 +54,7 @@ private[core] object RegionFilters {
     def of(families: Seq[Family]): ByFamily = ByFamily(families.map(f => f.id -> f.kind).toMap)
   }
 
-  /** The number of buckets is known, and the families are not. */
+  /** The number of buckets is known, but not the families. */
   final case class ByBucket(buckets: Int) extends Hashing
 
   /** Makes filters of the blocks that are written. For one thread. */
@@ -65,7 +65,10 @@ private[core] object RegionFilters {
     private var isWhole = true
     private var left = BytesMax
 
-    /** Adds the rows of a block. Of one that cannot be read, the reader of its rows tells. */
+    /**
+     * Adds the rows of a block. A block that cannot be read ends the filter, without an error: that
+     * is left to the reader of its rows.
+     */
     def add(field: String, bucket: Int, block: Array[Byte]): Unit = if (isWhole && left > 0) {
       try {
         val rows = RowBlock.parse(Block.decode(ident, field, block))
@@ -97,7 +100,7 @@ private[core] object RegionFilters {
       count += 1
     }
 
-    /** Returns the filter of the rows since the last call; None if there can be none. */
+    /** Returns the filter of the rows added since the last call; None if it would lack rows. */
     def end(): Option[HashFilter] = {
       val made = if (isWhole && left > 0 && count > 0) HashFilter.of(hashes, count) else None
       count = 0

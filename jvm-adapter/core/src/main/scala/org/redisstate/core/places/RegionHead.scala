@@ -16,11 +16,11 @@ import org.redisstate.core.format.{
 }
 import org.redisstate.core.ids.{Keys, PartitionId}
 
-/** A directory block of a region: where it is, counted from the begin of the region. */
+/** A directory block, with its offset from the start of the region. */
 private[core] final case class DirectoryBlock(name: String, offset: Long, length: Int)
 
 /**
- * Tail of a region: whose segment it has, and where its parts are.
+ * Tail of a region: its segment, and the places of its directory blocks.
  *
  * @param header length of the value of the field `h`; 0 without one
  */
@@ -113,11 +113,10 @@ private[core] object RegionTail {
 }
 
 /**
- * Lengths of up to 64 buckets, or of as many blocks of an ordered family, that lie one behind the
- * other.
+ * Lengths of up to 64 consecutive buckets, or of as many blocks of an ordered family.
  *
- * @param offset of the first of them, counted from the begin of the region
- * @param lengths 0 where there is no block; of part 0 for buckets
+ * @param offset of the first block, from the start of the region
+ * @param lengths 0 for an absent block; of part 0 for buckets
  * @param parts lengths of the further parts, by bucket
  * @param filter of the rows in 64 buckets
  */
@@ -240,7 +239,7 @@ private[core] object RegionChunk {
 }
 
 /**
- * Envelope of what a region has beside the segment's own blocks.
+ * Checks and signatures of the blocks that a region adds to those of its segment.
  *
  * @param id the partition that the segment belongs to
  */
@@ -253,19 +252,19 @@ private[core] final class RegionBlocks(
   def seal(name: String, payload: Array[Byte], compress: Boolean): Array[Byte] =
     signed(name, Block.encode(segment.ident, name, payload, payload.length, compress))
 
-  /** Returns the value that a field has. */
+  /** Returns a block with its signature, if the checkpoint is signed. */
   def signed(name: String, block: Array[Byte]): Array[Byte] =
     signer.fold(block)(_.signed(key, name, block))
 
   def open(name: String, value: Array[Byte]): Array[Byte] =
     Block.decode(segment.ident, name, plain(name, value))
 
-  /** Returns whether signature and check of a value are right, without a look at its payload. */
+  /** Returns whether signature and check of a value are valid, without reading the payload. */
   def isIntact(name: String, value: Array[Byte]): Boolean =
     try Block.isIntact(segment.ident, name, plain(name, value))
     catch { case _: FormatException => false }
 
-  /** A value without its signature, which is checked. */
+  /** Checks the signature of a value, and removes it. */
   def plain(name: String, value: Array[Byte]): Array[Byte] =
     signer.fold(value)(_.opened(key, name, value))
 }
@@ -273,9 +272,9 @@ private[core] final class RegionBlocks(
 private[core] object RegionBlocks {
   val Magic: Array[Byte] = "rs-seg01".getBytes(US_ASCII)
 
-  /** Length of the tail, and the magic. */
+  /** Bytes behind the tail: its length, and the magic. */
   val FooterBytes: Int = 4 + Magic.length
 
-  /** Heads up to this size have the directory too. */
+  /** Most bytes of a head that includes the directory. */
   val HeadBytesMax: Int = 1 << 20
 }

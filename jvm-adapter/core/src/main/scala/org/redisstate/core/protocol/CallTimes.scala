@@ -7,10 +7,10 @@ import java.util.concurrent.atomic.{AtomicLong, AtomicLongArray}
 final class CallTimes {
   import CallTimes._
 
-  /** Time of all calls, tries and pauses between them included. */
+  /** Time of all calls, including tries and pauses. */
   val ns: AtomicLong = new AtomicLong
 
-  /** Calls that waited for replicas or for the disk too, and the time of these. */
+  /** Number of calls that also waited for replicas or for the disk, and their time. */
   val durable: AtomicLong = new AtomicLong
   val durableNs: AtomicLong = new AtomicLong
 

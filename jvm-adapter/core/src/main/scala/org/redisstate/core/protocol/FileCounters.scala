@@ -7,24 +7,24 @@ import org.redisstate.core.places.{FileSink, FileStore}
 /** Running totals of a partition's files. Thread-safe. */
 final class FileCounters {
 
-  /** Ranges that were read, the time for them, and their bytes. */
+  /** Number of ranges that were read, the time for them, and their bytes. */
   val reads: AtomicLong = new AtomicLong
   val readNs: AtomicLong = new AtomicLong
   val readBytes: AtomicLong = new AtomicLong
 
-  /** Reads that a copy on the local disk answered. */
+  /** Number of reads from copies on the local disk. */
   val diskHits: AtomicLong = new AtomicLong
 
   /** Bytes of segments that moved into files. */
   val movedBytes: AtomicLong = new AtomicLong
   val failedMoves: AtomicLong = new AtomicLong
 
-  /** Calls that waited until segments had left for a file, and the time for it. */
+  /** Number of calls that waited until segments had moved to a file, and the time for it. */
   val roomWaits: AtomicLong = new AtomicLong
   val roomWaitNs: AtomicLong = new AtomicLong
 }
 
-/** Counts what is read from a folder. */
+/** Counts the reads of a folder. */
 private[protocol] final class CountedFiles(files: FileStore, counted: FileCounters)
     extends FileStore {
   override def folder: String = files.folder

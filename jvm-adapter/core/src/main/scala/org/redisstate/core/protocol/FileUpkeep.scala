@@ -5,13 +5,14 @@ import org.slf4j.LoggerFactory
 import org.redisstate.core.backend.Script
 import org.redisstate.core.format.Place
 import org.redisstate.core.places.{BlockFileName, FileFolders}
+import org.redisstate.core.protocol.manifest.ManifestFields
 
 /** Checks in the checkpoint's folder before a file is deleted. */
 trait DeletionChecks {
 
   /**
-   * Returns whether the folder of the files belongs to the checkpoint alone. In any other folder, a
-   * file that Redis does not know may be one that another server knows.
+   * Returns whether the folder of the files belongs to the checkpoint alone. In any other folder,
+   * another server may know a file that this one does not know.
    */
   def ownsFolder: Boolean
 
@@ -34,17 +35,17 @@ trait DeletionChecks {
 final case class FilePolicy(graceMs: Long, deletes: Boolean, checks: DeletionChecks)
 
 /**
- * Files that nothing needs any more.
+ * Unneeded files.
  *
- * @param due condemned for longer than the grace, and still there
- * @param bytes of these
+ * @param due number of files that were condemned for longer than the grace, and still exist
+ * @param bytes of these files
  * @param unknown files in a shared folder that Redis does not know; found by a sweep
  */
 final case class FileReport(condemned: Int, deleted: Int, due: Int, bytes: Long, unknown: Int = 0)
 
 /**
- * Condemns files of a partition that got no segment, and deletes what was condemned long ago
- * (docs/format.md, section 17). Nothing is decided by a listing.
+ * Condemns files of a partition that got no segment, and deletes files that were condemned long ago
+ * (docs/format.md, section 17). A listing alone decides nothing.
  */
 private[protocol] final class FileUpkeep(calls: PartitionCalls, folders: Option[FileFolders]) {
   import FileUpkeep._
@@ -69,7 +70,10 @@ private[protocol] final class FileUpkeep(calls: PartitionCalls, folders: Option[
     FileReport(condemned, deleted.size, left.size, left.iterator.map(_.bytes).sum, strange)
   }
 
-  /** Files in the folder that Redis does not know: the server went back, or lost an announcement. */
+  /**
+   * Returns the files in the folder that Redis does not know: the server went back, or lost an
+   * announcement.
+   */
   private def unknownOf(what: String, rows: Seq[Row]): Seq[String] = {
     val folder = BlockFileName.folderOf(id)
     val known = rows.map(_.file).toSet
@@ -89,8 +93,8 @@ private[protocol] final class FileUpkeep(calls: PartitionCalls, folders: Option[
 
   /**
    * Deletes files, oldest first. A server that is behind Spark's log was restored, failed over, or
-   * is somebody's copy: it knows nothing about what the files are for. A file that a place names
-   * stays, whatever its row says.
+   * is somebody's copy: it does not know which files are needed. A file that a place names stays,
+   * whatever its row says.
    */
   private def delete(what: String, policy: FilePolicy, due: Seq[Row]): Seq[Row] =
     policy.checks.newestBatch() match {
@@ -138,7 +142,7 @@ private[protocol] final class FileUpkeep(calls: PartitionCalls, folders: Option[
 
   /** Files that have a segment. */
   private def filesIn(manifest: Map[String, String]): Set[String] = manifest.collect {
-    case (field, InFile(file)) if field.startsWith(SegmentPlaces.PlacePrefix) => file
+    case (field, InFile(file)) if field.startsWith(ManifestFields.PlacePrefix) => file
   }.toSet
 
   private def script(what: String, script: Script, args: String*): Seq[String] =
@@ -150,7 +154,7 @@ private object FileUpkeep {
   private val Announced = "n"
   private val Condemned = "d"
 
-  /** An announced file without a segment is given up then. */
+  /** Time after which an announced file without a segment is given up. */
   private val AnnouncedMaxMs = 24L * 3600 * 1000
   private val FilesMax = 16
 

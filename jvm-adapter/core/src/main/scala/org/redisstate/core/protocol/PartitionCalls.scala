@@ -6,6 +6,7 @@ import java.util.concurrent.atomic.AtomicLong
 import org.redisstate.core.backend.{Command, RedisBackend, Script}
 import org.redisstate.core.errors.InternalException
 import org.redisstate.core.ids.{Keys, PartitionId}
+import org.redisstate.core.protocol.manifest.Stored
 
 /** Calls to the server for one partition, counted. Thread-safe. */
 private[protocol] final class PartitionCalls(backend: RedisBackend, val id: PartitionId) {

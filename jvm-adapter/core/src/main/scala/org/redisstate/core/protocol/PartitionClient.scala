@@ -4,15 +4,14 @@ import java.nio.charset.StandardCharsets.US_ASCII
 import java.util.concurrent.Future
 import java.util.concurrent.atomic.AtomicLong
 
-import scala.annotation.tailrec
-
 import org.slf4j.LoggerFactory
 
 import org.redisstate.core.backend.{Command, RedisBackend, Script}
 import org.redisstate.core.errors._
-import org.redisstate.core.format.{EncodedField, Entry, Place, Segment}
+import org.redisstate.core.format.{EncodedField, Segment}
 import org.redisstate.core.ids.{Keys, PartitionId, Pin, RegisteredRun}
 import org.redisstate.core.places.FileFolders
+import org.redisstate.core.protocol.manifest.Stored
 
 /**
  * Runs the steps of docs/format.md, sections 6 to 8, for one partition. Thread-safe; keeps only
@@ -33,11 +32,14 @@ final class PartitionClient(
 
   private val calls = new PartitionCalls(backend, id)
   private val meta = calls.meta
-  private val pins = new PinUpkeep(backend, calls)
+  private val retention = new RetentionUpkeep(calls, new PinUpkeep(backend, calls))
 
   /** Blocks of the partition's segments. */
   val segments: SegmentIo =
     new SegmentIo(calls, settings.signer, folders, () => new RoomMaker(calls, files.makeRoom(_)))
+
+  /** Snapshots of the partition. */
+  val snapshots: SnapshotCalls = new SnapshotCalls(calls, segments, settings.keepMs)
 
   /** Hot runs of the partition. */
   val hotRuns: HotRuns = new HotRuns(calls, segments)
@@ -194,27 +196,26 @@ final class PartitionClient(
   def later(work: => Unit): Future[_] = backend.later(work)
 
   /**
-   * Publishes the version after `parent`. The fields not yet staged go along in the same transaction.
+   * Publishes the version after `parent`. Fields that are not yet staged are sent in the same
+   * transaction.
    *
+   * @param delta its place is a file only if it is complete; it has no fields in Redis then
    * @param rest fields that were not staged
-   * @param all every field of the delta, asked for when the server lost some of them
-   * @param place of a complete delta whose blocks are in a file; it has no fields in Redis
+   * @param all every field of the delta, needed if the server lost some of them
    */
   def commit(
       run: RegisteredRun,
       parent: Pin,
-      uid: String,
-      entry: Entry,
+      delta: Segment,
       rest: Seq[EncodedField],
-      all: => Seq[EncodedField],
-      place: Option[Place.InFile] = None): Unit = {
-    val ident = Segment.deltaIdent(parent.version + 1, uid)
-    val what = s"commit version ${parent.version + 1} of $id"
+      all: => Seq[EncodedField]): Unit = {
+    val what = s"commit version ${delta.version} of $id"
+    val (ident, entry) = (delta.ident, delta.entry)
     var last = segments.stageButLast(what, ident, rest, entry.blocks)
     var tries = 1
     val room = new RoomMaker(calls, files.makeRoom(_))
     while (true) {
-      val (staged, published) = publish(what, run, parent, uid, entry, ident, last, place)
+      val (staged, published) = publish(what, run, parent, delta, last)
       val refused = Seq(staged, published).find(_.headOption.contains(RoomMaker.Refused))
       published match {
         case Seq("OK") | Seq("ALREADY") => return
@@ -267,113 +268,8 @@ final class PartitionClient(
           e.getMessage)
     }
 
-  /** Stores blocks of a snapshot ahead of its entry. */
-  def stageSnapshot(
-      ident: String,
-      fields: Seq[EncodedField],
-      isBounded: Boolean = false): Unit =
-    segments.stageSnapshot(ident, fields, isBounded)
-
-  /** Drops staged blocks of a snapshot. Never throws: what it cannot drop expires. */
-  def abortSnapshot(ident: String): Unit = {
-    val what = s"abort $ident of $id"
-    try {
-      calls.commands(what, Seq(Command("UNLINK", Keys.staged(id, ident))))
-      ()
-    } catch {
-      case e: RedisStateException =>
-        logger.info("{} was not possible, its blocks expire by themselves: {}", what, e.getMessage)
-    }
-  }
-
-  /** Stages the blocks of a snapshot, then adds its entry. */
-  def addSnapshot(pin: Pin, writer: String, fields: Seq[EncodedField], entry: Entry): Boolean = {
-    stageSnapshot(Segment.snapshotIdent(pin.version, writer), fields)
-    addSnapshot(pin, writer, entry)
-  }
-
-  /**
-   * Enters a snapshot of `pin` whose blocks are staged, or in a file; false when it was not wanted
-   * any more.
-   *
-   * @throws ShareFull if its staged blocks do not fit into the share
-   */
-  def addSnapshot(
-      pin: Pin,
-      writer: String,
-      entry: Entry,
-      place: Option[Place.InFile] = None): Boolean = {
-    val ident = Segment.snapshotIdent(pin.version, writer)
-    val what = s"add the snapshot of version ${pin.version} of $id"
-    val args = Seq(
-      pin.version.toString,
-      pin.uid,
-      writer,
-      entry.blocks.toString,
-      entry.text,
-      settings.keepMs.toString
-    ) ++ placed(place)
-    val keys = Seq(Keys.segment(id, ident), Keys.staged(id, ident))
-    RoomMaker.isEntered(what, words(calls.keyed(what, Script.Snapshot, keys, args.map(bytes))))
-  }
-
-  /**
-   * Drops segments that no retained version needs from the manifest, a few with each call. Then
-   * ends expired pins; the next retention drops the segments that only they held.
-   */
-  def retain(): RetainReport = {
-    val what = s"retention of $id"
-    var manifest = Map.empty[String, String]
-    @tailrec
-    def carryOut(tries: Int, before: RetainReport): RetainReport = {
-      manifest = calls.manifest(what)
-      manifest.get("f") match {
-        case None => RetainReport(0, 0, 0, 0)
-        case Some(found) if !PartitionCalls.Formats(found) =>
-          throw refusal(what, Seq("FORMAT", found), 0)
-        case Some(_) =>
-          val plan = Retention.of(manifest)
-          var report = before.copy(floor = plan.base, kept = plan.kept.toLong)
-          val isDone = plan.parts.forall { case (floor, fields) =>
-            val dropped = drop(what, plan, floor, fields)
-            dropped.foreach { case (segments, bytes) =>
-              report = report.copy(
-                dropped = report.dropped + segments,
-                droppedBytes = report.droppedBytes + bytes)
-            }
-            dropped.isDefined
-          }
-          if (isDone || tries >= PlansMax) report else carryOut(tries + 1, report)
-      }
-    }
-    val report = carryOut(1, RetainReport(0, 0, 0, 0))
-    pins.run(manifest)
-    report
-  }
-
-  /**
-   * Drops fields; returns the number of segments and their bytes, or None if the plan is outdated.
-   */
-  private def drop(
-      what: String,
-      plan: Retention,
-      floor: Long,
-      fields: Seq[String]): Option[(Long, Long)] = {
-    val args = Seq(
-      ProtocolSettings.DroppedTtlMs.toString,
-      plan.epoch,
-      plan.opened.version.toString,
-      plan.opened.uid,
-      floor.toString,
-      plan.base.toString,
-      plan.carrier) ++ fields
-    words(calls.script(what, Script.Retain, args)) match {
-      case Seq("OK", dropped, bytes) =>
-        Some((Stored.number(what, dropped), Stored.number(what, bytes)))
-      case Seq("STALE") | Seq("EMPTY") => None
-      case reply => throw refusal(what, reply, 0)
-    }
-  }
+  /** Drops segments that no retained version needs, and ends expired pins. */
+  def retain(): RetainReport = retention.run()
 
   /** Sets the expiry of every key to what the settings say: renewed, or none. */
   def renew(): Unit = {
@@ -385,11 +281,9 @@ final class PartitionClient(
       what: String,
       run: RegisteredRun,
       parent: Pin,
-      uid: String,
-      entry: Entry,
-      ident: String,
-      last: Seq[EncodedField],
-      place: Option[Place.InFile]): (Seq[String], Seq[String]) = {
+      delta: Segment,
+      last: Seq[EncodedField]): (Seq[String], Seq[String]) = {
+    val (ident, entry) = (delta.ident, delta.entry)
     // Unless these are all blocks, the key of the delta has others already.
     val isApart = last.nonEmpty && last.size == entry.blocks
     val keys = Seq(meta, Keys.segment(id, ident)) ++ Option.when(isApart)(Keys.staged(id, ident))
@@ -398,13 +292,13 @@ final class PartitionClient(
       run.epoch.toString,
       parent.version.toString,
       parent.uid,
-      uid,
+      delta.uid,
       entry.blocks.toString,
       entry.text,
       ProtocolSettings.DroppedTtlMs.toString,
       settings.format.number.toString,
       settings.keepMs.toString
-    ) ++ placed(place)
+    ) ++ SegmentPlaces.placed(delta)
     val apart = if (isApart) segments.apart(ident, last) else Nil
     def commands(run: (Script, Seq[Array[Byte]]) => Command) = {
       val stages =
@@ -476,13 +370,8 @@ object PartitionClient {
   private val AsksHotRuns = "r"
   private val EndsPreviews = "u"
   private[core] val PublishTriesMax = 5
-  private val PlansMax = 4
 
   private def bytes(text: String): Array[Byte] = Command.bytes(text)
-
-  /** Arguments of a script that enters a segment of a file. */
-  private def placed(place: Option[Place.InFile]): Seq[String] =
-    place.toSeq.flatMap(at => Seq(at.text, (at.offset + at.bytes).toString))
 
   private def isPublished(replies: Seq[AnyRef]): Boolean =
     PartitionCalls.words(replies.last) match {

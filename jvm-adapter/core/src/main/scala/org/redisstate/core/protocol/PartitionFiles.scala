@@ -17,14 +17,15 @@ import org.redisstate.core.format.{
   SegmentReader
 }
 import org.redisstate.core.places._
+import org.redisstate.core.protocol.manifest.{HistoryPlan, ManifestFields, MemoryBound, Stored}
 
-/** Result of a move: segments that have a place in a file now, and their bytes. */
+/** Result of a move: number of segments that were given a place in a file, and their bytes. */
 final case class MoveReport(segments: Int, bytes: Long)
 
 /**
  * Moves the history of a partition from Redis into files (docs/format.md, section 17). A move
- * changes no version, so any process may make it at any time. Its files are never deleted here:
- * whatever ends a move, the row of its file in Redis decides. For maintenance, one thread at a time.
+ * changes no version, so any process may make it at any time. It never deletes its file: whatever
+ * ends a move, the row of the file in Redis decides. For maintenance, one thread at a time.
  */
 final class PartitionFiles private[protocol] (
     calls: PartitionCalls,
@@ -37,21 +38,22 @@ final class PartitionFiles private[protocol] (
 
   private val id = calls.id
 
-  /** Segments that are not whole, which `redis-state maintain` reports: each costs one file. */
+  /** Incomplete segments, which `redis-state maintain` reports: each costs one file. */
   @GuardedBy("this") private var damaged = Set.empty[String]
 
   /**
-   * Moves what one file takes.
+   * Moves as many segments as one file takes.
    *
-   * @throws UnavailableException if Redis or the file system does not answer; nothing was moved then
+   * @throws UnavailableException if Redis or the file system does not answer; then nothing was
+   *   moved
    */
   def moveHistory(): MoveReport = synchronized {
     val what = s"move history of $id into a file"
     val manifest = calls.manifest(what)
     if (!manifest.get("f").exists(Formats)) MoveReport(0, 0)
     else {
-      val history = History.of(manifest).filterNot(one => damaged(one.ident))
-      val planned = History.ofFile(history)
+      val history = HistoryPlan.of(manifest).filterNot(one => damaged(one.ident))
+      val planned = HistoryPlan.ofFile(history)
       if (planned.isEmpty) MoveReport(0, 0) else counted(move(what, planned))
     }
   }
@@ -66,9 +68,10 @@ final class PartitionFiles private[protocol] (
   /**
    * Moves the oldest segments into one file.
    *
-   * @param lacking bytes that have to leave; some more do, so that the next time is far
-   * @param endsRuns whether hot runs give way where no segment is left that could leave
-   * @return number of segments that moved, or of hot runs that gave way; None if none is left that could
+   * @param lacking bytes to move at least; some more are moved, so that the next call is not soon
+   * @param endsRuns whether to drop hot runs if no segment is left that could move
+   * @return number of moved segments, or of dropped hot runs; None if nothing is left to move or
+   *   drop
    * @throws UnavailableException if Redis or the file system does not answer
    */
   def makeRoom(lacking: Long, endsRuns: Boolean = true): Option[Int] = synchronized {
@@ -81,8 +84,9 @@ final class PartitionFiles private[protocol] (
       else Nil
     if (planned.nonEmpty) Some(counted(move(what, planned)).segments)
     else {
-      // What is left are rows that files have, too.
-      val hasRuns = endsRuns && manifest.keysIterator.exists(_.startsWith(HotRuns.Prefix))
+      // Hot runs only hold rows that other segments hold, too.
+      val hasRuns =
+        endsRuns && manifest.keysIterator.exists(_.startsWith(ManifestFields.HotRunPrefix))
       Option.when(hasRuns)(hotRuns.drop())
     }
   }
@@ -91,25 +95,25 @@ final class PartitionFiles private[protocol] (
    * Sets the share of the partition, and moves segments until a sixth of it is free. For
    * maintenance.
    *
-   * @return number of segments that moved
+   * @return number of moved segments
    */
   def keepRoom(share: Long): Int = {
     val what = s"bound $id"
     words(calls.script(what, Script.Bound, Seq(share.toString))) match {
       case Seq("OK", bytes) if share > 0 =>
         val lacking = MemoryBound(share, Stored.number(what, bytes)).lacking
-        // A hot run gives way when a commit needs its room, not before.
+        // A hot run is dropped only when a commit needs its room.
         if (lacking > 0) makeRoom(lacking, endsRuns = false).getOrElse(0) else 0
       case _ => 0
     }
   }
 
   /**
-   * Writes a segment into a new file as its blocks are made, and reads its end back.
+   * Writes a segment into a new file while its blocks are made, and reads its end back.
    *
    * @param begun the segment; its entry need not be known yet
    * @param families of its rows
-   * @param blocks gives each block away, in the order of a region, and returns the segment
+   * @param blocks passes each block on, in the order of a region, and returns the segment
    * @return None if the partition cannot have files
    * @throws UnavailableException if Redis or the file system does not answer
    */
@@ -131,9 +135,9 @@ final class PartitionFiles private[protocol] (
   }
 
   /**
-   * Condemns files that got no segment, and deletes, or counts, what nothing has needed for long.
+   * Condemns files that got no segment, and deletes, or counts, files that are unneeded for long.
    *
-   * @param sweeps whether to look for files in the folder that Redis does not know
+   * @param sweeps whether to list the folder for files that Redis does not know
    */
   def lookAfter(policy: FilePolicy, sweeps: Boolean): FileReport =
     new FileUpkeep(calls, folders).run(policy, sweeps)
@@ -207,7 +211,7 @@ final class PartitionFiles private[protocol] (
     if (!ReadBack.isWhole(store, region, calls.pause)) {
       throw new UnavailableException(
         s"$what: the file ${region.place.file} of ${store.folder} is not as it was written. Nothing was moved. Check the " +
-          "file system, and what is between it and this process.")
+          "file system, and the connection to it.")
     }
 
   private def place(what: String, file: String, regions: Seq[WrittenRegion]): MoveReport = {

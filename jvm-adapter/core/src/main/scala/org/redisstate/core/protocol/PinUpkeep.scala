@@ -6,6 +6,7 @@ import org.slf4j.LoggerFactory
 
 import org.redisstate.core.backend.{RedisBackend, Script}
 import org.redisstate.core.errors.{FormatException, RedisStateException}
+import org.redisstate.core.protocol.manifest.Stored
 
 /**
  * Maintenance of the pins of one partition (docs/format.md, section 14): ends expired pins, and the

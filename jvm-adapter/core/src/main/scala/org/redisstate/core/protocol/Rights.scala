@@ -12,10 +12,10 @@ import org.redisstate.core.ids.{Keys, PartitionId}
 object Rights {
 
   /**
-   * Leaves nothing behind: the commands of a transaction are judged before the first one is done,
-   * and the last one removes what the others made.
+   * Checks the rights, and leaves no key: the server judges all commands of a transaction before it
+   * runs the first one, and the last one removes the keys.
    *
-   * @throws org.redisstate.core.errors.RedisStateException what is wrong, and what to do
+   * @throws org.redisstate.core.errors.RedisStateException with the fault and advice
    */
   def check(backend: RedisBackend, prefix: String): Unit = {
     backend.call(Checking, Seq(Command("TIME")))

@@ -3,6 +3,7 @@ package org.redisstate.core.protocol
 import org.slf4j.LoggerFactory
 
 import org.redisstate.core.errors._
+import org.redisstate.core.protocol.manifest.Stored
 
 /** A share has no room for blocks that may go to a file instead. */
 final class ShareFull extends RuntimeException("the share is full", null, false, false)

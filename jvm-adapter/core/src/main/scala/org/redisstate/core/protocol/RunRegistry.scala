@@ -10,13 +10,14 @@ import org.redisstate.core.backend.{Command, RedisBackend, Script}
 import org.redisstate.core.errors.{FencedException, InternalException, RedisStateException}
 import org.redisstate.core.format.Place
 import org.redisstate.core.ids.{Keys, PartitionId, RegisteredRun}
+import org.redisstate.core.protocol.manifest.Stored
 
 /**
- * Reports that a process serves a partition.
+ * Report that a process serves a partition.
  *
- * @param text what the table says of it
- * @param totals the same, with what it has counted since it began
- * @param isNew whether it began to, or took the partition back
+ * @param text its entry in the table of instances
+ * @param totals the entry with the totals of the instance
+ * @param isNew whether the instance is new, or took the partition back
  */
 final case class InstanceReport(id: PartitionId, text: String, totals: String, isNew: Boolean)
 
@@ -66,8 +67,8 @@ final class RunRegistry(backend: RedisBackend, prefix: String, gen: String) {
     }
 
   /**
-   * The partitions of all stores have moved to another gen: nobody writes here any more, and
-   * readers are told.
+   * Notes that the partitions of all stores have moved to another gen: runs cannot write here any
+   * more, and readers learn the new gen.
    */
   def move(to: String): Unit = {
     val places = fields().keys.filter(_.startsWith(OperatorPrefix)).toSeq
@@ -109,7 +110,7 @@ final class RunRegistry(backend: RedisBackend, prefix: String, gen: String) {
   }
 
   /**
-   * The query is used: it stays, and is listed with the others.
+   * Confirms that the query is used, so that it stays, and lists it.
    *
    * @param keepMs 0, or the expiry of an ephemeral checkpoint
    */
@@ -134,7 +135,7 @@ final class RunRegistry(backend: RedisBackend, prefix: String, gen: String) {
   /**
    * Notes that the driver of a run is alive; does nothing if Redis does not know the run any more.
    *
-   * @param copied the version that it has copied just now
+   * @param copied the version that the driver has just copied
    */
   def alive(runId: String, copied: Option[Long] = None): Unit = {
     val args = runId +: copied.map(_.toString).toSeq
@@ -146,7 +147,7 @@ final class RunRegistry(backend: RedisBackend, prefix: String, gen: String) {
     ()
   }
 
-  /** Counts an error of a task, for who watches; it can be seen for as long as what instances count. */
+  /** Counts an error of a task; the count lives as long as the totals of instances. */
   def count(error: String, operator: Long, storeName: String): Unit = {
     backend.script(
       s"count an error of checkpoint $gen",
@@ -163,7 +164,7 @@ final class RunRegistry(backend: RedisBackend, prefix: String, gen: String) {
     ()
   }
 
-  /** The query stays for good, unless it was purged. */
+  /** Removes the expiry of the query, unless it was purged. */
   def keep(): Unit = {
     stay(s"keep checkpoint $gen", "0", Nil)
     ()
@@ -178,8 +179,8 @@ final class RunRegistry(backend: RedisBackend, prefix: String, gen: String) {
       .map(text) == Seq("OK")
 
   /**
-   * Enters something in the list of checkpoints, unless a purge took the checkpoint off. The purge
-   * marks the query first, so who looks at the mark behind the entry finds out.
+   * Adds an entry to the list of checkpoints, unless a purge removed the checkpoint. The purge
+   * marks the query first, so a caller that reads the mark after its entry notices.
    */
   @tailrec
   private def enter(what: String, field: String, value: String): Unit = {
@@ -188,7 +189,7 @@ final class RunRegistry(backend: RedisBackend, prefix: String, gen: String) {
     if (isPurged) {
       backend.call(what, Seq(Command("HDEL", list, field)))
       if (isPurged) throw purged(what)
-      // It was called back in between, with the entry that is gone now.
+      // The checkpoint was recalled meanwhile, with the entry that was removed here.
       enter(what, field, value)
     }
   }
@@ -252,7 +253,7 @@ final class RunRegistry(backend: RedisBackend, prefix: String, gen: String) {
     }
   }
 
-  /** The checkpoint's marker file is there; said before anything is written under the gen. */
+  /** Notes that the marker file exists; called before anything else is written under the gen. */
   def noteMarker(): Unit = {
     val what = s"record the marker of checkpoint $gen"
     put(what, "", Seq(MarkerField, "1"))
@@ -265,7 +266,7 @@ final class RunRegistry(backend: RedisBackend, prefix: String, gen: String) {
   def putFiles(json: String): Unit =
     put(s"record the folder of the files of checkpoint $gen", "", Seq(FilesName, json))
 
-  /** Files that have a segment of a partition. */
+  /** Returns the files that have a segment of a partition. */
   def usedFiles(id: PartitionId): Seq[String] =
     backend.call(s"list the files of $id", Seq(Command("HGETALL", Keys.files(id)))).head match {
       case all: Seq[_] => all.map(text).grouped(2).collect {
@@ -274,7 +275,9 @@ final class RunRegistry(backend: RedisBackend, prefix: String, gen: String) {
       case _ => Nil
     }
 
-  /** Checkpoints that are listed under the same folder, which was deleted and created again since then. */
+  /**
+   * Returns other checkpoints of the same folder, which was deleted and created again since then.
+   */
   def othersOfFolder(pathHash: String): Seq[String] =
     backend.call("list checkpoints", Seq(Command("HGETALL", Keys.checkpoints(prefix)))).head match {
       case all: Seq[_] => all.map(text).grouped(2).collect {
@@ -285,10 +288,10 @@ final class RunRegistry(backend: RedisBackend, prefix: String, gen: String) {
       case _ => Nil
     }
 
-  /** A display field of the query. */
+  /** Returns a display field of the query. */
   def field(name: String): Option[String] = get(name).head
 
-  /** Everything that is registered of the query. */
+  /** Returns all fields of the query. */
   def fields(): Map[String, String] =
     backend.call(s"read registry of checkpoint $gen", Seq(Command("HGETALL", query))).head match {
       case all: Seq[_] => all.map(text).grouped(2).collect { case Seq(name, value) =>
@@ -322,17 +325,17 @@ object RunRegistry {
   private val Driver = "d"
   private val Executor = "x"
 
-  /** A query whose partitions nobody ever took is forgotten after a day. */
+  /** Time after which a query without an acquired partition is forgotten. */
   private val UnusedTtlMs = 24L * 3600 * 1000
 
   /** Lifetime of the totals of an executor that has ended. */
   val TotalsTtlMs: Long = 3600L * 1000
 
   /**
-   * One pipeline that reports all instances of an executor: a new one takes its place, an older one
-   * is renewed unless another has it.
+   * Reports all instances of an executor in one pipeline: a new instance takes its place, an older
+   * one is renewed unless another process has the place.
    *
-   * @return of each whether it has its place
+   * @return for each instance whether it has its place
    */
   def reportInstances(
       backend: RedisBackend,

@@ -9,9 +9,10 @@ import org.redisstate.core.ids.{Keys, PartitionId}
 import org.redisstate.core.places.{FileFolders, FileMissing, ReadBack}
 
 /**
- * Stages and reads the blocks of one partition's segments, signed where there is a signer. Thread-safe.
+ * Stages and reads the blocks of one partition's segments, signed if there is a signer.
+ * Thread-safe.
  *
- * @param folders of block files; None where the caller reads no rows
+ * @param folders of block files; None if the caller reads no rows
  */
 final class SegmentIo private[protocol] (
     calls: PartitionCalls,
@@ -26,7 +27,7 @@ final class SegmentIo private[protocol] (
 
   def id: PartitionId = calls.id
 
-  /** Stores blocks of a segment ahead of its publication; without fields, its heartbeat. */
+  /** Stores blocks of a segment ahead of its publication; without fields, renews their expiry. */
   def stage(
       ident: String,
       field: String,
@@ -37,7 +38,7 @@ final class SegmentIo private[protocol] (
     chunks.foreach(stageAtOnce(s"stage blocks of $ident of $id", ident, field, _, ttlMs, maker))
   }
 
-  /** Stages some blocks in one round trip; makes room where the share of the partition has none. */
+  /** Stages some blocks in one round trip; makes room if the share of the partition is full. */
   private def stageAtOnce(
       what: String,
       ident: String,
@@ -63,11 +64,11 @@ final class SegmentIo private[protocol] (
       .find(_.headOption.contains(RoomMaker.Refused))
 
   /**
-   * Stores blocks of a snapshot ahead of its entry, under a key of their own. No script looks at
-   * them: to pass blocks through one costs the server more than to store them.
+   * Stores blocks of a snapshot ahead of its entry, under a key of their own. No script reads them:
+   * passing blocks through a script costs the server more than storing them.
    *
-   * @param isBounded whether the partition has a bound, so that a script has to count them
-   * @throws ShareFull if they do not fit into it
+   * @param isBounded whether the partition has a bound, so that a script has to count the blocks
+   * @throws ShareFull if they do not fit into the share
    */
   private[protocol] def stageSnapshot(
       ident: String,
@@ -84,7 +85,7 @@ final class SegmentIo private[protocol] (
     }
   }
 
-  /** Commands that stage blocks under a key of their own, which belong into one transaction. */
+  /** Returns commands for one transaction that stage blocks under a key of their own. */
   private[protocol] def apart(ident: String, fields: Seq[EncodedField]): Seq[Command] = {
     val staged = Command.bytes(Keys.staged(id, ident))
     Seq(
@@ -93,9 +94,9 @@ final class SegmentIo private[protocol] (
   }
 
   /**
-   * Stages blocks of a delta but the last ones, which it returns: these go along with `publish`. All
-   * blocks of a small delta go along, without a script. Otherwise the last ones pass a script of the
-   * transaction, in which the server serves nobody else.
+   * Stages blocks of a delta except the last ones, which it returns: these are sent with `publish`.
+   * A small delta is sent with `publish` as a whole, without a script. Otherwise the last blocks
+   * pass a script of the transaction, during which the server serves nobody else.
    *
    * @param blocks number of all blocks of the delta
    */
@@ -114,23 +115,23 @@ final class SegmentIo private[protocol] (
     }
 
   /**
-   * Blocks of a segment, null where there is no such field; replies of Redis have about 1 MiB each.
+   * Reads blocks of a segment, null for an absent field; replies of Redis have about 1 MiB each.
    *
-   * @throws SegmentGone when the segment is not whole any more: open again
+   * @throws SegmentGone if the segment is incomplete: open again
    */
   def fetch(segment: Segment, fields: Seq[String]): Seq[Array[Byte]] =
     if (isInFile(segment)) fetch(Seq(Piece(segment, fields, 0))).head
     else pieces(segment, fields).flatMap(piece => fetch(Seq(piece)).head).toVector
 
-  /** Returns whether the blocks of a segment are in a file, as far as is known here. */
+  /** Returns whether the blocks of a segment are in a file, as far as this process knows. */
   private[core] def isInFile(segment: Segment): Boolean = places.of(segment) match {
     case _: Source.File => true
     case _: Source.Redis => false
   }
 
   /**
-   * Filters of the rows of a segment, where its file has them. They only save reads: whatever is
-   * wrong with the file, who reads the rows meets it again.
+   * Returns the filters of the rows of a segment in a file. They only save reads, so an error is
+   * left to the reader of the rows.
    */
   private[core] def filter(segment: Segment): RowFilter =
     if (segment.entry.rows == 0) RowFilter.Nothing
@@ -145,7 +146,7 @@ final class SegmentIo private[protocol] (
   /** A new listing of a version has these segments, with their places. */
   private[protocol] def listed(segments: Seq[Segment]): Unit = places.forget(segments)
 
-  /** Fields of a segment in groups whose blocks make a reply of about 1 MiB. */
+  /** Groups fields of a segment so that the blocks of a group make a reply of about 1 MiB. */
   def pieces(segment: Segment, fields: Seq[String]): Seq[Piece] = {
     val average = math.max(1L, segment.entry.bytes / math.max(1, segment.entry.blocks))
     val perPiece = math.max(1L, math.min(ChunkBytesMax / average, FieldsMax)).toInt
@@ -157,8 +158,8 @@ final class SegmentIo private[protocol] (
     pieces.zip(fetchStored(pieces)).map { case (piece, values) => opened(piece, values) }
 
   /**
-   * Reads all pieces in one round trip, with the signatures that they have under the partition's
-   * own keys. Those of a foreign segment are checked under its key, and signed again.
+   * Reads all pieces in one round trip, with signatures for the partition's own keys. Signatures of
+   * a foreign segment are checked under its own key, and made again.
    */
   def fetchSigned(pieces: Seq[Piece]): Seq[Seq[Array[Byte]]] =
     pieces.zip(fetchStored(pieces)).map { case (piece, values) =>
@@ -174,8 +175,8 @@ final class SegmentIo private[protocol] (
   }
 
   /**
-   * Reads all pieces as they are stored: those in Redis in one round trip, then those in files. A
-   * segment that has moved since it was listed is read where it is now.
+   * Reads all pieces as they are stored: those in Redis in one round trip, then those in files.
+   * Follows segments that have moved since they were listed.
    */
   private[protocol] def fetchStored(pieces: Seq[Piece]): Seq[Seq[Array[Byte]]] = {
     val sources = pieces.map(piece => places.of(piece.segment))
@@ -189,7 +190,7 @@ final class SegmentIo private[protocol] (
   }
 
   /**
-   * Reads a piece whose blocks were missing where they were expected.
+   * Reads a piece whose blocks are missing at the expected place.
    *
    * @throws SegmentGone if its manifest does not name the segment any more, or Redis lost it
    */
@@ -227,13 +228,13 @@ final class SegmentIo private[protocol] (
     throw new IllegalStateException
   }
 
-  /** Values of pieces; None where the segment does not have all of its blocks there. */
+  /** Reads values of pieces; None for a segment that is incomplete in Redis. */
   private def fromRedis(pieces: Seq[(Piece, Source.Redis)]): Seq[Option[Seq[Array[Byte]]]] =
     if (pieces.isEmpty) Nil
     else {
       val commands = pieces.flatMap { case (piece, at) =>
         val key = Command.bytes(Keys.segment(at.owner, piece.segment.ident))
-        // HLEN comes second: if the key vanishes in between, the missing fields cannot pass for empty buckets.
+        // HLEN is second: if the key vanishes in between, missing fields are not read as empty buckets.
         Seq(
           Command("HMGET", (key +: piece.fields.map(Command.bytes)).toArray),
           Command("HLEN", Array(key)))
@@ -260,7 +261,7 @@ final class SegmentIo private[protocol] (
       ttlMs: Long = ProtocolSettings.StagedTtlMs): Seq[Array[Byte]] =
     Seq(Command.bytes(field), Command.bytes(ttlMs.toString)) ++ stored(ident, fields)
 
-  /** Names and values of fields, signed for the key that the segment will have. */
+  /** Returns names and values of fields, signed for the key that the segment will have. */
   private def stored(ident: String, fields: Seq[EncodedField]): Seq[Array[Byte]] = {
     val key = Command.bytes(Keys.segment(id, ident))
     fields.flatMap { one =>
@@ -269,7 +270,7 @@ final class SegmentIo private[protocol] (
     }
   }
 
-  /** Blocks of stored values, whose signatures are checked. */
+  /** Checks the signatures of stored values, and returns the blocks. */
   private[protocol] def opened(piece: Piece, values: Seq[Array[Byte]]): Seq[Array[Byte]] =
     signer.fold(values) { signer =>
       val key = Command.bytes(piece.segment.key(id))
@@ -289,12 +290,12 @@ object SegmentIo {
   private[core] val StagedBytesMax = 256L << 10
 
   /**
-   * Bytes that one script stages. The server does nothing else meanwhile, but serves other clients
-   * between the scripts of a pipeline.
+   * Bytes that one script stages. Meanwhile the server does nothing else, but it serves other
+   * clients between the scripts of a pipeline.
    */
   private[core] val StagedByScriptMax = 64L << 10
 
-  /** Groups of bounded size; a larger block is a group of its own. */
+  /** Splits fields into groups of bounded size; a larger block is a group of its own. */
   private def chunked(fields: Seq[EncodedField], bytesMax: Long): Seq[Seq[EncodedField]] = {
     val chunks = mutable.ArrayBuffer.empty[Seq[EncodedField]]
     var chunk = mutable.ArrayBuffer.empty[EncodedField]

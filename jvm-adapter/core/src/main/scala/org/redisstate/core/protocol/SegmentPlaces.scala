@@ -7,11 +7,12 @@ import org.redisstate.core.backend.Command
 import org.redisstate.core.concurrent.GuardedBy
 import org.redisstate.core.format.{Place, Segment}
 import org.redisstate.core.ids.{Keys, PartitionId}
+import org.redisstate.core.protocol.manifest.ManifestFields
 
 /** Source of a segment's blocks. */
 private[protocol] sealed trait Source {
 
-  /** The partition that the segment belongs to; signatures name its key. */
+  /** Partition that the segment belongs to, whose key the signatures cover. */
   def owner: PartitionId
 }
 
@@ -21,14 +22,14 @@ private[protocol] object Source {
 }
 
 /**
- * Present places of the segments of a partition. The place in a listing is where a segment was when
- * it was listed; it may move to a file at any time, and so may one of the parent of a fork.
- * Thread-safe.
+ * Present places of the segments of a partition. A listing has the place of a segment at that time;
+ * the segment, or one of the parent of a fork, may move to a file at any time. Thread-safe.
  */
 private[protocol] final class SegmentPlaces(calls: PartitionCalls) {
+  import ManifestFields.{AsidePrefix, PlacePrefix}
   import SegmentPlaces._
 
-  /** Segments that are not where their listing says. */
+  /** Segments whose place differs from their listing. */
   @GuardedBy("this") private val moved =
     new util.LinkedHashMap[Segment, Source](MovedMax, 0.75f, true) {
       override def removeEldestEntry(eldest: util.Map.Entry[Segment, Source]): Boolean =
@@ -46,13 +47,13 @@ private[protocol] final class SegmentPlaces(calls: PartitionCalls) {
     case Place.Own => Source.Redis(at)
   }
 
-  /** A new listing has these segments: what was found of them before does not count any more. */
+  /** Forgets the places of segments that are newly listed. */
   def forget(segments: Seq[Segment]): Unit = synchronized(segments.foreach(moved.remove))
 
   /**
-   * Looks at the place of a segment whose blocks are missing.
+   * Reads the present place of a segment whose blocks are missing.
    *
-   * @return where it is now; this may be where it was
+   * @return the place, which may be unchanged
    * @throws SegmentGone if its manifest does not name it any more
    */
   def lookAgain(segment: Segment): Source = {
@@ -86,7 +87,9 @@ private[protocol] final class SegmentPlaces(calls: PartitionCalls) {
 private[protocol] object SegmentPlaces {
   private val MovedMax = 1024
 
-  /** Prefixes of manifest fields: segments set aside, and places; an ident follows. */
-  val AsidePrefix: String = "z:"
-  val PlacePrefix: String = "a:"
+  /** Arguments of a script that enters a segment: its place, and the length of its file. */
+  def placed(segment: Segment): Seq[String] = segment.place match {
+    case at: Place.InFile => Seq(at.text, (at.offset + at.bytes).toString)
+    case _ => Nil
+  }
 }

@@ -9,7 +9,7 @@ import org.redisstate.core.errors.{InternalException, UnavailableException}
 import org.redisstate.core.format._
 import org.redisstate.core.ids.Pin
 import org.redisstate.core.local._
-import org.redisstate.core.protocol.MemoryBound
+import org.redisstate.core.protocol.manifest.MemoryBound
 import org.redisstate.core.store.resources.{Staging, StoreCounters}
 
 /**
@@ -121,7 +121,7 @@ final class FillSession private[store] (
       val (entry, rest) = encode()
       // An earlier layer is in Redis only where there is no bound.
       if (bound.exists(!_.takesMoved(entry))) commitFile()
-      else client.commit(store.holder(), local.pin, uid, entry, rest, throw lostBlocks)
+      else client.commit(store.holder(), local.pin, segmentOf(entry), rest, throw lostBlocks)
     }
     closeSpilled()
     if (!cycle.follow(LifeCycle.EndCommit)) refuse("commit")
@@ -204,14 +204,7 @@ final class FillSession private[store] (
       segmentOf(entry)
     }.getOrElse(throw new UnavailableException(
       s"commit version ${pin.version} of ${client.id}: the partition vanished meanwhile. Nothing was committed. Try again."))
-    client.commit(
-      store.holder(),
-      local.pin,
-      uid,
-      segment.entry,
-      Nil,
-      Nil,
-      Some(place))
+    client.commit(store.holder(), local.pin, segment.copy(place = place), Nil, Nil)
   }
 
   private def segmentOf(entry: Entry): Segment =

@@ -6,7 +6,8 @@ import org.redisstate.core.format.{Bucketing, EncodedField, Segment, SegmentWrit
 import org.redisstate.core.ids.Pin
 import org.redisstate.core.local.{Layer, LayerSizes}
 import org.redisstate.core.local.blocks.Room
-import org.redisstate.core.protocol.{MemoryBound, PartitionClient}
+import org.redisstate.core.protocol.PartitionClient
+import org.redisstate.core.protocol.manifest.MemoryBound
 import org.redisstate.core.store.loading.{LayerLoader, SegmentLoader, WholeReader, WholeSegment}
 
 /**

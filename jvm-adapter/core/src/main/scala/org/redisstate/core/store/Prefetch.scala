@@ -12,9 +12,9 @@ import org.redisstate.core.local.{Content, KeyHash, Layers, StoredKey}
 import org.redisstate.core.store.resources.{FileReads, MemoryBudget, StoreCounters}
 
 /**
- * Rows that a task will ask for, read from files together. Keys are added, `start` begins to read,
- * `await` returns when all is here, or has failed: an error costs only speed, since the `get` that
- * follows reads again and raises it. For one thread; `close` may be called by any.
+ * Reads rows that a task will need from files, together. Keys are added, `start` begins the reads,
+ * and `await` returns when all have ended. An error costs only speed: the following `get` reads
+ * again, and throws it. For one thread; any thread may call `close`.
  */
 final class Prefetch private[store] (
     content: Content,
@@ -47,10 +47,10 @@ final class Prefetch private[store] (
     !base.isMissing(Bucketing.bucket(hash, base.buckets)) || base.denies(hash)
   }
 
-  /** Adds all rows with these stored bucketing bytes. */
+  /** Adds all rows with some stored bucketing bytes. */
   def addPrefix(prefix: Array[Byte], length: Int): Unit = want(KeyHash.ofPrefix(prefix, length))
 
-  /** True if the rows of more keys would not find room. */
+  /** True if there is no room for the rows of more keys. */
   def isFull: Boolean = buckets >= bucketsMax
 
   private def want(hash: Int): Unit = {
@@ -61,7 +61,7 @@ final class Prefetch private[store] (
     }
   }
 
-  /** Begins to read, in other threads. */
+  /** Submits the reads to other threads. */
   def start(): Unit = synchronized {
     if (!isClosed && buckets > 0) {
       bytes = buckets * base.bucketGrant
@@ -75,7 +75,7 @@ final class Prefetch private[store] (
     }
   }
 
-  /** Waits until everything is here, or has failed; reads what no other thread has begun to read. */
+  /** Waits until all reads have ended; runs those that no other thread has begun. */
   def await(): Unit = {
     val late = reads.filterNot(_.task.isDone)
     if (late.nonEmpty) {
@@ -93,7 +93,7 @@ final class Prefetch private[store] (
       case e: ExecutionException => throw e.getCause
     }
 
-  /** Drops what was not read yet, and stops counting the rest as read ahead. */
+  /** Cancels the reads that have not begun, and stops counting the others as read ahead. */
   override def close(): Unit = synchronized {
     if (!isClosed) {
       isClosed = true
@@ -119,6 +119,6 @@ private object Prefetch {
   /** Least number of buckets that are read together, however small the local memory is. */
   private val BucketsMin = 32L
 
-  /** Share of the local memory that all ranges may have that are read at once. */
+  /** Share of the local memory, as a divisor, for all ranges that are read at once. */
   private val RangesShare = 8L
 }

@@ -61,34 +61,29 @@ private[store] final class SnapshotWriter(client: PartitionClient, room: Room) {
 
   /** Stages the blocks in Redis, then enters the snapshot. */
   private def inRedis(work: Work, isBounded: Boolean): Option[WrittenSnapshot] = {
-    val pin = work.version.pin
     val uid = Pin.newUid()
-    val ident = Segment.snapshotIdent(pin.version, uid)
+    val ident = Segment.snapshotIdent(work.version.pin.version, uid)
     orRemoved(ident) {
       val (entry, kept) =
-        written(work, uid, ident, inOrder = false)(client.stageSnapshot(ident, _, isBounded))
-      Option.when(client.addSnapshot(pin, uid, entry))(new WrittenSnapshot(
-        work.segment(entry),
-        kept))
+        written(work, uid, ident, inOrder = false)(client.snapshots.stage(ident, _, isBounded))
+      val segment = work.segment(entry)
+      Option.when(client.snapshots.add(segment))(new WrittenSnapshot(segment, kept))
     }
   }
 
   /** Writes the blocks into a file, without a detour by Redis, then enters the snapshot. */
   private def inFile(work: Work): Option[WrittenSnapshot] = {
-    val pin = work.version.pin
     val uid = Pin.newUid()
-    val ident = Segment.snapshotIdent(pin.version, uid)
+    val ident = Segment.snapshotIdent(work.version.pin.version, uid)
     var kept = Map.empty[Int, Seq[RowBlock]]
     val begun = work.segment(Entry(uid, 0, 0, 0, 0, 1, 0, complete = false, header = false))
     client.files.write(begun, work.table) { give =>
       val (entry, blocks) = written(work, uid, ident, inOrder = true)(_.foreach(give))
       kept = blocks
       work.segment(entry)
-    }.collect {
-      case (segment, place)
-          if client.addSnapshot(pin, uid, segment.entry, Some(place)) =>
-        new WrittenSnapshot(segment.copy(place = place), kept)
-    }
+    }.map { case (segment, place) => segment.copy(place = place) }
+      .filter(client.snapshots.add)
+      .map(new WrittenSnapshot(_, kept))
   }
 
   /**
@@ -99,7 +94,7 @@ private[store] final class SnapshotWriter(client: PartitionClient, room: Room) {
     try work
     catch {
       case e: Throwable =>
-        client.later(client.abortSnapshot(ident)): Unit
+        client.later(client.snapshots.abort(ident)): Unit
         throw e
     }
 

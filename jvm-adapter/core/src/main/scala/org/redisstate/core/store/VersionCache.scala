@@ -21,11 +21,13 @@ private[store] final class VersionCache(budget: MemoryBudget) extends Evictable 
   /** Newest first: the version committed or opened last, and the one before it. */
   @GuardedBy("this") @volatile private var cached: List[LocalVersion] = Nil
 
-  /** Bytes that the budget knows of. */
+  /** Bytes that were reported to the budget. */
   @GuardedBy("countLock") private var counted, countedSessions, countedFilters = 0L
   private val countLock = new Object
 
-  /** Write sets in progress; one that is neither committed nor aborted counts until it is collected. */
+  /**
+   * Write sets in progress; one that is neither committed nor aborted counts until it is garbage.
+   */
   private val sessions =
     Collections.synchronizedSet(Collections.newSetFromMap(new WeakHashMap[
       HeldRows,
@@ -58,7 +60,7 @@ private[store] final class VersionCache(budget: MemoryBudget) extends Evictable 
     }
   }
 
-  /** Makes the version after `base` the newest one, with the history that `base` has by now. */
+  /** Makes the version after `base` the newest one, with the present history of `base`. */
   def rememberAfter(base: LocalVersion)(next: History => LocalVersion): Unit =
     synchronized(remember(next(base.history)))
 
@@ -101,7 +103,7 @@ private[store] final class VersionCache(budget: MemoryBudget) extends Evictable 
   private def from(version: LocalVersion): List[LocalVersion] =
     (version :: cached).distinct.filter(_.pin.version >= version.pin.version)
 
-  /** Counts a write set in progress, which cannot make way, so that others do. */
+  /** Counts a write set in progress, which cannot be dropped, so that other rows are. */
   def grown(session: HeldRows): Unit = {
     sessions.add(session)
     recount()
@@ -146,7 +148,7 @@ private[store] final class VersionCache(budget: MemoryBudget) extends Evictable 
 
   /** Drops all versions; `remember` does nothing from now on. */
   override def close(): Unit = {
-    // Who is about to cache a version has done so, or sees that it is too late.
+    // A thread that caches a version has done so, or finds the cache closed.
     synchronized {
       closed = true
       // A task may still read them, and nobody counts what it reads.

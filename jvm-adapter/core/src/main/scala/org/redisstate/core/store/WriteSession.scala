@@ -52,7 +52,7 @@ final class WriteSession private[store] (
   private var familiesChanged = local.families.isEmpty || (isComplete && !isAlone)
   private var held = initiallyHeld
 
-  /** Previews of this attempt. A version that is written as a whole has none: its rows are not all there. */
+  /** Previews of this attempt; None for a version that is written as a whole. */
   private[store] val preview: Option[PreviewWriter] =
     store.previewEveryMs.filterNot(_ => isComplete).map { everyMs =>
       val trace = changes.traced(isTableNew = familiesChanged)
@@ -221,8 +221,10 @@ final class WriteSession private[store] (
   }
 
   private def publish(entry: Entry, rest: Seq[EncodedField]): Unit =
-    try client.commit(store.holder(), local.pin, uid, entry, rest, delta.allFields)
-    catch {
+    try {
+      val segment = Segment(isSnapshot = false, version + 1, uid, entry)
+      client.commit(store.holder(), local.pin, segment, rest, delta.allFields)
+    } catch {
       case e @ (_: UnavailableException | _: OutcomeUnknownException | _: NotDurableException) =>
         throw e
       case e: Throwable =>

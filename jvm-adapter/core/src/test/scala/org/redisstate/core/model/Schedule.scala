@@ -160,7 +160,12 @@ final class Schedule(
       if (stageFirst) client.segments.stage(ident, ident, fields)
       if (giveUp) client.abort(ident)
       else {
-        client.commit(holder, opened.pin, uid, entry, if (stageFirst) Nil else fields, fields)
+        client.commit(
+          holder,
+          opened.pin,
+          Segment(isSnapshot = false, version + 1, uid, entry),
+          if (stageFirst) Nil else fields,
+          fields)
         counters.add("commits")
         pins.add(Pin(version + 1, uid))
         if (run == runId)
@@ -171,7 +176,8 @@ final class Schedule(
         if (format == V2 && !failedOver && random.nextInt(4) == 0) {
           val other = changes.toMap + ("copy" -> Some(uid))
           val (copied, copiedEntry) = encode(ident, opened.pin.uid, other, after.size + 1)
-          commitCopy(uid)(client.commit(holder, opened.pin, uid, copiedEntry, copied, copied))
+          val delta = Segment(isSnapshot = false, version + 1, uid, copiedEntry)
+          commitCopy(uid)(client.commit(holder, opened.pin, delta, copied, copied))
         }
       }
     }
@@ -234,12 +240,18 @@ final class Schedule(
       val rows = load(client, opened)
       compare(opened, rows)
       val writer = PartitionUid()
+      val ident = Segment.snapshotIdent(opened.pin.version, writer)
       val (fields, entry) = encode(
-        Segment.snapshotIdent(opened.pin.version, writer),
+        ident,
         writer,
         rows.map { case (k, v) => k -> Option(v) },
         rows.size)
-      if (client.addSnapshot(opened.pin, writer, fields, entry)) counters.add("snapshots")
+      client.snapshots.stage(ident, fields)
+      if (client.snapshots.add(Segment(
+          isSnapshot = true,
+          opened.pin.version,
+          opened.pin.uid,
+          entry))) counters.add("snapshots")
     }
     client.retain()
     counters.add("retentions")
@@ -282,7 +294,8 @@ final class Schedule(
         opened.pin.uid,
         Map("last" -> Some("1")),
         content.size)
-    client.commit(run, opened.pin, uid, entry, fields, fields)
+    val delta = Segment(isSnapshot = false, opened.pin.version + 1, uid, entry)
+    client.commit(run, opened.pin, delta, fields, fields)
     val reopened = client.open(run.id, Some(opened.pin.version + 1), None, Nil)
     compare(reopened, load(client, reopened))
     client.retain()

@@ -38,7 +38,7 @@ class LateStepsSuite extends AnyFunSuite {
       def publish(): Unit = {
         val fields = fieldsOf(p, segment)
         val run = p.registry.lookup(query.run).get
-        p.client.commit(run, parent, segment.uid, segment.entry, fields, fields)
+        p.client.commit(run, parent, segment, fields, fields)
       }
       late(p, segment) {
         // The query has gone on, so the attempt is too late.
@@ -53,13 +53,12 @@ class LateStepsSuite extends AnyFunSuite {
   test("a late snapshot leaves one alone that was set aside") {
     onServer { (p, _) =>
       val segment = aside(p, "s:")
-      val at = Pin(segment.version, segment.uid)
       late(p, segment) {
-        assert(!p.client.addSnapshot(at, segment.entry.ref, segment.entry))
-        p.client.stageSnapshot(segment.ident, fieldsOf(p, segment))
-        p.client.abortSnapshot(segment.ident)
-        p.client.stageSnapshot(segment.ident, fieldsOf(p, segment).tail)
-        assert(!p.client.addSnapshot(at, segment.entry.ref, segment.entry))
+        assert(!p.client.snapshots.add(segment))
+        p.client.snapshots.stage(segment.ident, fieldsOf(p, segment))
+        p.client.snapshots.abort(segment.ident)
+        p.client.snapshots.stage(segment.ident, fieldsOf(p, segment).tail)
+        assert(!p.client.snapshots.add(segment))
         assert(!p.keys.exists(_.startsWith("n:")))
       }
     }

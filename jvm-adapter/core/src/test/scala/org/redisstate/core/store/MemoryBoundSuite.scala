@@ -12,7 +12,7 @@ import org.redisstate.core.errors.{ConfigException, NoRoomException, Unavailable
 import org.redisstate.core.format.BlockSigner
 import org.redisstate.core.ids.Keys
 import org.redisstate.core.local.Slice
-import org.redisstate.core.protocol.MemoryBound
+import org.redisstate.core.protocol.manifest.MemoryBound
 
 /** Memory of a partition that has a bound (docs/format.md, section 18). */
 class MemoryBoundSuite extends AnyFunSuite with FilesFixture {

@@ -8,8 +8,8 @@ import org.redisstate.core.format.RowBlock
 
 /**
  * Reads every bucket of a base once, in ascending order, for one thread. Compressed buckets stay
- * compressed; missing ones are read many at a time, and kept only while there is room. From files
- * they come in ranges, each of which is read while the range before it is used.
+ * compressed; missing ones are read many at a time, and kept only while there is room. Files are
+ * read in ranges, each while the previous range is used.
  */
 private[local] final class BucketPass(base: BucketPass.Buckets, room: Room)
     extends (Int => RowBlock) {
@@ -18,7 +18,7 @@ private[local] final class BucketPass(base: BucketPass.Buckets, room: Room)
   private val aside = new Aside
   private var window = Empty
 
-  /** Range that is read in another thread. */
+  /** Next range, which another thread reads. */
   private var following = Option.empty[Range]
   private var size = FirstBuckets
   base.hold(aside)
@@ -61,7 +61,7 @@ private[local] final class BucketPass(base: BucketPass.Buckets, room: Room)
     }
   }
 
-  /** Stops counting a range that nobody uses; it is not read unless that has begun. */
+  /** Stops counting a range that is not needed, and cancels its read unless that has begun. */
   private def abandon(range: Range): Unit = {
     following = None
     range.share.leave()
@@ -119,7 +119,7 @@ private[local] object BucketPass {
     /** Counts what a pass holds, until the pass is garbage. */
     private[local] def hold(aside: Aside): Unit
 
-    /** Returns the rows of a bucket, which keeps its form; null where they are not here. */
+    /** Returns the rows of a bucket, which keeps its form; null if it is missing. */
     private[local] def unpackedHere(index: Int): RowBlock
 
     /** True if a read may wait for a file. */
@@ -128,16 +128,16 @@ private[local] object BucketPass {
     /** Most buckets in one range of a file. */
     private[local] def rangeBuckets: Int
 
-    /** First bucket from one on that is not here, or their number. */
+    /** Returns the first missing bucket from one on, or the number of buckets. */
     private[local] def nextMissing(from: Int): Int
 
     /**
-     * End of the buckets from one on that one range of a file brings. A few of them may be here: to
-     * end at each of those would make many small ranges.
+     * Returns the end of the range of a file that begins with a missing bucket. The range may
+     * include a few present buckets: many small ranges would be slower.
      */
     private[local] def rangeEnd(from: Int, most: Int): Int
 
-    /** End of the buckets from one on that are not here, and that one read from Redis brings. */
+    /** Returns the end of the missing buckets from one on that one read from Redis brings. */
     private[local] def gapEnd(from: Int): Int
     private[local] def grantFor(count: Int): Long
     private[local] def read(from: Int, until: Int): Array[RowBlock]
@@ -146,16 +146,16 @@ private[local] object BucketPass {
     private[local] def install(from: Int, until: Int): Array[RowBlock]
   }
 
-  /** Number of buckets in one read that memory has no room for. */
+  /** Number of buckets in a read for which memory has no room. */
   val AsideBuckets = 16
 
   /** Number of buckets in the first range of a file. */
   private val FirstBuckets = 64
 
-  /** Ranges of files grow so, for a pass that ends early. */
+  /** Factor by which ranges of files grow, since a pass may end early. */
   private val Growth = 4
 
-  /** Bytes of rows that passes hold, and that are not in their base. */
+  /** Bytes of rows that passes hold outside of their base. */
   final class Aside {
     private val held = new AtomicLong
     def bytes: Long = held.get
@@ -166,7 +166,7 @@ private[local] object BucketPass {
     }
   }
 
-  /** Part of `aside` of one range, which may be given up while another thread reads it. */
+  /** Bytes in `aside` of one range, which may be given up while another thread reads it. */
   private final class Share(aside: Aside) {
     @GuardedBy("this") private var held = 0L
     @GuardedBy("this") private var isLeft = false
@@ -186,9 +186,9 @@ private[local] object BucketPass {
   }
 
   /**
-   * Buckets from one on.
+   * Consecutive buckets.
    *
-   * @param share None where the base keeps them
+   * @param share None if the base keeps them
    */
   private final case class Window(from: Int, rows: Array[RowBlock], share: Option[Share]) {
     def has(index: Int): Boolean = index >= from && index - from < rows.length

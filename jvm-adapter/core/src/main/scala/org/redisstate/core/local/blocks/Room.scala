@@ -6,36 +6,33 @@ import java.util.concurrent.FutureTask
 trait Room {
 
   /**
-   * Grants bytes that a caller cannot do without: rows that nobody touched lately are dropped, in
-   * the caller's thread. Not refused, since one block has to fit for anything to go on.
+   * Grants bytes that a caller cannot do without; first drops rows that were not touched lately,
+   * in the caller's thread. Never refuses, since one block has to fit for the caller to continue.
    */
   def take(bytes: Long): Unit
 
-  /** Grants bytes while they are free; nothing makes way for them. */
+  /** Grants bytes if they are free; drops nothing. */
   def offer(bytes: Long): Boolean
 
-  /** Most bytes of a range that a pass reads, and for which other rows may make way. */
+  /** Most bytes of a range that a pass reads, and for which other rows may be dropped. */
   def rangeBytes: Long
 
-  /** Begins a read of a file in another thread. Who needs it sooner runs it. */
+  /** Submits a read of a file to another thread. A caller that needs it sooner runs it. */
   def begin(read: FutureTask[_]): Unit
 
-  /** Returns a reservation, after the rows were counted at their place or dropped. */
+  /** Returns a reservation, after the rows were counted elsewhere, or dropped. */
   def give(bytes: Long): Unit
 
-  /**
-   * Returns whether there is room for more bytes of filters, which stay as long as the rows that they
-   * are of.
-   */
+  /** Returns whether there is room for more bytes of filters, which live as long as their rows. */
   def admits(bytes: Long): Boolean
 
-  /** Notes a look-up for which a filter saved a read. */
+  /** Counts a look-up for which a filter saved a read. */
   def filtered(): Unit
 
-  /** Notes that somebody waited for rows that were not here. */
+  /** Counts the time for which a caller waited for missing rows. */
   def missed(nanos: Long): Unit
 
-  /** Notes blocks that had to be read a second time. */
+  /** Counts blocks that were read a second time. */
   def readAgain(blocks: Int): Unit
 }
 
@@ -59,14 +56,14 @@ object Room {
     override def readAgain(blocks: Int): Unit = ()
   }
 
-  /** Runs a read that cannot be done without. */
+  /** Runs a read after a grant that is never refused. */
   def taking[A](room: Room, bytes: Long)(read: => A): A = {
     room.take(bytes)
     try read
     finally room.give(bytes)
   }
 
-  /** Runs a read that somebody waits for. */
+  /** Runs a read for which a caller waits. */
   def missing[A](room: Room)(read: => A): A = {
     val from = System.nanoTime()
     try read

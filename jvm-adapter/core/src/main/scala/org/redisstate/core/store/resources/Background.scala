@@ -20,7 +20,7 @@ private[store] object Background {
   /** Number of results that are made ahead of their use. */
   private val AheadMax = 2 * HelpersMax
 
-  /** Read-ahead and compaction: nothing waits for it, a failure only costs speed. */
+  /** Threads for read-ahead and compaction, for which nothing waits: a failure only costs speed. */
   private val helpers = pool("redis-state-background", HelpersMax)
 
   def helping(what: => String)(work: => Unit): Unit = {
@@ -36,8 +36,8 @@ private[store] object Background {
   }
 
   /**
-   * Results of `work` for 0 until `count`, in order. The caller works itself; helpers that have
-   * nothing else to do work a little ahead of it, so that few results wait to be used.
+   * Returns the results of `work` for 0 until `count`, in order. The caller works itself; idle
+   * helpers work a little ahead of it, so that few results wait to be used.
    */
   def sharing[A](what: => String, count: Int)(work: Int => A): Iterator[A] = {
     val tasks = Vector.tabulate(count)(i => new FutureTask[A](() => work(i)))

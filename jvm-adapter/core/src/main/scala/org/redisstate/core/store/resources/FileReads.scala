@@ -3,7 +3,7 @@ package org.redisstate.core.store.resources
 import java.util.concurrent.{FutureTask, LinkedBlockingQueue, ThreadPoolExecutor, TimeUnit}
 import java.util.concurrent.atomic.AtomicLong
 
-/** Daemon threads that wait for files ahead of tasks; one executor process has one set of them. */
+/** Daemon threads that read files ahead of tasks; one set for an executor process. */
 object FileReads {
   private val ParallelDefault = 64
   private val IdleS = 10L
@@ -30,7 +30,7 @@ object FileReads {
   /** Most ranges that are read at once. */
   private[store] def parallel: Int = most
 
-  /** Sets the most ranges that are read at once; reads that have begun go on. */
+  /** Sets the most ranges that are read at once; reads that have begun continue. */
   def resize(parallel: Int): Unit = synchronized {
     if (parallel > most) threads.setMaximumPoolSize(parallel)
     threads.setCorePoolSize(parallel)
@@ -40,7 +40,7 @@ object FileReads {
 
   private[store] def submit(read: FutureTask[_]): Unit = threads.execute(read)
 
-  /** Drops a read that has not begun. */
+  /** Cancels a read that has not begun. */
   private[store] def cancel(read: FutureTask[_]): Unit = {
     read.cancel(false)
     threads.remove(read)

@@ -8,51 +8,60 @@ import scala.jdk.CollectionConverters._
 
 import org.redisstate.core.concurrent.GuardedBy
 
-/** Rows of a store that make way where memory is short. */
+/** Rows of a store that can be compressed or dropped when memory is short. */
 private[store] trait Evictable {
 
-  /** Decoded blocks become compressed ones, until so many bytes are free; @return how many are. */
+  /**
+   * Compresses decoded blocks until so many bytes are free.
+   *
+   * @return bytes that were freed
+   */
   private[store] def shrink(bytes: Long, everything: Boolean): Long
 
   /**
-   * Compressed blocks that Redis has in a snapshot are forgotten, until so many bytes are free;
-   * @return how many are.
+   * Drops compressed blocks that Redis has in a snapshot, until so many bytes are free.
+   *
+   * @return bytes that were freed
    */
   private[store] def drop(bytes: Long): Long
 
-  /** Versions whose rows need more than single blocks are forgotten, the previous one first; @return what is free. */
+  /**
+   * Drops versions whose rows need more than single blocks, the previous version first.
+   *
+   * @return bytes that were freed
+   */
   private[store] def forget(): Long
 }
 
 /**
  * Local memory of all stores of an executor. A thread that reads from Redis reserves the bytes
- * first. Without enough free bytes, that thread makes room: buckets unused for long are compressed,
- * then all; then compressed buckets that Redis has are dropped until their next use; at last the
- * changes since a snapshot are dropped too, and read from their deltas, bucket by bucket. Only
- * write sets in progress cannot be dropped.
+ * first. Without enough free bytes, that thread makes room in four steps: it compresses buckets
+ * that were not used for long, then all buckets; it drops compressed buckets that Redis has, until
+ * their next use; finally it drops the changes since a snapshot, which are then read from their
+ * deltas, bucket by bucket. Only write sets in progress cannot be dropped.
  */
 final class MemoryBudget(val bytesMax: Long) {
   import MemoryBudget._
 
   private val stores = new CopyOnWriteArrayList[Evictable]
 
-  /** Bytes of the stores, as they counted them last. */
+  /** Bytes of the stores, as each counted last. */
   private val held = new AtomicLong
 
   /** Part of `held` in write sets in progress. */
   private val pinned = new AtomicLong
 
-  /** Bytes on their way to the stores. */
+  /** Bytes that are granted, and not yet counted by a store. */
   private val granted = new AtomicLong
   private val peak = new AtomicLong
 
-  /** Part of `held` and `granted` that was read ahead of its use. */
+  /** Part of `held` and `granted` that was read ahead, and not yet used. */
   private val ahead = new AtomicLong
 
-  /** Part of `held` in filters of rows, which stay as long as those may be asked for. */
+  /** Part of `held` in filters of rows, which live as long as their rows. */
   private val filters = new AtomicLong
 
-  /** Held while room is made: computes only, never waits for others. */
+  /** Held while room is made, which computes only, and never waits for others. */
   private val making = new ReentrantLock
 
   /** Store at which the next search for room begins. */
@@ -69,8 +78,9 @@ final class MemoryBudget(val bytesMax: Long) {
   /**
    * Adjusts the account of a store.
    *
-   * @param sessions of them, those of write sets in progress
-   * @param filtering of them, those of filters
+   * @param bytes change of all bytes
+   * @param sessions change of bytes of write sets in progress, which `bytes` includes
+   * @param filtering change of bytes of filters, which `bytes` includes
    */
   private[store] def adjust(bytes: Long, sessions: Long, filtering: Long = 0): Unit = {
     held.addAndGet(bytes)
@@ -87,8 +97,8 @@ final class MemoryBudget(val bytesMax: Long) {
   }
 
   /**
-   * Reading ahead stops below the bound, so that where the state is larger, what a task waits for
-   * does not have to push out what was read ahead of it.
+   * Grants bytes for reading ahead while they are free, and below the bound: otherwise a larger
+   * state would make tasks drop rows that were read ahead for them.
    */
   private[store] def offer(bytes: Long): Boolean = {
     val free = bytesMax - bytesMax / KeptFreeShare
@@ -101,11 +111,11 @@ final class MemoryBudget(val bytesMax: Long) {
     }
   }
 
-  /** Bytes that one more prefetch may read ahead; a few buckets always, which `take` counts too. */
+  /** Bytes that one more prefetch may read; a few buckets always, which `take` counts too. */
   private[store] def aheadFree: Long =
     math.min(bytesMax / AheadShareOfOne, math.max(0L, bytesMax / AheadShare - ahead.get))
 
-  /** Adjusts the bytes that prefetches have read, and that are not used yet. */
+  /** Adjusts the bytes that prefetches have read, and that no task has used yet. */
   private[store] def aheadBy(bytes: Long): Unit = {
     ahead.addAndGet(bytes)
     ()
@@ -121,8 +131,8 @@ final class MemoryBudget(val bytesMax: Long) {
   }
 
   /**
-   * Makes room if more is used than allowed; a little more than needed, so as not to come again at
-   * once.
+   * Makes room if more is used than allowed; a little more than needed, so that the next call is
+   * not soon.
    */
   private[store] def check(): Unit =
     if (usedBytes > boundBytes) {
@@ -136,8 +146,8 @@ final class MemoryBudget(val bytesMax: Long) {
     }
 
   /**
-   * Bytes that may be used now: write sets push other rows out, but leave them room to work in, of
-   * which filters take nothing.
+   * Bytes that may be used at present: write sets make other rows leave, except for a part to work
+   * in, which filters cannot take.
    */
   def boundBytes: Long = math.max(bytesMax, pinned.get + filters.get + bytesMax / LeftShare)
 
@@ -162,19 +172,19 @@ final class MemoryBudget(val bytesMax: Long) {
 
 private object MemoryBudget {
 
-  /** Shares for rows that are read ahead of their use: of all prefetches, and of one. */
+  /** Shares, as divisors, for rows that all prefetches, and one prefetch, have read ahead. */
   private val AheadShare = 4
   private val AheadShareOfOne = 16
 
-  /** Share for filters, which rows do not push out. */
+  /** Share for filters, which rows do not displace. */
   private val FilterShare = 4
 
-  /** Share of the memory that reading ahead does not fill. */
+  /** Share of the memory, as a divisor, that reading ahead keeps free. */
   private val KeptFreeShare = 8
 
-  /** Share that is left to rows that are read, however large the write sets are. */
+  /** Share for rows that are read, however large the write sets are. */
   private val LeftShare = 4
 
-  /** Share that is freed beyond the need. */
+  /** Share that is freed in addition to the need. */
   private val ClearedShare = 16
 }

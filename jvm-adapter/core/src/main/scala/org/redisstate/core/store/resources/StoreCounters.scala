@@ -17,7 +17,7 @@ final class StoreCounters {
   val cacheMisses: AtomicLong = new AtomicLong
   val bucketsLoaded: AtomicLong = new AtomicLong
 
-  /** Part of `bucketsLoaded` that had been here before and did not find room to stay. */
+  /** Part of `bucketsLoaded` that was loaded before, and had no room to stay. */
   val bucketsReloaded: AtomicLong = new AtomicLong
   val snapshots: AtomicLong = new AtomicLong
 
@@ -28,14 +28,14 @@ final class StoreCounters {
   val misses: AtomicLong = new AtomicLong
   val missNs: AtomicLong = new AtomicLong
 
-  /** Buckets that were read ahead of their use, and those of them that their use waited for. */
+  /** Buckets that were read ahead, and the part of them for which a task still waited. */
   val prefetched: AtomicLong = new AtomicLong
   val prefetchedLate: AtomicLong = new AtomicLong
 
   /** Number of look-ups for which a filter saved a read. */
   val filterSkips: AtomicLong = new AtomicLong
 
-  /** Time in which room was made for what was about to be read. */
+  /** Time for making room before reads. */
   val roomNs: AtomicLong = new AtomicLong
 
   /** Parts of commits: encoding blocks, and waiting for those on their way to the server. */

@@ -7,7 +7,7 @@ import org.redisstate.core.local.blocks.Room
 /**
  * Share of a store in the memory budget.
  *
- * @param recount lets the store count what came, before its grant ends
+ * @param recount makes the store count new rows before their grant ends
  */
 private[store] final class StoreRoom(
     budget: MemoryBudget,

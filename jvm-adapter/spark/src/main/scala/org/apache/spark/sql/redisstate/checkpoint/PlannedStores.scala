@@ -12,7 +12,7 @@ import org.apache.spark.sql.execution.streaming.state.StateStoreId
 
 import org.redisstate.core.copy.CopiedStore
 import org.redisstate.core.errors.{ConfigException, FormatException, UnavailableException}
-import org.redisstate.core.protocol.MemoryBound
+import org.redisstate.core.protocol.manifest.MemoryBound
 
 /**
  * Stores of a query as Spark has planned them: its metadata of each operator is there before the

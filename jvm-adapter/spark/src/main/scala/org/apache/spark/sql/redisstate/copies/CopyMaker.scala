@@ -15,8 +15,8 @@ import org.redisstate.core.format.{BlockSigner, Place}
 import org.redisstate.core.places.{BlockFileName, FileStore}
 
 /**
- * Makes copies of a checkpoint whose segments are in files that copies share, and deletes files that
- * no copy names any more (docs/format.md, section 11). For one thread.
+ * Makes copies of a checkpoint. Copies share the files of their segments; files that no copy names
+ * any more are deleted (docs/format.md, section 11). For one thread.
  *
  * @param pause waits for ms
  */
@@ -31,7 +31,7 @@ private[copies] final class CopyMaker(
   private val folder = new Path(new Path(checkpoint, "state"), BlockFileName.Folder)
   private val copies = new StateCopies(checkpoint, hadoopConf)
 
-  /** Places of segments that were written for a copy that failed, and when the last of them was. */
+  /** Places of segments that were written for a failed copy, and the time of the last write. */
   private var written = Map.empty[CopiedName, Place.InFile]
   private var writtenMs = 0L
   private var deleted = Set.empty[CopyFile]
@@ -41,7 +41,7 @@ private[copies] final class CopyMaker(
   private var madeMs = 0L
   private var made = Option.empty[Path]
 
-  /** Address of the folder with the files of copies. */
+  /** Address of the folder of copy files. */
   def address: String = folder.getFileSystem(hadoopConf).makeQualified(folder).toString
 
   /**
@@ -75,7 +75,7 @@ private[copies] final class CopyMaker(
         written ++= files.written
         writtenMs = nowMs()
       }
-    // Another driver deletes after the grace what no manifest names yet.
+    // After the grace, another driver deletes files that no manifest names yet.
     if (nowMs() - began > GraceMs / 2) checkFiles(head, placed.flatMap(_._2))
     checkBatch(head)
     val own = written.valuesIterator.map(place => CopyFile(gen, place.file)).toSet
@@ -95,8 +95,8 @@ private[copies] final class CopyMaker(
   }
 
   /**
-   * Removes old copies, then files that no copy has named for the grace. After a long sleep it does
-   * nothing: old copies named their files until now, and the next copy says so.
+   * Removes old copies, then files that no copy has named for the grace. After a long pause it does
+   * nothing: old copies named their files until now, which only the next copy records.
    */
   def tidy(unneeded: (String => FileStore) => UnneededFiles): Unit =
     made.filter(_ => mayRemove).map(copies.tidy).filter(_.nonEmpty).foreach { kept =>
@@ -106,14 +106,17 @@ private[copies] final class CopyMaker(
         !deleted(file) && kept.flatMap(_.unneeded.get(file)).forall(now - _ >= GraceMs)).toSeq
       if (due.nonEmpty) {
         val named = copies.manifests().flatMap(_.files).toSet
-        // More than one copy writes, and never the same first, which may be such that have to stay.
+        // More than one copy writes, in random order: the first files may be among those that stay.
         val most = math.max(DeletedMax, 2 * copy.files.size)
         deleted ++= unneeded(filesOf).delete(Random.shuffle(due.filterNot(named)).take(most))
       }
       deleted = deleted.intersect(copy.unneeded.keySet)
     }
 
-  /** Returns whether other copies have listed a file for so long that a driver may soon delete it. */
+  /**
+   * Returns whether other copies have listed a file as unneeded for so long that a driver may soon
+   * delete it.
+   */
   private def isOld(file: CopyFile, others: Seq[CopyManifest]): Boolean =
     others.flatMap(_.unneeded.get(file)).exists(nowMs() - _ > GraceMs / 2)
 
@@ -124,12 +127,17 @@ private[copies] final class CopyMaker(
           "copy is made later.")
     }
 
-  /** An older copy named its files until now, and the newest one does not say so. */
+  /**
+   * Returns whether old copies may be removed: they name their files until then, which the newest
+   * manifest does not record.
+   */
   private def mayRemove: Boolean = nowMs() - madeMs <= GraceMs / 2
 
   private def filesOf(of: String): FileStore = new HadoopFiles(new Path(folder, of), hadoopConf)
 
-  /** Files of copies that listings show: a driver that was killed left some that no copy names. */
+  /**
+   * Lists files of copies, to find those that a killed driver left without a copy that names them.
+   */
   private def survey(before: Seq[CopyManifest], parts: Seq[CopyPart]): Set[CopyFile] = {
     val known = before.flatMap(one => one.files ++ one.unneeded.keySet).groupMap(_.gen)(_.partition)
     val own = parts.map(part => BlockFileName.folderOf(part.id))
@@ -154,7 +162,7 @@ private[copies] final class CopyMaker(
     }.toMap
   }
 
-  /** Nobody can go back to a batch that has left Spark's log. */
+  /** Checks that the batch is still in Spark's log: otherwise no query can go back to it. */
   private def checkBatch(head: CopyHead): Unit =
     if (!copies.offsetsOf(head.version - 1).contains(head.offsets)) {
       throw new UnavailableException(

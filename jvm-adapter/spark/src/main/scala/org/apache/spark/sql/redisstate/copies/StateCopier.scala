@@ -23,10 +23,10 @@ import org.redisstate.core.protocol.RunRegistry
 
 /**
  * Makes copies (backups) of a run's state in its checkpoint (option `copyEveryBatches`), on a
- * thread of the driver. No batch waits for it, and none fails with it: a failed copy is retried
- * with a later batch. The version that is copied after batch b is at most b, the state that batch b
- * began with: Spark has logged the batch that wrote it, and every partition has opened it, so no
- * attempt replaces it any more.
+ * thread of the driver. No batch waits for a copy, and none fails with it: a failed copy is retried
+ * with a later batch. After batch b, the copied version is at most b, the state with which batch b
+ * began. Spark has logged the batch that wrote it, and every partition has opened it, so no other
+ * attempt replaces it.
  *
  * @param gen id of the checkpoint
  */
@@ -51,7 +51,7 @@ private[redisstate] final class StateCopier(
     made
   }
 
-  /** Spark has logged this batch. */
+  /** Notes that Spark has logged a batch. */
   def batchDone(batch: Long): Unit = {
     val version = batch / conf.copyEveryBatches * conf.copyEveryBatches
     val isNew = wanted.getAndUpdate(math.max(_, version)) < version
@@ -80,7 +80,7 @@ private[redisstate] final class StateCopier(
       logWarning(s"The copy of version ${wanted.get} of $checkpoint was not finished")
     }
 
-  /** Versions that were wanted while another one was copied are passed over but for the newest. */
+  /** Copies the newest requested version; skips older requests that came during the last copy. */
   private def copyIfDue(): Unit = {
     val version = wanted.get
     if (version > copied) {
@@ -149,7 +149,10 @@ private[redisstate] final class StateCopier(
     }
   }
 
-  /** Removes what no copy needs. A failure leaves it to the next copy, and does not undo this one. */
+  /**
+   * Removes unneeded copies and files. A failure leaves them to the next copy, and does not undo
+   * this one.
+   */
   private def tidy(backend: RedisBackend): Unit =
     try maker.tidy(new UnneededFiles(backend, conf.keyPrefix, _, graceMs(backend)))
     catch {
@@ -161,7 +164,7 @@ private[redisstate] final class StateCopier(
     new RunRegistry(backend, conf.keyPrefix, gen).files
       .fold(DefaultGraceMs)(FilesField.parsed(gen, _).graceMs)
 
-  /** Reports the age of the newest copy in Redis; the copy is whole without the report. */
+  /** Reports the age of the newest copy to Redis; the copy is complete even without the report. */
   private def tell(registry: RunRegistry, version: Long): Unit =
     try registry.alive(runId.toString, copied = Some(version))
     catch {

@@ -30,8 +30,8 @@ private[redisstate] final class StateCopies(checkpoint: Path, hadoopConf: Config
   private val files = CheckpointFileManager.create(folder, hadoopConf)
 
   /**
-   * Returns the id of a batch's timeline: Spark writes its time into the entry. None if the entry
-   * is gone.
+   * Returns the id of a batch's timeline: the hash of Spark's entry, which contains its time. None
+   * if the entry is gone.
    */
   def offsetsOf(batch: Long): Option[String] = {
     val entry = new Path(new Path(checkpoint, "offsets"), batch.toString)
@@ -94,13 +94,13 @@ private[redisstate] final class StateCopies(checkpoint: Path, hadoopConf: Config
   }
 
   /**
-   * Leaves the two newest complete copies of this timeline. All others can serve nobody: older
-   * ones, those of a timeline that the query went back from, and what was never finished. Where the
-   * caller's own copy is none of the two, nothing is removed: they do not know that an older one
-   * named its files until now.
+   * Removes all but the two newest complete copies of this timeline. The others are useless: older
+   * copies, copies of an abandoned timeline, and unfinished ones. If the caller's own copy is not
+   * one of the two, nothing is removed, since the two do not record that an older copy named its
+   * files until now.
    *
    * @param own folder of the caller's newest copy
-   * @return the copies that are left; none if nothing was removed
+   * @return the remaining copies; none if nothing was removed
    */
   def tidy(own: Path): Seq[CopyManifest] = {
     val all = listed()
@@ -128,7 +128,7 @@ private[redisstate] final class StateCopies(checkpoint: Path, hadoopConf: Config
     manifest <- parsed(bytesOf(file))
   } yield CompleteCopy(place, manifest)
 
-  /** Returns a manifest; None for a damaged one, whose places may be wrong. */
+  /** Parses a manifest; None for a damaged one, whose places may be wrong. */
   private def parsed(raw: Array[Byte]): Option[CopyManifest] = {
     val (line, text) = raw.splitAt(DigestLine)
     if (Arrays.equals(line, digestLine(text))) CopyManifest.parsed(new String(text, UTF_8))

@@ -57,12 +57,19 @@ private[redisstate] final class Metrics(store: PartitionVersions) {
 private[redisstate] object Metrics {
   def ms(nanos: AtomicLong): Long = nanos.get / 1000000L
 
+  private val defined = Seq.newBuilder[StateStoreCustomMetric]
+
+  private def define(metric: StateStoreCustomMetric): StateStoreCustomMetric = {
+    defined += metric
+    metric
+  }
+
   private def sum(name: String, what: String) =
-    StateStoreCustomSumMetric(s"redisState$name", s"Redis state: $what")
+    define(StateStoreCustomSumMetric(s"redisState$name", s"Redis state: $what"))
   private def size(name: String, what: String) =
-    StateStoreCustomSizeMetric(s"redisState$name", s"Redis state: $what")
+    define(StateStoreCustomSizeMetric(s"redisState$name", s"Redis state: $what"))
   private def timing(name: String, what: String) =
-    StateStoreCustomTimingMetric(s"redisState$name", s"Redis state: $what")
+    define(StateStoreCustomTimingMetric(s"redisState$name", s"Redis state: $what"))
 
   val rowsWritten: StateStoreCustomMetric = sum("RowsWritten", "rows put")
   val rowsRemoved: StateStoreCustomMetric = sum("RowsRemoved", "rows removed")
@@ -101,35 +108,9 @@ private[redisstate] object Metrics {
 
   /** Spark's own name for it. */
   val forceSnapshot: StateStoreCustomMetric =
-    StateStoreCustomSumMetric("forceSnapshotCount", "number of stores that had forced snapshot")
+    define(
+      StateStoreCustomSumMetric("forceSnapshotCount", "number of stores that had forced snapshot"))
 
-  val all: Seq[StateStoreCustomMetric] = Seq(
-    rowsWritten,
-    rowsRemoved,
-    bytesSent,
-    bytesRead,
-    roundTrips,
-    openMs,
-    loadMs,
-    commitMs,
-    maintenanceMs,
-    cacheHits,
-    cacheMisses,
-    bucketsLoaded,
-    bucketsReloaded,
-    bucketsPrefetched,
-    bucketsLate,
-    filterSkips,
-    snapshots,
-    diskHits,
-    fileReads,
-    fileReadMs,
-    fileBytes,
-    movedBytes,
-    roomWaits,
-    roomWaitMs,
-    localBytes,
-    internalKeys,
-    forceSnapshot
-  )
+  /** All metrics, in the order of their definitions. */
+  val all: Seq[StateStoreCustomMetric] = defined.result()
 }

@@ -8,12 +8,11 @@ import org.apache.spark.sql.catalyst.plans.physical.Partitioning
 import org.apache.spark.sql.execution.{SparkPlan, UnaryExecNode}
 
 /**
- * Input of a stateful operator, whose rows it hands on unchanged and in order. Meanwhile it has the
- * state of the rows to come read from files, many at a time: the operator itself asks for one row
- * after the other.
+ * Passes the input of a stateful operator on, unchanged and in order, and reads the state for the
+ * next rows from files, many at a time: the operator itself would ask for one row after the other.
  *
  * @param keys of the state, as the operator projects them
- * @param reads what the operator asks for by these columns
+ * @param reads state that the operator needs for these keys
  * @param operator its id
  */
 private[redisstate] final case class PrefetchState(

@@ -34,18 +34,18 @@ import org.apache.spark.sql.types.{StructField, StructType}
 private[redisstate] object PrefetchStateRule extends Rule[SparkPlan] {
   import StateReads._
 
-  /** Scan of real-time mode, which waits for rows: none may be held back there. */
+  /** Scan of real-time mode, which waits for rows: no row may be held back there. */
   private val RealTimeScan = "RealTimeStreamScan"
 
   /**
-   * An input by whose rows an operator asks for state.
+   * An input of an operator that needs state for its rows.
    *
    * @param keys see `PrefetchState`
    */
   private final case class Input(keys: Seq[Expression], reads: StateReads)
 
   /**
-   * An operator that asks for state by the rows of its first children.
+   * An operator that needs state for the rows of its first children.
    *
    * @param inputs one for each of these children
    */

@@ -57,8 +57,8 @@ private[redisstate] object StartRefused {
   def isPossible: Boolean = Thread.currentThread().getName.startsWith(QueryThread)
 
   /**
-   * Spark throws it on after it has noted it; the thread is at its end then, and nobody else need
-   * hear of it.
+   * Ends the query with an error. Spark records the error and throws it on; the thread ends then,
+   * so no handler has to print it.
    */
   def refuse(ours: RedisStateException): Nothing = {
     Thread.currentThread().setUncaughtExceptionHandler((_, _) => ())

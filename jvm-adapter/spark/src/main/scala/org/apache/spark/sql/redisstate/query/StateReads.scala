@@ -14,12 +14,12 @@ import org.apache.spark.sql.redisstate.stores.{
 import org.apache.spark.sql.redisstate.stores.joins.{JoinAhead, JoinRemoval}
 import org.apache.spark.sql.types.StructType
 
-/** State that an operator asks for by the rows of an input. */
+/** State that an operator needs for the rows of an input. */
 private[redisstate] sealed trait StateReads {
 
   /**
-   * Returns the rows, unchanged and in order; reads state ahead of them. The stores of the operator
-   * are open when the first row is asked for.
+   * Returns the rows, unchanged and in order, and reads state ahead of them. The operator has
+   * opened its stores before it asks for the first row.
    *
    * @param operator its id
    * @param keys makes a function for the key of a row, as the operator projects it

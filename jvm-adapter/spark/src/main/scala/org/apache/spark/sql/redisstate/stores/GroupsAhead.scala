@@ -8,9 +8,9 @@ import org.apache.spark.sql.types.StructType
 import org.redisstate.core.format.FamilyKind
 
 /**
- * State variables of a `transformWithState` for the groups of its input. Which of them a processor
- * asks for is known to it alone: all are read that a grouping key leads to. For the thread that
- * passes on the input, which may be another one than that of the store.
+ * Reads ahead the state variables of a `transformWithState` for the groups of its input. Only the
+ * processor knows which of them it will use, so all variables of a grouping key are read. For the
+ * thread that passes on the input, which may be another one than that of the store.
  *
  * @param key columns of the grouping key
  */

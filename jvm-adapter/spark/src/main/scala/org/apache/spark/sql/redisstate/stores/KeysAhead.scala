@@ -11,10 +11,10 @@ import org.apache.spark.sql.redisstate.rows.RowCodec
 import org.apache.spark.sql.types.StructType
 
 /**
- * Rows of a family that a task asks for by one key.
+ * Rows of a family that a task needs for one key.
  *
  * @param codec for the thread that passes on the input of the operator
- * @param prefix makes the prefix of all rows that are asked for; None where the row of the key is
+ * @param prefix makes the prefix of all needed rows; None if only the row of the key is needed
  */
 private[redisstate] final case class KeyedFamily(
     store: RedisReads,
@@ -41,7 +41,7 @@ private[redisstate] object KeyedFamily {
   }
 }
 
-/** State that a task asks for by a key in each row of its input, in one or more families. */
+/** Reads ahead the state for a key in each row of the input, in one or more families. */
 private[redisstate] final class KeysAhead private (
     keyOf: UnsafeProjection,
     families: Seq[(KeyedFamily, RowsAhead)],
@@ -56,7 +56,7 @@ private[redisstate] final class KeysAhead private (
 
 private[redisstate] object KeysAhead {
 
-  /** Returns None where none of the rows is in a file. */
+  /** Returns None if no row is in a file. */
   def of(
       keyOf: UnsafeProjection,
       families: Seq[KeyedFamily]): Option[KeysAhead] = {

@@ -6,25 +6,25 @@ import org.apache.spark.sql.redisstate.rows.RowCodec
 import org.redisstate.core.store.Prefetch
 
 /**
- * State that a task will ask for because of some items, read from files together: of rows of its
- * input, or of pairs of a scan.
+ * Reads ahead the state that a task needs for some items, from files: for rows of its input, or for
+ * pairs of a scan.
  */
 private[redisstate] trait StateAhead[A] extends AutoCloseable {
 
-  /** Adds what the task asks for because of an item. */
+  /** Adds the state that the task needs for an item. */
   def add(item: A): Unit
 
-  /** Reads of single stores that this adds to. */
+  /** Reads of the single stores. */
   protected def reads: Seq[RowsAhead]
 
-  /** True if the state of more items would not find room. */
+  /** True if there is no room for the state of more items. */
   def isFull: Boolean = reads.exists(_.isFull)
   def start(): Unit = reads.foreach(_.start())
   def await(): Unit = reads.foreach(_.await())
   override def close(): Unit = reads.foreach(_.close())
 }
 
-/** Rows of a store that its task will ask for, read from files together; see `Prefetch`. */
+/** Reads ahead the rows of one store that its task needs, from files; see `Prefetch`. */
 private[redisstate] final class RowsAhead(prefetch: Prefetch) extends AutoCloseable {
 
   /** Adds the row of a key. */

@@ -5,7 +5,7 @@ import java.util.concurrent.ConcurrentHashMap
 import org.apache.spark.TaskContext
 import org.apache.spark.sql.execution.streaming.state.StateStoreId
 
-/** Stores that running tasks of this executor have open, where their input asks for them. */
+/** Stores that running tasks of this executor have opened, by task and operator. */
 private[redisstate] object TaskStores {
 
   /** Tasks are told apart by identity. */
@@ -13,7 +13,7 @@ private[redisstate] object TaskStores {
 
   private val opened = new ConcurrentHashMap[Place, RedisReads]
 
-  /** Notes the store that the task of this thread opened last; forgets it when the task ends. */
+  /** Registers the store that the task of this thread opened last, until the task ends. */
   def note(id: StateStoreId, store: RedisReads): Unit =
     Option(TaskContext.get()).foreach { task =>
       val place = Place(task, id.operatorId, id.storeName)
@@ -25,7 +25,7 @@ private[redisstate] object TaskStores {
       }
     }
 
-  /** Returns the store that the task of this thread has open for an operator. */
+  /** Returns the store that the task of this thread has opened for an operator. */
   def find(operator: Long, store: String): Option[RedisReads] =
     Option(TaskContext.get()).flatMap(task => Option(opened.get(Place(task, operator, store))))
 }

@@ -17,7 +17,6 @@ private[bench] object BenchRows {
   val KeySchema: StructType = StructType(Seq(StructField("k", LongType)))
   val ValueSchema: StructType =
     StructType(Seq("sum", "count", "first", "last").map(StructField(_, LongType)))
-  val RawBytes = 56
 
   def empty(fields: Int): UnsafeRow = {
     val row = new UnsafeRow(fields)

@@ -13,7 +13,8 @@ import org.apache.spark.sql.redisstate.query.StartCheck
 
 import org.redisstate.core.backend.{Command, RedisBackend, Topology}
 import org.redisstate.core.errors.FullException
-import org.redisstate.core.protocol.{MemoryBound, RunRegistry}
+import org.redisstate.core.protocol.RunRegistry
+import org.redisstate.core.protocol.manifest.MemoryBound
 import org.redisstate.core.protocol.names.GenClaims
 
 /** Prepares Redis before tasks write there, for a move as the listener does it for a query. */

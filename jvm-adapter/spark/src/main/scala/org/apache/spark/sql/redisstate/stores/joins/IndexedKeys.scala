@@ -8,7 +8,7 @@ import org.apache.spark.sql.catalyst.expressions.{
 }
 import org.apache.spark.sql.types.{LongType, StructType}
 
-/** Keys of rows, which are those of the join and an index. For one thread; rows are reused. */
+/** Makes the keys of rows: a join key and an index. For one thread; rows are reused. */
 private[joins] final class IndexedKeys(schema: StructType) {
   private val columns = schema.init.zipWithIndex.map { case (column, at) =>
     BoundReference(at, column.dataType, column.nullable)

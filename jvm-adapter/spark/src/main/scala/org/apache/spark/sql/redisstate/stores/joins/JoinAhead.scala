@@ -21,7 +21,9 @@ import org.apache.spark.sql.redisstate.stores.{
 
 import org.redisstate.core.concurrent.GuardedBy
 
-/** Rows of one side that a join removes in each batch: it scans the counts of all keys for them. */
+/**
+ * Rows of one side that a join removes in each batch, found by a scan of the counts of all keys.
+ */
 private[redisstate] sealed trait JoinRemoval
 
 private[redisstate] object JoinRemoval {
@@ -29,14 +31,15 @@ private[redisstate] object JoinRemoval {
   /** All rows of the keys for which an expression is true. */
   final case class ByKey(removed: Expression) extends JoinRemoval
 
-  /** Some rows, for which all are read. */
+  /** Some rows; to find them, the join reads all rows. */
   case object ByValue extends JoinRemoval
 }
 
 /**
- * What a join reads by the rows of one of its sides: the rows of the other side with the same join
- * key, and what its own row replaces. Both take the number of rows with that key first. For the
- * task that runs the join, which has its stores open when the first row is asked for.
+ * Reads ahead for the rows of one side of a join: the rows of the other side with the same join
+ * key, and the rows of its own side that it replaces. Both follow from the number of rows with that
+ * key, which is read first. For the task that runs the join, which has opened its stores before it
+ * asks for the first row.
  *
  * @param operator id of the join
  * @param format of its state
@@ -85,7 +88,7 @@ private[redisstate] final class JoinAhead(
   private def sideOf(isLeft: Boolean): Side =
     new Side(opened(isLeft, JoinKeys.Counts), opened(isLeft, JoinKeys.Rows))
 
-  /** Until format 2 each kind of rows has a store, since then a family. */
+  /** Finds a kind of rows: until format 2 it has a store of its own, since then a family. */
   private def opened(isLeft: Boolean, kind: String): Option[KeyedFamily] = {
     val name = (if (isLeft) JoinKeys.Left else JoinKeys.Right) + kind
     val (store, family) =
@@ -98,7 +101,7 @@ private[redisstate] final class JoinAhead(
 
 private[redisstate] object JoinAhead {
 
-  /** State formats since which a join has one store, and since which it has no counts. */
+  /** State formats since which a join has one store, and no counts. */
   private val FamiliesFormat = 3
   private val ByTimeFormat = 4
 
@@ -124,15 +127,15 @@ private[redisstate] object JoinAhead {
   private final class Counts(family: KeyedFamily) {
     private val reads = family.store.ahead()
 
-    /** Returns the number of rows of a join key; None where only a read could tell. */
+    /** Returns the number of rows of a join key; None if only a read could find it. */
     def of(key: UnsafeRow): Option[Long] =
       Option.when(reads.forall(_.isHere(family.codec, key)))(
         family.store.peek(family.codec, key).fold(0L)(_.getLong(0)))
   }
 
   /**
-   * Join keys of rows that were read ahead of, and that the join has not asked for yet.
-   * Thread-safe: another thread may end the windows with the task.
+   * Join keys of rows that are in a window, and not yet processed by the join. Thread-safe: another
+   * thread may end the windows with the task.
    */
   private final class WaitingKeys {
     @GuardedBy("this") private val rows = mutable.HashMap.empty[UnsafeRow, Int]
@@ -146,7 +149,7 @@ private[redisstate] object JoinAhead {
     }
   }
 
-  /** Rows that the input of one side asks for, where their numbers are known. */
+  /** Reads rows for the input of one side, if their numbers are known. */
   private final class InputAhead(
       keyOf: UnsafeProjection,
       own: Side,
@@ -205,7 +208,7 @@ private[redisstate] object JoinAhead {
     }
   }
 
-  /** Rows that the scan of one side's counts asks for. */
+  /** Reads rows for the scan of the counts of one side. */
   private final class RemovalAhead(side: Side, isAsked: UnsafeRow => Boolean, into: RowsAhead)
       extends StateAhead[UnsafeRowPair] {
     override protected val reads: Seq[RowsAhead] = Seq(into)
@@ -219,7 +222,7 @@ private[redisstate] object JoinAhead {
       side.rows.flatMap(_.store.ahead()).map(new RemovalAhead(side, isAsked, _))
   }
 
-  /** Rows, with something to do before the first one is asked for. */
+  /** Runs an action before the first row is requested. */
   private final class BegunWith(rows: Iterator[InternalRow], begin: () => Unit)
       extends Iterator[InternalRow] {
     private lazy val begun: Iterator[InternalRow] = {

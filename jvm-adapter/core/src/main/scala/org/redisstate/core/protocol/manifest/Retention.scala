@@ -1,6 +1,4 @@
-package org.redisstate.core.protocol
-
-import scala.collection.mutable
+package org.redisstate.core.protocol.manifest
 
 import org.redisstate.core.errors.FormatException
 import org.redisstate.core.format.Segment
@@ -9,13 +7,14 @@ import org.redisstate.core.ids.Pin
 /**
  * Plan of retention, made from the manifest alone: the segments that no retained version needs. A
  * script blocks the server while it runs, so the plan is made here, from one read of the manifest,
- * and carried out in parts of a bounded size (docs/format.md, section 8).
+ * and carried out in parts of bounded size (docs/format.md, section 8).
  *
- * @param epoch with `opened`, what the manifest said: the plan holds while the query goes on
- * @param floor that of before; `base` is that of afterwards
+ * @param epoch of the manifest; the plan is valid in this epoch, while the query continues from
+ *   `opened`
+ * @param floor before; `base` is the floor afterwards
  * @param carrier manifest field of the segment that all retained versions need; empty without one
  * @param gone manifest fields
- * @param kept how many segments stay
+ * @param kept number of segments that stay
  */
 private[protocol] final case class Retention(
     epoch: String,
@@ -26,7 +25,7 @@ private[protocol] final case class Retention(
     gone: Seq[String],
     kept: Int) {
 
-  /** Few fields at a time, each with the floor that the manifest has to have before. */
+  /** A few fields at a time, each with the floor that the manifest must have before. */
   def parts: Iterator[(Long, Seq[String])] = {
     val groups = if (gone.isEmpty) Iterator(Nil) else gone.grouped(Retention.FieldsMax)
     if (gone.isEmpty && base == floor) Iterator.empty
@@ -38,8 +37,8 @@ private[core] object Retention {
   private[core] val FieldsMax = 100
 
   /**
-   * Computes the plan from what Redis holds: `opened` and `retained` of the holding run. Neither
-   * the caller's conf nor the newest version counts.
+   * Computes the plan from values in Redis: `opened` and `retained` of the holding run. Neither the
+   * caller's conf nor the newest version counts.
    */
   def of(manifest: Map[String, String]): Retention = {
     def number(field: String): Long = manifest.get(field).fold(0L) { text =>
@@ -48,11 +47,8 @@ private[core] object Retention {
     }
     val opened = Pin(number("o"), manifest.getOrElse("ou", ""))
     val floor = number("w")
-    val segments = manifest.collect {
-      case (field, entry) if field.startsWith("d:") || field.startsWith("s:") =>
-        field -> Segment.parse(field, entry)
-    }
-    val (lineage, bases) = lineageOf(segments, opened)
+    val segments = ManifestFields.segments(manifest)
+    val (lineage, bases) = ManifestFields.lineage(segments, opened)
     val carrier = bases.find(_._1 <= math.max(floor, opened.version - number("n")))
     val base = carrier.map(_._1)
     val keptBases = spaced(bases.map(_._1), base, math.max(1, number("n") / 2))
@@ -63,7 +59,7 @@ private[core] object Retention {
     }.toSeq
     // What was set aside for a pin that has ended.
     val unpinned = manifest.keysIterator.filter { field =>
-      field.startsWith("z:") && !manifest.contains("y:" + field.drop(2))
+      field.startsWith(ManifestFields.AsidePrefix) && !manifest.contains("y:" + field.drop(2))
     }
     Retention(
       manifest.getOrElse("e", ""),
@@ -73,33 +69,6 @@ private[core] object Retention {
       carrier.fold("")(_._2),
       (gone ++ unpinned).sorted,
       segments.size - gone.size)
-  }
-
-  /**
-   * Returns the fields of the opened version's lineage, as far down as it goes, and its bases,
-   * newest first: the complete versions, each with its field.
-   */
-  private[protocol] def lineageOf(
-      segments: Map[String, Segment],
-      opened: Pin): (collection.Set[String], Seq[(Long, String)]) = {
-    val lineage = mutable.Set.empty[String]
-    val bases = mutable.ArrayBuffer.empty[(Long, String)]
-    var at = opened
-    var ended = false
-    while (!ended && at.version > 0) {
-      val delta = segments.get(Segment.deltaIdent(at.version, at.uid))
-      val snapshot = Segment.snapshotField(at.version, at.uid)
-      if (segments.contains(snapshot)) {
-        lineage += snapshot
-        bases += at.version -> snapshot
-      } else delta.filter(_.entry.complete).foreach(alone => bases += at.version -> alone.field)
-      delta.foreach { found =>
-        lineage += found.field
-        at = Pin(at.version - 1, found.entry.ref)
-      }
-      ended = delta.isEmpty
-    }
-    (lineage, bases.toSeq)
   }
 
   /**

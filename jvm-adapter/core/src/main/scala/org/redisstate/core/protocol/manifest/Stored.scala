@@ -1,4 +1,4 @@
-package org.redisstate.core.protocol
+package org.redisstate.core.protocol.manifest
 
 import org.redisstate.core.errors.FormatException
 
