@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import os
 import socket
 import ssl
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import redis
@@ -287,10 +289,10 @@ def final_error(attempted: str, error: Exception, config: Config) -> RedisStateE
 
 
 def _tls_error(attempted: str, cause: BaseException, config: Config) -> RedisStateError | None:
-    if isinstance(cause, FileNotFoundError):
+    if isinstance(cause, OSError) and (unreadable := _unreadable(config)):
         return ConfigError(
             attempted,
-            found="a file of certificates or keys is missing",
+            found=f"{unreadable} is not a file that this user may read",
             advice="Check 'tls.caFile', 'tls.certFile' and 'tls.keyFile'.",
         )
     if isinstance(cause, ssl.SSLCertVerificationError):
@@ -315,6 +317,15 @@ def _tls_error(attempted: str, cause: BaseException, config: Config) -> RedisSta
     )
 
 
+def _unreadable(config: Config) -> str | None:
+    """Returns the first file of certificates or keys that cannot be read."""
+    files = (config.tls_ca_file, config.tls_cert_file, config.tls_key_file)
+    for one in files:
+        if one is not None and (Path(one).is_dir() or not os.access(one, os.R_OK)):
+            return one
+    return None
+
+
 def _causes(error: BaseException) -> Iterator[BaseException]:
     at: BaseException | None = error
     for _ in range(_CAUSES_MAX):
@@ -330,6 +341,8 @@ def in_words(error: Exception, config: Config) -> str:
     name = type(error).__name__
     if any(isinstance(cause, ConnectionRefusedError) for cause in causes):
         return "nothing listens on that port (connection refused)"
+    if any(isinstance(cause, FileNotFoundError) for cause in causes):
+        return "there is no such socket"
     if any(isinstance(cause, socket.gaierror) for cause in causes):
         return "the host name is not known"
     if any(isinstance(cause, (TimeoutError, redis.TimeoutError)) for cause in causes):

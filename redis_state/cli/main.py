@@ -52,6 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit status: 0, or 1 after an error of redis-state, whose message goes to standard
         error. Commands may return others. Wrong usage ends the process with 2, as argparse does.
     """
+    _open_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # A terminal without Unicode shows other letters as escapes.
@@ -81,6 +82,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
+
+
+def _open_streams() -> None:
+    """Opens the standard streams that the caller has closed, so that no socket has their number."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
 
 
 def _drop_output() -> None:

@@ -179,9 +179,22 @@ def _pack(value: Any) -> bytes:
 
 def _unpack(data: bytes) -> Any:
     try:
-        return msgpack.unpackb(data, raw=False, strict_map_key=False)
+        try:
+            return msgpack.unpackb(data, raw=False, strict_map_key=False)
+        except TypeError:  # A list cannot be the key of a dict, a tuple can.
+            return msgpack.unpackb(
+                data, raw=False, strict_map_key=False, object_pairs_hook=_with_tuples
+            )
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise FormatError("decoding a value", found="the bytes are not MessagePack") from error
+
+
+def _with_tuples(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+    return {_as_tuple(key): value for key, value in pairs}
+
+
+def _as_tuple(key: Any) -> Any:
+    return tuple(map(_as_tuple, key)) if type(key) is list else key
 
 
 RAW = Codec("raw", _as_bytes("a key"), _same, _as_bytes("a value"), _same, _bytes_prefix)

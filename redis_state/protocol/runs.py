@@ -112,10 +112,14 @@ def check_name(name: str, *, what: str) -> None:
     """Checks a name.
 
     Raises:
-        UsageError: The name is empty, above 64 KiB or not valid in UTF-8.
+        UsageError: The name is not a text, empty, above 64 KiB or not valid in UTF-8.
     """
     try:
         size = len(name.encode())
+    except AttributeError:
+        raise UsageError(
+            f"using {what}", found=f"its type is {type(name).__name__}", advice="Give a text."
+        ) from None
     except UnicodeEncodeError:
         raise UsageError(
             f"using {what}",

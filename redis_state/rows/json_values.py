@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from datetime import date, datetime, time, timedelta
-from decimal import Decimal
+from datetime import date, datetime, time
 from typing import Any
 
 from redis_state.rows.variants import Variant
@@ -15,26 +14,37 @@ from redis_state.types.values import Internal
 
 
 def to_json(value: Any) -> Any:
-    """Converts a value of a state row to JSON types; a value without a JSON type becomes text."""
+    """Converts a value of a state row to JSON types; a value without a JSON type becomes text.
+
+    A map two of whose keys are the same text becomes a list of pairs. `map` instead of
+    comprehensions: each level of a nested value takes one frame of Python's stack.
+    """
     if isinstance(value, Internal):
         return value.isoformat()
+    if value is None or isinstance(value, (str, int)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
     if isinstance(value, Variant):
         return {"value": value.value.hex(), "metadata": value.metadata.hex()}
     if isinstance(value, Row):
-        return to_json(value.as_dict())
+        value = value.as_dict()
     if isinstance(value, Mapping):
-        return {str(to_json(name)): to_json(part) for name, part in value.items()}
+        names, parts = map(to_json, value), list(map(to_json, value.values()))
+        pairs = list(map(list, zip(names, parts, strict=True)))
+        found = {_name(name): part for name, part in pairs}
+        return found if len(found) == len(pairs) else pairs
     if isinstance(value, (list, tuple)):
-        return [to_json(part) for part in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
+        return list(map(to_json, value))
     if isinstance(value, (bytes, bytearray)):
         return value.hex()
     if isinstance(value, (date, datetime, time)):
         return value.isoformat()
-    if isinstance(value, (Decimal, timedelta)):
-        return str(value)
-    return value
+    return str(value)
+
+
+def _name(shown: Any) -> str:
+    return shown if isinstance(shown, str) else json.dumps(shown, ensure_ascii=False)
 
 
 def json_text(value: Any) -> str | None:

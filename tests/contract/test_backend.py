@@ -121,6 +121,22 @@ def test_connection_refused_raises_unavailable_at_the_deadline() -> None:
     assert clock.slept_s[0] <= 0.05
 
 
+def test_missing_socket_is_named(tmp_path: Path) -> None:
+    error = _refusal(f"unix://{tmp_path}/none", clock=ManualClock())
+    assert "there is no such socket" in str(error)
+
+
+@pytest.mark.parametrize("name", ["none", "."])
+@pytest.mark.parametrize("option", [{"tls.caFile"}, {"tls.certFile", "tls.keyFile"}])
+def test_unreadable_file_of_certificates_is_named(
+    redis_server: RedisServer, tmp_path: Path, option: set[str], name: str
+) -> None:
+    files = dict.fromkeys(option, str(tmp_path / name))
+    error = _refusal(redis_server.url.replace("redis:", "rediss:"), clock=ManualClock(), **files)
+    assert isinstance(error, ConfigError)
+    assert f"{tmp_path / name} is not a file that this user may read" in str(error)
+
+
 def test_full_server_raises_full(redis_server: RedisServer) -> None:
     with redis_server.client() as raw:
         raw.config_set("maxmemory", 1)

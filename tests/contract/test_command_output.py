@@ -213,6 +213,23 @@ def test_an_output_that_is_full_ends_with_a_message(redis_server: RedisServer) -
         )
 
 
+@pytest.mark.usefixtures("planted")
+def test_a_file_below_a_file_is_refused(redis_server: RedisServer, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    output = str(tmp_path / "file" / "rows")
+    said = failed(redis_server, "scan", "flights", "--format", "csv", "--output", output)
+    assert "Not a directory. Name another --output." in said
+
+
+@pytest.mark.usefixtures("planted")
+def test_closed_streams_are_no_fault(redis_server: RedisServer) -> None:
+    command = f"{sys.executable} -m redis_state queries --url {redis_server.url}"
+    done = subprocess.run(
+        ["sh", "-c", f"{command} <&- >&-"], stderr=subprocess.PIPE, check=False, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
 def test_a_terminal_of_few_letters(redis_server: RedisServer, planted: Planted) -> None:
     planted.commit(4, [({"carrier": "ü"}, {"count": 1, "total": 0.5})])
     done = subprocess.run(

@@ -7,6 +7,7 @@ import random
 import shlex
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -280,6 +281,20 @@ def test_command_compares_a_kept_version_with_a_batch(
     )
     assert main(["diff", "flights", "nothing", "--url", two.url]) != 0
     assert "neither a kept version of 'flights' nor a query" in capsys.readouterr().err
+
+
+def test_comparison_obeys_limit_and_output(
+    two: TwoCheckpoints, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "found.json"
+    assert main(["diff", "flights", "0", "--limit", "1", "--url", two.url]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1
+    assert main(["diff", "flights", "what-if", "--output", str(path), "--url", two.url]) == 0
+    assert capsys.readouterr().out == ""
+    assert json.loads(path.read_text())["differs"]
+    for wrong in (["--limit", "-1"], ["--format", "csv"]):
+        assert main(["diff", "flights", "what-if", *wrong, "--url", two.url]) == 1
+        assert wrong[0] in capsys.readouterr().err
 
 
 def test_unknown_query_and_name_are_reported(two: TwoCheckpoints) -> None:

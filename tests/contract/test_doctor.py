@@ -12,6 +12,7 @@ from redis_state import keys
 from redis_state.cli.main import main
 from redis_state.cli.operate.maintain import PROBLEMS_STATUS
 from tests.contract.planting import GEN, Planted, plant_checkpoint, uid
+from tests.contract.store_support import new_providers
 from tests.support.redis_server import RedisServer
 
 UA = {"carrier": "UA"}
@@ -248,3 +249,12 @@ def test_rewind_to_the_oldest_logged_batch_is_refused(
     assert run("rewind", redis_server, checkpoint, "--to-batch", "1", "--yes") == 1
     assert "(they have 2 to 4)" in capsys.readouterr().err
     assert run("rewind", redis_server, checkpoint, "--to-batch", "2", "--yes") == 0
+
+
+def test_rewind_of_a_single_store_names_the_way(
+    redis_server: RedisServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with new_providers(redis_server.url) as new:
+        new(name="alone").get_store(0).commit()
+    assert main(["rewind", "alone", "--to-batch", "0", "--url", redis_server.url]) == 1
+    assert "it is a single store, whose versions are not batches" in capsys.readouterr().err

@@ -238,7 +238,7 @@ def test_expired_name_is_absent(flights: Flights) -> None:
     with pytest.raises(NotFoundError, match="it has expired"):
         flights.count(NAME)
     assert kept_versions(flights.url, "flights") == []
-    assert flights.raw.hget(query, f"keep:{NAME}") is None
+    assert flights.raw.hexists(query, f"keep:{NAME}"), "a list changes nothing"
     assert keep(flights.url, "flights", name=NAME).batch == 2
 
 

@@ -216,8 +216,8 @@ def test_any_text_is_a_valid_name(shared_redis_server: RedisServer, name: str) -
         provider.close()
 
 
-@pytest.mark.parametrize("name", ["", "x" * (1 << 17), "\ud800"])
-def test_malformed_names_raise_usage(name: str) -> None:
+@pytest.mark.parametrize("name", ["", "x" * (1 << 17), "\ud800", 5, None, b"name"])
+def test_malformed_names_raise_usage(name: Any) -> None:
     for id_ in (StateStoreId(name, 0, 0), StateStoreId("c", 0, 0, name)):
         with pytest.raises(UsageError, match="name"):
             StateStoreProvider(StateStoreProviderId(id_, "run"), config="redis://localhost")

@@ -68,6 +68,12 @@ def test_tuples_decode_as_lists() -> None:
     assert MSGPACK.decode_value(MSGPACK.encode_value((1, (2,)))) == [1, [2]]
 
 
+def test_tuples_as_keys_of_dicts_stay_tuples() -> None:
+    value = [{(1, (2,)): (3, 4), (): {("a",): None}, "b": 5}]
+    found = [{(1, (2,)): [3, 4], (): {("a",): None}, "b": 5}]
+    assert MSGPACK.decode_value(MSGPACK.encode_value(value)) == found
+
+
 @pytest.mark.parametrize("value", [date(2024, 1, 1), {1}, object(), 1 << 64, "\ud800", 1j])
 def test_other_values_are_refused_by_their_type(value: Any) -> None:
     with pytest.raises(UsageError, match="encoding a value"):
@@ -81,7 +87,7 @@ def test_a_value_that_contains_itself_is_refused() -> None:
         MSGPACK.encode_value(endless)
 
 
-@pytest.mark.parametrize("data", [b"", b"\xc1", b"\x92\x01", b"\x01\x02"])
+@pytest.mark.parametrize("data", [b"", b"\xc1", b"\x92\x01", b"\x01\x02", b"\x81\x80\x01"])
 def test_malformed_bytes_raise_format(data: bytes) -> None:
     with pytest.raises(FormatError):
         MSGPACK.decode_value(data)

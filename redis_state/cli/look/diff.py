@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from redis_state.cli.arguments.connection import ProgressLine, add_arguments, config_of
@@ -74,9 +75,8 @@ def add_to(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--limit",
         type=int,
-        default=LIMIT,
         metavar="KEYS",
-        help=f"of two queries: print at most so many different keys (default: {LIMIT})",
+        help=f"print at most so many keys (default: of two queries {LIMIT}, of one all)",
     )
     printing.add_arguments(parser, files=True)
     add_arguments(parser)
@@ -85,13 +85,17 @@ def add_to(subparsers: Subparsers) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the changes."""
+    if arguments.limit is not None and arguments.limit < 0:
+        raise ConfigError(_WHAT, found="--limit is below 0", advice="Give 0 or more.")
     with Reader(config_of(arguments)) as reader:
         if _are_queries(reader, arguments):
             return _compare(reader, arguments)
         a = _version(arguments.a)
         b = None if arguments.b is None else _version(arguments.b)
         state = state_with_columns(reader, arguments)
-        sheet = Sheet(_rows(state, a, b), types=lambda: _types(state, a, b))
+        sheet = Sheet(
+            islice(_rows(state, a, b), arguments.limit), types=lambda: _types(state, a, b)
+        )
         printing.emit(arguments, sheet)
     return 0
 
@@ -161,6 +165,13 @@ def _compare(reader: Reader, arguments: argparse.Namespace) -> int:
             found="--columns chooses columns of one store",
             advice="Omit it: all stores of the two queries are compared.",
         )
+    form = printing.format_of(arguments)
+    if form not in (printing.TABLE, printing.JSON):
+        raise ConfigError(
+            _WHAT,
+            found=f"--format {form} is for rows of one store",
+            advice="Give --format json, or table.",
+        )
     (a, at_a), (b, at_b) = (_split(reader, one) for one in (arguments.query, arguments.a))
     line = ProgressLine()
     try:
@@ -169,14 +180,14 @@ def _compare(reader: Reader, arguments: argparse.Namespace) -> int:
             b,
             at_a=at_a,
             at_b=at_b,
-            limit=arguments.limit,
+            limit=LIMIT if arguments.limit is None else arguments.limit,
             text=arguments.text,
             progress=line,
         )
     finally:
         line.end()
-    if printing.format_of(arguments) != printing.TABLE:
-        print(printing.json_line(_json(found)))
+    if form == printing.JSON:
+        printing.emit(arguments, Sheet([_json(found)]))
         return 0
     printing.emit(arguments, Sheet(_counts(found), _COLUMNS))
     keys = [

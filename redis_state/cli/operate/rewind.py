@@ -130,6 +130,13 @@ def _state_of(
         )
     state = state_of(client, folder, gen=arguments.gen, names=arguments.stores, tenant=tenant)
     queries = {one.query_id for one in state.stores} - {""}
+    if folder is None and arguments.stores and not state.stores:
+        raise ConfigError(
+            what,
+            found="it is a single store, whose versions are not batches",
+            advice="Open the older version in a run that is registered by a driver: "
+            "docs/python-store.md. Nothing was changed.",
+        )
     if folder is None and (queries or not state.stores):
         of = (
             f"it is written by the query {min(queries)}"

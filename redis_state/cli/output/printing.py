@@ -200,7 +200,8 @@ def _whole_file(path: Path) -> Iterator[Path]:
         ) from error
     finally:
         if whole:
-            part.unlink(missing_ok=True)
+            with suppress(OSError):  # It may lie below a file.
+                part.unlink()
 
 
 def console_of() -> Console:
