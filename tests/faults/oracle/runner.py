@@ -20,6 +20,7 @@ from redis_state.store import checkpoint_link, partition_state
 from tests.faults.campaign import Failure
 from tests.faults.oracle.by_uid import partition_client, pieces, pieces_but_last
 from tests.faults.oracle.copy_schedule import CopySchedule
+from tests.faults.oracle.copy_walks import CopyWalks
 from tests.faults.oracle.direct import DirectTransport
 from tests.faults.oracle.ending import Ending
 from tests.faults.oracle.file_schedule import FileSchedule
@@ -94,6 +95,8 @@ class Runner:
             return FileSchedule(seed, server, self._url, self.counters)
         if kind == "copy":
             return CopySchedule(seed, server, self._url, self.counters)
+        if kind == "walks":
+            return CopyWalks(seed, server, self._url, self.counters)
         if kind == "stream":
             return StreamSchedule(seed, server, self._url, self.counters, destructive=destructive)
         formats = FORMATS[seed % len(FORMATS)]
