@@ -66,7 +66,7 @@ final class PartitionClient(
    * @param version None for the newest confirmed one
    * @param uid of the attempt that wrote it; None for the one on the living timeline
    * @param withTime whether the caller writes rows with a time to live on top of it
-   * @param hotRuns whether a hot run may take the place of the deltas that it merges
+   * @param hotRuns whether a hot run that is whole may take the place of the deltas that it merges
    */
   def open(
       runId: String,
@@ -77,7 +77,15 @@ final class PartitionClient(
       hotRuns: Boolean = false): Opened = {
     val (what, reply) = askToOpen(runId, version, uid, cached, withTime, hotRuns)
     backend.shortenPause(meta)
-    opened(what, reply, version, withTime)
+    val found =
+      try Some(opened(what, reply, version, withTime)).filterNot(one =>
+          segments.isLeftOut(one.segments))
+      catch {
+        case e: FormatException if hotRuns =>
+          logger.warn("{}: opened without a hot run: {}", what: Any, e.getMessage: Any)
+          None
+      }
+    found.getOrElse(open(runId, version, uid, cached, withTime, hotRuns = false))
   }
 
   /**
