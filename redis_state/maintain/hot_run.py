@@ -24,7 +24,7 @@ from redis_state.format.segment import (
     read_header,
 )
 from redis_state.ids import Pin
-from redis_state.places.room import Bound, bound_of, cost_of, drop_hot_runs
+from redis_state.places.room import Bound, bound_of, cost_of, drop_hot_runs, make_room
 from redis_state.protocol import Opened, PartitionClient, SegmentGoneError, hot_runs, snapshots
 from redis_state.protocol.hot_runs import leave_out
 from redis_state.protocol.room import RoomError
@@ -114,6 +114,8 @@ def keep_hot_run(partition: PartitionClient, refused: Refused) -> bool | None:
 def add_hot_run(partition: PartitionClient, opened: Opened, bound: Bound) -> Entry | None:
     """Adds a hot run of an opened version over the base that its listing ends with.
 
+    Older segments leave Redis where the run lacks room.
+
     Returns:
         The entry; ``None`` if the run would be too large, or nobody wants it any more.
 
@@ -133,7 +135,10 @@ def add_hot_run(partition: PartitionClient, opened: Opened, bound: Bound) -> Ent
     if not entry.blocks or cost_of(entry) > bytes_max:
         return None
     run = Segment(False, pin.version, pin.uid, entry, over=Pin(base.version, base.uid))
+    lacking = bound.bytes + cost_of(entry) - bound.share
     try:
+        if lacking > 0:
+            make_room(partition.client, partition.id, lacking)
         partition.stage_snapshot(run.ident, fields, is_bounded=True)
         added = hot_runs.enter(partition.client, partition.id, run)
     except RoomError:

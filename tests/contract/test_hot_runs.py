@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +32,7 @@ from redis_state.places.room import (
 )
 from redis_state.protocol import Opened, PartitionClient, hot_runs, register_run, snapshots
 from redis_state.protocol.version_rows import Fetch, read_whole
-from tests.contract.bound_scene import MIB, Ledger, opened_ledger
+from tests.contract.bound_scene import MIB, Attempt, Ledger, here, opened_ledger
 from tests.support.redis_server import RedisServer
 
 BASE_ROWS = 2500
@@ -282,6 +283,35 @@ def test_hot_run_that_is_being_staged_gives_way_to_a_commit(ledger: Ledger) -> N
     _hot(ledger, 1, maintained=False, size=13_000)
     assert not ledger.raw.exists(keys.staged(ledger.id, staged.ident))
     assert not hot_runs.enter(ledger.client, ledger.id, staged)
+    ledger.check()
+
+
+def test_hot_run_gives_way_where_the_folder_takes_nothing(ledger: Ledger) -> None:
+    run = _with_run(ledger)
+    ledger.provider.close()
+    ledger.provider = ledger.new_provider()
+    shutil.rmtree(ledger.folder / ledger.gen, ignore_errors=True)
+    aside = ledger.folder.with_name("aside")
+    ledger.folder.rename(aside)
+    ledger.folder.write_text("not a folder")
+    free = MIB - here(ledger) - cost_of(run.entry) // 2
+    Attempt(ledger, size=free * 8 // 9).commit()
+    assert not _runs(ledger)
+
+
+def test_hot_run_makes_room_before_it_is_staged(ledger: Ledger) -> None:
+    _with_run(ledger)
+    partition = ledger.partition()
+    bound = bound_of(ledger.client, ledger.id)
+    assert bound is not None
+    (value,) = _runs(ledger).values()
+    # Deltas take all of the share but a little.
+    free = bound.share - bound.bytes - 2000
+    _hot(ledger, 1, maintained=False, size=free // HOT_ROWS * 8 // 9 - 120)
+    opened, now = partition.open("", None, hot_runs=True), bound_of(ledger.client, ledger.id)
+    assert now is not None
+    assert add_hot_run(partition, opened, now) is not None
+    assert list(_runs(ledger).values()) != [value]
     ledger.check()
 
 
