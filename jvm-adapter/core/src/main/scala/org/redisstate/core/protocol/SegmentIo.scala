@@ -172,6 +172,12 @@ final class SegmentIo private[protocol] (
     new SegmentGone(segment)
   }
 
+  /** Bytes of filters of files that nobody has asked for yet. */
+  private[core] def freshFilterBytes: Long = files.freshBytes
+
+  /** Drops the filters of files that nobody has asked for; returns their bytes. */
+  private[core] def forgetFreshFilters(): Long = files.forgetFresh()
+
   /** A new listing of a version has these segments, with their places. */
   private[protocol] def listed(segments: Seq[Segment]): Unit = places.forget(segments)
 
