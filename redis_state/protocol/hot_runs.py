@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from itertools import pairwise
 
 from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.script import script
-from redis_state.format.entry import Segment
+from redis_state.errors import FormatError
+from redis_state.format.entry import Segment, parse_segment
 from redis_state.ids import PartitionId
 from redis_state.protocol.room import ROOM, RoomError
 
+_FIELD = "r:"
 _LEFT_OUT_MAX = 256
 
 _left_out: dict[str, None] = {}
@@ -41,6 +44,17 @@ def enter(client: Client, id_: PartitionId, run: Segment) -> bool:
 def run_in(segments: Sequence[Segment]) -> Segment | None:
     """Returns the hot run among the segments of a version; ``None`` without one."""
     return next((one for one in segments if one.over is not None), None)
+
+
+def lists_damaged_run(answer: Sequence[str]) -> bool:
+    """Returns whether a reply of the script `open` has a hot run whose entry is malformed."""
+    for field, entry in pairwise(answer):
+        if field.startswith(_FIELD):
+            try:
+                parse_segment(field, entry)
+            except FormatError:
+                return True
+    return False
 
 
 def is_left_out(segments: Sequence[Segment]) -> bool:

@@ -24,7 +24,7 @@ from redis_state.ids import PartitionId, Pin
 from redis_state.places.born import Born
 from redis_state.process import Home
 from redis_state.protocol.foreign import lost_with_parent
-from redis_state.protocol.hot_runs import is_left_out
+from redis_state.protocol.hot_runs import is_left_out, lists_damaged_run
 from redis_state.protocol.opening import Opened, open_args, opening, read_opened
 from redis_state.protocol.refusal import refusal
 from redis_state.protocol.retention import DROPPED_TTL_MS, RetainReport, retain
@@ -111,7 +111,7 @@ class PartitionClient:
                 with_time=with_time,
             )
         except FormatError as error:
-            if not hot_runs:
+            if not lists_damaged_run(answer):
                 raise
             log.warning("%s: opened without a hot run: %s", self._where, error)
         else:

@@ -18,7 +18,7 @@ from redis_state.backend.script import Command, script
 from redis_state.errors import FormatError, StateError, UnavailableError
 from redis_state.format.entry import FORMATS
 from redis_state.ids import EMPTY, PartitionId, Pin, text_number
-from redis_state.protocol.hot_runs import is_left_out
+from redis_state.protocol.hot_runs import is_left_out, lists_damaged_run
 from redis_state.protocol.opening import (
     NO_RUN,
     Opened,
@@ -116,7 +116,7 @@ class NewestOpener:
         try:
             opened = read_opened(id_, answer, version=None, cached=pins)
         except FormatError as error:
-            if pins:
+            if not lists_damaged_run(answer):
                 raise
             log.warning("%s: opened without a hot run: %s", id_, error)
             args = open_args(NO_RUN, None)

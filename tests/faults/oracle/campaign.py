@@ -97,6 +97,7 @@ _REQUIRED = {
     "deltas refused above a share": "publish: ROOM",
     "hot runs entered": "hotrun: OK",
     "loads by a hot run": "loads by a hot run",
+    "hot runs damaged": "hot runs damaged",
 }
 _server: RedisServer
 
