@@ -200,8 +200,8 @@ final class PartitionClient(
    */
   def whileAnswering(work: => Unit): Boolean = calls.whileAnswering(work)
 
-  /** Work for this partition's server in the background, in the order of the calls. */
-  def later(work: => Unit): Future[_] = backend.later(work)
+  /** Background work in the order of the calls; none waits behind the folder of another query. */
+  def later(work: => Unit): Future[_] = backend.later(if (isBounded) id.gen else "")(work)
 
   /**
    * Publishes the version after `parent`. Fields that are not yet staged are sent in the same
