@@ -19,6 +19,7 @@ from redis_state.exports.import_partition import PartitionImport
 from redis_state.exports.manifest import Export, ExportedPartition, ExportedStore, read_export
 from redis_state.exports.sealed import damaged
 from redis_state.ids import EMPTY
+from redis_state.maintain.purged_files import forget_files, note_coming_files
 from redis_state.places import Places, keep_places, places_for_return
 from redis_state.places.born import MOVED_BYTES_MAX
 from redis_state.places.reading import files_of
@@ -100,11 +101,18 @@ class Import:
         fields = self._fields()
         describe(client, self.gen, fields, counts, created_ms=created_ms, tenant=self.tenant)
         self._mark(client)
+        if self.places is not None:
+            forget_files(client, self.gen, tenant=self.tenant)
         if self.rewind is not None:
             self.rewind.carry_out()
 
     def _begin_files(self, client: Client, places: Places) -> None:
-        """Names the folder in the query, and marks the folder of a Python store."""
+        """Names the folder in the query, and marks the folder of a Python store.
+
+        The folder is noted until the end: nothing else would name what an interrupted import left.
+        """
+        opened = min(part.version for _, part in self.missing)
+        note_coming_files(client, self.gen, places, opened=opened, tenant=self.tenant)
         keep_places(client, self.gen, places, tenant=self.tenant)
         if self.name is not None:
             new_folder(files_of(client).reached(places), self.gen)

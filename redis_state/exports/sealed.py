@@ -50,7 +50,8 @@ def damaged(folder: ExportFolder, found: str) -> FormatError:
     return FormatError(
         f"reading the export in {folder}",
         found=found,
-        advice="Nothing was changed. Export again, or copy the folder from its source again.",
+        advice="No state that was there has changed. Export again, or copy the folder from its "
+        "source again; then repeat the command.",
     )
 
 

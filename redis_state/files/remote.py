@@ -14,6 +14,8 @@ from redis_state.files.urls import FolderAddress, options_of
 _PIECE_BYTES = 8 << 20
 _READS_AT_ONCE = 1024
 """The largest value of the option `readParallel`."""
+_CONNECT_S, _ANSWER_S = 20.0, 120.0
+"""Longest waits for a connection to a node of HDFS, and for the next bytes of its answer."""
 _TEXT_MAX = 200
 _NO_BUCKET = re.compile("(bucket|container) does not exist", re.IGNORECASE)
 _BEHIND_END = re.compile("InvalidRange|range is not satisfiable", re.IGNORECASE)
@@ -273,15 +275,29 @@ class RemoteFiles:
 
 
 def _widen(session: Any) -> None:
-    """Raises the connections that a session of requests keeps to the reads that are sent at once.
+    """Bounds the waits of a session of requests, and raises the connections that it keeps.
 
-    It keeps ten otherwise, and logs a warning for each further one that it discards.
+    It keeps ten otherwise, and logs a warning for each further one that it discards. Without a
+    bound a server that takes a request and never answers holds the thread for ever.
     """
     from requests.adapters import HTTPAdapter
 
+    class Bounded(HTTPAdapter):
+        def send(
+            self,
+            request: Any,
+            stream: bool = False,
+            timeout: Any = None,
+            verify: Any = True,
+            cert: Any = None,
+            proxies: Any = None,
+        ) -> Any:
+            waits = timeout or (_CONNECT_S, _ANSWER_S)
+            return super().send(request, stream, waits, verify, cert, proxies)
+
     for scheme in ("http://", "https://"):
         if getattr(session.get_adapter(scheme), "_pool_maxsize", 0) < _READS_AT_ONCE:
-            session.mount(scheme, HTTPAdapter(pool_maxsize=_READS_AT_ONCE))
+            session.mount(scheme, Bounded(pool_maxsize=_READS_AT_ONCE))
 
 
 def _range_of(found: Any) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from redis_state import keys
@@ -10,7 +10,7 @@ from redis_state.backend.client import Client
 from redis_state.backend.replies import time_ms
 from redis_state.errors import FormatError, NotFoundError, StateError
 from redis_state.files import Folder
-from redis_state.format.entry import Segment, segments_in
+from redis_state.format.entry import Segment, parse_segment, segments_in
 from redis_state.format.place import FIELD, folder_of, is_copy_name, is_file_name
 from redis_state.ids import PartitionId
 from redis_state.places import Places, places_of
@@ -27,6 +27,8 @@ ANNOUNCED_MS = 86_400_000
 """Time for which an announced file may have no segment."""
 
 _WHAT = "examining the files of a query"
+_RUN_FIELD = b"r:"
+_NO_LOSS = "No row is lost: readers take its deltas, and maintenance merges them anew"
 
 Guard = Callable[[PartitionId], str]
 """Returns why nothing of a partition may be deleted; empty if it may."""
@@ -141,7 +143,7 @@ def look_at_places(client: Client, id_: PartitionId) -> PartitionPlaces:
 
 
 def verify_files(client: Client, id_: PartitionId, *, deep: bool = False) -> Iterator[str]:
-    """Yields a problem for each segment of a partition whose file is not whole.
+    """Yields a problem for each segment of a partition whose file is not whole, or hot run.
 
     Args:
         deep: Reads every block; else the end of each segment's region.
@@ -151,6 +153,7 @@ def verify_files(client: Client, id_: PartitionId, *, deep: bool = False) -> Ite
     """
     (raw,) = client.call(_WHAT, [("HGETALL", keys.meta(id_))])
     partition, files = PartitionClient(client, id_, versions_to_retain=1), files_of(client)
+    yield from _verify_runs(partition, raw)
     for one in _segments(raw):
         if one.place is None:
             continue
@@ -164,6 +167,22 @@ def verify_files(client: Client, id_: PartitionId, *, deep: bool = False) -> Ite
         except SegmentGoneError:
             # Retention has dropped it meanwhile.
             continue
+
+
+def _verify_runs(partition: PartitionClient, raw: Mapping[bytes, bytes]) -> Iterator[str]:
+    """Yields a problem for each hot run that cannot be read."""
+    for name, value in raw.items():
+        if not name.startswith(_RUN_FIELD):
+            continue
+        try:
+            run = parse_segment(name.decode("ascii"), value.decode("ascii"))
+            read_whole(partition.fetch, run)
+        except (FormatError, StateError, SegmentGoneError, UnicodeDecodeError) as error:
+            (now,) = partition.client.call(_WHAT, [("HGET", keys.meta(partition.id), name)])
+            if now == value:
+                why = "blocks are missing" if isinstance(error, SegmentGoneError) else error
+                shown = name.decode("ascii", "replace")
+                yield f"{partition.id}: hot run {shown}: {why}. {_NO_LOSS}"
 
 
 def bring_all_back(

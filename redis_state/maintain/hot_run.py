@@ -12,15 +12,21 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from redis_state.errors import RedisStateError
+from redis_state.errors import FormatError, RedisStateError
 from redis_state.format.changes import Changes
 from redis_state.format.entry import Entry, Segment
 from redis_state.format.header import highest_after
 from redis_state.format.rows import Value, raw_bytes
-from redis_state.format.segment import SegmentWriter, check_ttl_kept, read_header
+from redis_state.format.segment import (
+    SegmentContent,
+    SegmentWriter,
+    check_ttl_kept,
+    read_header,
+)
 from redis_state.ids import Pin
-from redis_state.places.room import Bound, bound_of, cost_of
-from redis_state.protocol import Opened, PartitionClient, SegmentGoneError, snapshots
+from redis_state.places.room import Bound, bound_of, cost_of, drop_hot_runs, make_room
+from redis_state.protocol import Opened, PartitionClient, SegmentGoneError, hot_runs, snapshots
+from redis_state.protocol.hot_runs import leave_out
 from redis_state.protocol.room import RoomError
 from redis_state.protocol.version_rows import raw_header, read_whole
 
@@ -108,6 +114,8 @@ def keep_hot_run(partition: PartitionClient, refused: Refused) -> bool | None:
 def add_hot_run(partition: PartitionClient, opened: Opened, bound: Bound) -> Entry | None:
     """Adds a hot run of an opened version over the base that its listing ends with.
 
+    Older segments leave Redis where the run lacks room.
+
     Returns:
         The entry; ``None`` if the run would be too large, or nobody wants it any more.
 
@@ -119,26 +127,43 @@ def add_hot_run(partition: PartitionClient, opened: Opened, bound: Bound) -> Ent
     try:
         merged = _merged(partition, opened, writer, bytes_max)
     except SegmentGoneError as error:
-        _LOG.info("%s: no hot run now: %s was replaced", partition.id, error.segment.ident)
-        return None
+        again = _without_run(partition, opened, error.segment)
+        return add_hot_run(partition, again, bound) if again else None
     if merged is None:
         return None
     fields, entry = merged
     if not entry.blocks or cost_of(entry) > bytes_max:
         return None
     run = Segment(False, pin.version, pin.uid, entry, over=Pin(base.version, base.uid))
+    lacking = bound.bytes + cost_of(entry) - bound.share
     try:
+        if lacking > 0:
+            make_room(partition.client, partition.id, lacking)
         partition.stage_snapshot(run.ident, fields, is_bounded=True)
-        added = partition.add_hot_run(run)
+        added = hot_runs.enter(partition.client, partition.id, run)
     except RoomError:
         # The former run gives way, so that the next maintenance finds room.
         partition.abort_snapshot(run.ident)
-        partition.drop_hot_runs()
+        drop_hot_runs(partition.client, partition.id)
         return None
     except RedisStateError:
         partition.abort_snapshot(run.ident)
         raise
     return entry if added else None
+
+
+def _without_run(partition: PartitionClient, opened: Opened, gone: Segment) -> Opened | None:
+    """Returns the deltas of a version in the place of its hot run, which could not be read.
+
+    Returns:
+        ``None`` if another segment is gone, or another attempt has replaced the version.
+    """
+    if leave_out([gone], "it is not whole", where=partition.id):
+        again = partition.open("", opened.pin.version)
+        if again.pin == opened.pin:
+            return again
+    _LOG.info("%s: no hot run now: %s was replaced", partition.id, gone.ident)
+    return None
 
 
 def _merged(
@@ -155,7 +180,7 @@ def _merged(
     highest = highest_after(0, families, head.highest_id)
     changes, size, rows_max = Changes(), 0, _RATIO * bytes_max
     for segment in reversed(opened.segments[:-1]):
-        content = read_whole(partition.fetch, segment)
+        content = _content(partition, segment)
         if content.families is not None:
             check_ttl_kept(segment, families, content.families)
             families = content.families
@@ -179,6 +204,15 @@ def _merged(
         time=newest.entry.time,
     )
     return written.fields, entry
+
+
+def _content(partition: PartitionClient, segment: Segment) -> SegmentContent:
+    try:
+        return read_whole(partition.fetch, segment)
+    except FormatError as error:
+        if leave_out([segment], error, where=partition.id) is None:
+            raise
+        raise SegmentGoneError(segment) from error
 
 
 def _bytes_of(rows: Mapping[bytes, Value]) -> int:

@@ -1,5 +1,7 @@
 """Files of purged checkpoints: noted at the purge, and deleted later (docs/format.md, section 12).
 
+An import, a restore or a rescale that writes files is noted likewise, until it has ended.
+
 Once its keys are gone, nothing else names the folder of a purged checkpoint.
 """
 
@@ -17,7 +19,7 @@ from redis_state.errors import ConflictError, FormatError, NotFoundError
 from redis_state.files import Folder, Item
 from redis_state.format.place import foreign_segments, is_copy_name, is_file_name
 from redis_state.ids import PartitionId
-from redis_state.places import places_of
+from redis_state.places import Places, places_of
 from redis_state.places.moving import rows_of
 from redis_state.places.writer import NAME as WRITER
 from redis_state.protocol.registry import (
@@ -25,6 +27,7 @@ from redis_state.protocol.registry import (
     parse_listing,
     parse_operators,
 )
+from redis_state.protocol.runs import STAGED_TTL_MS
 from redis_state.protocol.texts import is_number, number_or_zero, parse_object
 
 _PARTITIONS_AT_ONCE = 64
@@ -106,6 +109,19 @@ def files_before(
         len(rows),
         sum(row.bytes for row in rows),
     )
+
+
+def note_coming_files(
+    client: Client, gen: str, places: Places, *, opened: int, tenant: str
+) -> None:
+    """Notes where a new checkpoint gets files, so that those of an interrupted call are found.
+
+    Args:
+        opened: Lowest version that the partitions get.
+    """
+    (time,) = client.call(_WHAT, [("TIME",)])
+    due = time_ms(time) + STAGED_TTL_MS + places.grace_ms
+    write_note(client, PurgedFiles(gen, places.folder, due, opened), tenant=tenant)
 
 
 def write_note(client: Client, found: PurgedFiles, *, tenant: str) -> None:

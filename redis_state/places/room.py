@@ -23,6 +23,7 @@ SHARE_BYTES_MIN = 1 << 20
 META_BYTES = 64 << 10
 """Part of a partition's bytes that is kept for its metadata."""
 _FIELD = "h"
+_STAGED = b"h:n:"
 _BLOCK_BYTES = 120
 _SEGMENT_BYTES = 300
 _FREE_PART = 6
@@ -174,6 +175,24 @@ def drop_hot_runs(client: Client, id_: PartitionId) -> int:
     """Drops the hot runs of a partition; returns their number. Every version stays readable."""
     reply = client.script("dropping hot runs", script("hotrun"), [keys.meta(id_)], [])
     return int(reply[1]) if reply[0] == "OK" else 0
+
+
+def drop_staged(client: Client, id_: PartitionId) -> int:
+    """Removes blocks that are staged for snapshots and hot runs of a bounded partition.
+
+    No version needs them: a writer that finds some missing leaves its segment to the next
+    maintenance.
+
+    Returns:
+        Number of removed keys.
+    """
+    (manifest,) = client.call(_WHAT, [("HGETALL", keys.meta(id_))])
+    idents = [name[len(_STAGED) :].decode() for name in manifest if name.startswith(_STAGED)]
+    if not idents:
+        return 0
+    removed = client.call(_WHAT, [("UNLINK", keys.staged(id_, one)) for one in idents])
+    log.info("%s: blocks of %d staged segments made room", id_, sum(removed))
+    return sum(removed)
 
 
 def keep_room(client: Client, id_: PartitionId, share: int) -> int:

@@ -69,8 +69,9 @@ class Spool:
             raise UnavailableError(
                 self._what,
                 found=f"its blocks could not pass the local disk: {error.strerror or error}",
-                advice="Nothing was changed. See that the folder for temporary files (TMPDIR) has "
-                "room for the compressed state, then try again.",
+                advice="No state that Redis served was changed; files that were written so far "
+                "stay until the work is repeated or purged. See that the folder for temporary "
+                "files (TMPDIR) has room for the compressed state, then try again.",
             ) from error
 
 

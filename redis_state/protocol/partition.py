@@ -11,7 +11,7 @@ from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.replies import words
 from redis_state.backend.script import Command, ScriptCall, script
-from redis_state.errors import FullError, RedisStateError, StateError, UnavailableError
+from redis_state.errors import FormatError, FullError, RedisStateError, StateError, UnavailableError
 from redis_state.format.chunks import (
     STAGED_BY_SCRIPT_MAX,
     STAGED_BYTES_MAX,
@@ -22,9 +22,9 @@ from redis_state.format.chunks import (
 from redis_state.format.entry import Entry, Segment
 from redis_state.ids import PartitionId, Pin
 from redis_state.places.born import Born
-from redis_state.places.room import drop_hot_runs
 from redis_state.process import Home
 from redis_state.protocol.foreign import lost_with_parent
+from redis_state.protocol.hot_runs import is_left_out, lists_damaged_run
 from redis_state.protocol.opening import Opened, open_args, opening, read_opened
 from redis_state.protocol.refusal import refusal
 from redis_state.protocol.retention import DROPPED_TTL_MS, RetainReport, retain
@@ -92,7 +92,8 @@ class PartitionClient:
             version: ``None`` for the newest confirmed one.
             with_time: True to request the time of the next version, for a store whose rows have a
                 time to live.
-            hot_runs: True to accept a hot run in the place of the deltas that it merges.
+            hot_runs: True to accept a hot run in the place of the deltas that it merges, unless
+                this process could not read that one.
 
         Raises:
             StateError: The version does not exist.
@@ -100,9 +101,23 @@ class PartitionClient:
         """
         args = open_args(run_id, version, cached=cached, with_time=with_time, hot_runs=hot_runs)
         answer = self._script(opening(version), "open", [], args)
-        return read_opened(
-            self.id, answer, version=version, cached=cached, where=self._where, with_time=with_time
-        )
+        try:
+            opened = read_opened(
+                self.id,
+                answer,
+                version=version,
+                cached=cached,
+                where=self._where,
+                with_time=with_time,
+            )
+        except FormatError as error:
+            if not lists_damaged_run(answer):
+                raise
+            log.warning("%s: opened without a hot run: %s", self._where, error)
+        else:
+            if not is_left_out(opened.segments):
+                return opened
+        return self.open(run_id, version, cached, with_time=with_time)
 
     def latest(self) -> int | None:
         """Returns the newest published version; ``None`` if nothing was ever written."""
@@ -314,27 +329,6 @@ class PartitionClient:
         if reply[0] not in ("OK", "ALREADY"):
             log.info("%s: %s: %s", self.id, what, " ".join(reply))
         return reply[0]
-
-    def add_hot_run(self, run: Segment) -> bool:
-        """Enters a hot run whose blocks are staged; returns False if nobody wants it any more.
-
-        Raises:
-            RoomError: See `stage_snapshot`.
-        """
-        pin, over, entry = Pin(run.version, run.uid), run.parent, run.entry
-        args = [str(pin.version), pin.uid, entry.ref, str(over.version), over.uid, entry.text]
-        what = f"adding the hot run of version {pin.version}"
-        all_keys = [self._meta, keys.segment(self.id, run.ident), keys.staged(self.id, run.ident)]
-        reply = self.client.script(what, script("hotrun"), all_keys, args)
-        if reply[0] == ROOM:
-            raise RoomError
-        if reply[0] not in ("OK", "ALREADY"):
-            log.info("%s: %s: %s", self.id, what, " ".join(reply))
-        return reply[0] in ("OK", "ALREADY")
-
-    def drop_hot_runs(self) -> int:
-        """Drops the hot runs; returns their number. Every version stays readable."""
-        return drop_hot_runs(self.client, self.id)
 
     def retain(self, *, retained: int | None = None) -> RetainReport:
         """Removes segments that no retained version needs from the manifest, a few per call.

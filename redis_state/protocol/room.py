@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from redis_state.backend.client import Client
 from redis_state.errors import ConfigError, FullError, Kind, UnavailableError
 from redis_state.ids import PartitionId
-from redis_state.places.room import make_room
+from redis_state.places.room import drop_hot_runs, drop_staged, make_room
 
 ROOM = "ROOM"
 """First word of a refusal."""
@@ -78,6 +78,8 @@ class RoomMaker:
         finally:
             self._waits.ms += round(1000 * (self._client.clock.monotonic_s() - began_s))
         if moved is None:
+            moved = drop_staged(self._client, self._id) or None
+        if moved is None:
             # Another process may have moved the last segment meanwhile: then the next try fits.
             if self._is_empty:
                 raise self._no_room(attempted, lacking, share)
@@ -91,7 +93,8 @@ class RoomMaker:
     def _moved(self, attempted: str, lacking: int, share: int) -> int | None:
         """Moves segments out; returns their number, or ``None`` if none is left that could.
 
-        Each try announces a file, which has a row in Redis for a day: later tries are rarer.
+        Where the folder takes nothing, what no version needs leaves Redis instead. Each try
+        announces a file, which has a row in Redis for a day: later tries are rarer.
         """
         clock = self._client.clock
         late_s, pause_s = clock.monotonic_s() + self._client.deadline_s, _PAUSE_MIN_S
@@ -99,10 +102,17 @@ class RoomMaker:
             try:
                 return make_room(self._client, self._id, lacking)
             except (ConfigError, UnavailableError) as error:
+                if dropped := self._without_files():
+                    return dropped
                 if error.kind is Kind.PERMISSION or clock.monotonic_s() >= late_s:
                     raise self._no_folder(attempted, share, error) from error
                 clock.sleep_s(pause_s)
                 pause_s = min(2 * pause_s, _PAUSE_MAX_S)
+
+    def _without_files(self) -> int:
+        """Drops hot runs, or else staged blocks; returns the number of what was dropped."""
+        runs = drop_hot_runs(self._client, self._id)
+        return runs or drop_staged(self._client, self._id)
 
     def _no_folder(self, attempted: str, share: int, error: Exception) -> UnavailableError:
         return UnavailableError(

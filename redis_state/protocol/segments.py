@@ -13,6 +13,7 @@ from redis_state.format.chunks import CHUNK_BYTES_MAX, CHUNK_FIELDS_MAX
 from redis_state.format.entry import Segment
 from redis_state.ids import PartitionId
 from redis_state.places.reading import files_of
+from redis_state.protocol.hot_runs import leave_out
 
 FieldsToRead = tuple[PartitionId, Segment, Sequence[str]]
 """A segment and the names of some of its fields."""
@@ -60,12 +61,24 @@ def fetch_many(
     for group in _groups(wanted, _bytes_about):
         in_redis = iter(_from_redis(client, attempted, [one for one in group if _has_key(one[1])]))
         for one in group:
-            id_, segment, names = one
+            segment = one[1]
             values = next(in_redis) if _has_key(segment) else None
             if values is None and segment.entry.blocks:
                 values = _from_file(client, attempted, one)
-            key = keys.segment(id_, segment.ident, segment.gen)
-            yield None if values is None else client.opened(key, names, values)
+            yield None if values is None else _opened(client, one, values)
+
+
+def _opened(
+    client: Client, wanted: FieldsToRead, values: list[bytes | None]
+) -> list[bytes | None] | None:
+    """Verifies fields that were read; ``None`` for a damaged hot run, which no version needs."""
+    id_, segment, names = wanted
+    try:
+        return client.opened(keys.segment(id_, segment.ident, segment.gen), names, values)
+    except FormatError as error:
+        if leave_out([segment], error, where=id_) is None:
+            raise
+        return None
 
 
 def _has_key(segment: Segment) -> bool:
@@ -148,9 +161,11 @@ def fetch_each(
                 values = _all_from_file(client, id_, segment)
             if values is None:
                 raise SegmentGoneError(segment)
-            key = keys.segment(id_, segment.ident, segment.gen)
-            blocks = client.opened(key, list(values), list(values.values()))
-            pairs = zip(values, blocks, strict=True)
+            names = list(values)
+            blocks = _opened(client, (id_, segment, names), list(values.values()))
+            if blocks is None:
+                raise SegmentGoneError(segment)
+            pairs = zip(names, blocks, strict=True)
             yield {name: raw for name, raw in pairs if raw is not None}
 
 

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from redis_state.backend.client import Client
-from redis_state.errors import UnavailableError
+from redis_state.errors import FormatError, UnavailableError
 from redis_state.ids import PartitionId
+from redis_state.protocol.hot_runs import leave_out
 from redis_state.protocol.opening import Opened, reopen
 from redis_state.protocol.segments import SegmentGoneError
 
@@ -41,6 +42,8 @@ class Reopening:
                 return read(self.opened)
             except SegmentGoneError:
                 self._open_again()
+            except FormatError as error:
+                self._open_without_run(error)
         raise replaced_again_and_again(self._attempted, self.opened.id)
 
     def rows(self, read: Callable[[Opened], Iterator[T]]) -> Iterator[T]:
@@ -67,7 +70,18 @@ class Reopening:
                         where=str(self.opened.id),
                     ) from None
                 self._open_again()
+            except FormatError as error:
+                # All of a hot run is read before the first piece.
+                if given:
+                    raise
+                self._open_without_run(error)
         raise replaced_again_and_again(self._attempted, self.opened.id)
+
+    def _open_without_run(self, error: FormatError) -> None:
+        """Opens the version again without its hot run, which may be the damaged segment."""
+        if leave_out(self.opened.segments, error, where=self.opened.id) is None:
+            raise error
+        self._open_again()
 
     def _open_again(self) -> None:
         self.opened = reopen(self._client, [self.opened])[0]

@@ -7,6 +7,7 @@ have not opened v yet are read at v, too.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -14,13 +15,15 @@ from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.backend.replies import words
 from redis_state.backend.script import Command, script
-from redis_state.errors import StateError, UnavailableError
+from redis_state.errors import FormatError, StateError, UnavailableError
 from redis_state.format.entry import FORMATS
-from redis_state.ids import EMPTY, PartitionId, text_number
+from redis_state.ids import EMPTY, PartitionId, Pin, text_number
+from redis_state.protocol.hot_runs import is_left_out, lists_damaged_run
 from redis_state.protocol.opening import (
     NO_RUN,
     Opened,
     beyond,
+    made_up_now,
     open_args,
     open_commands,
     read_opened,
@@ -38,6 +41,8 @@ _NOTHING = [b"STATE_LOST", b"0", b"0"]
 _WHAT = "opening the state"
 _FASTER = "the query replaced the version at each attempt"
 _CHOOSING = "choosing the version to read"
+
+log = logging.getLogger(__name__)
 
 
 class NewestOpener:
@@ -95,7 +100,7 @@ class NewestOpener:
             answers = [words(_WHAT, reply, where=str(id_)) for (id_, _), reply in pairs]
         found = []
         for (id_, last), pins, answer in zip(wanted, cached, answers, strict=True):
-            opened = read_opened(id_, answer, version=None, cached=pins)
+            opened = self._read(id_, answer, pins)
             if last is not None and opened.pin == last.pin:
                 # Caches of this version belong to this object.
                 opened = last
@@ -105,6 +110,21 @@ class NewestOpener:
             found.append(opened)
         self.keep(found)
         return found
+
+    def _read(self, id_: PartitionId, answer: list[str], pins: Sequence[Pin]) -> Opened:
+        """Decodes an answer; opens the version again without a hot run that is damaged."""
+        try:
+            opened = read_opened(id_, answer, version=None, cached=pins)
+        except FormatError as error:
+            if not lists_damaged_run(answer):
+                raise
+            log.warning("%s: opened without a hot run: %s", id_, error)
+            args = open_args(NO_RUN, None)
+            again = self._client.script(_WHAT, script("open"), [keys.meta(id_)], args)
+            return read_opened(id_, again, version=None)
+        if is_left_out(opened.segments):
+            (opened,) = made_up_now(self._client, [opened])
+        return opened
 
     def keep(self, opened: Sequence[Opened]) -> None:
         """Records versions that were opened without this opener."""

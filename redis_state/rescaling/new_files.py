@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from redis_state.backend.replies import time_ms
 from redis_state.batches.driver import PLACE
 from redis_state.config import Config
 from redis_state.files import Folder
-from redis_state.maintain.purged_files import PurgedFiles, forget_files, write_note
+from redis_state.maintain.purged_files import forget_files, note_coming_files
 from redis_state.places import Places, places_by, places_for_return
 from redis_state.places.room import bounds_of, share_of
 from redis_state.places.writer import check_reached, new_folder
 from redis_state.protocol import RegisteredRun
-from redis_state.protocol.runs import STAGED_TTL_MS
 from redis_state.rescaling.checkpoints import RescaledCheckpoint, RescaledStore
 
 
@@ -50,10 +48,9 @@ def begin_files(
         ConfigError: The folder cannot be written.
         UnavailableError: The file system does not answer.
     """
-    (time,) = store.client.call(store.what, [("TIME",)])
-    due = time_ms(time) + STAGED_TTL_MS + places.grace_ms
-    note = PurgedFiles(copy.gen, places.folder, due, store.newest.version)
-    write_note(store.client, note, tenant=store.tenant)
+    note_coming_files(
+        store.client, copy.gen, places, opened=store.newest.version, tenant=store.tenant
+    )
     store.describe(copy, run, places)
     store.client.call(store.what, [("HSET", store.query, f"moving:{PLACE}", copy.gen)])
     return new_folder(places, copy.gen)

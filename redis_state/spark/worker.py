@@ -103,7 +103,7 @@ class Worker:
         """
         config = place[0]
         with self._lock:
-            self._at_work = None
+            self._end_work()
             found = self.warm.pop(place, None)
             self._at_work = StateStoreProvider(
                 id_,
@@ -116,6 +116,8 @@ class Worker:
                 after=found.provider if found else None,
                 room=_PartitionBudget(self, _bytes_max(config)),
             )
+            if found is not None:
+                found.provider.close()
             return self._at_work
 
     def has_room(self, size: int, bytes_max: int) -> bool:
@@ -177,10 +179,16 @@ class Worker:
             if self._bytes() > allowed:
                 self._forget(place)
 
+    def _end_work(self) -> None:
+        """Closes the provider of a task that failed, since nobody has kept it."""
+        provider, self._at_work = self._at_work, None
+        if provider is not None:
+            provider.close()
+
     def close(self) -> None:
         """Drops all providers and connections."""
         with self._lock:
-            self._at_work = None
+            self._end_work()
             for config in list(self._servers):
                 self._close(config)
 
@@ -198,7 +206,7 @@ class Worker:
         server = self._servers.pop(config)
         server.heartbeat.stop()
         for place in [one for one in self.warm if one[0] == config]:
-            del self.warm[place]  # its versions read through this client
+            self.warm.pop(place).provider.close()  # its versions read through this client
         server.client.close()
 
     def _forget(self, place: ConfiguredPartition) -> None:

@@ -121,9 +121,13 @@ def opened_ledger(url: str, folder: Path) -> Iterator[Ledger]:
 
 
 class Attempt:
-    """A delta of 1.8 MB, which takes several chunks, on top of the newest version."""
+    """A delta of 1.8 MB, which takes several chunks, on top of the newest version.
 
-    def __init__(self, ledger: Ledger) -> None:
+    Args:
+        size: Bytes of its rows.
+    """
+
+    def __init__(self, ledger: Ledger, *, size: int = 1_800_000) -> None:
         self.partition, head = ledger.partition(), ledger.manifest()
         self.parent = Pin(int(head[b"l"]), head[b"lu"].decode())
         run = register_run(ledger.client, ledger.gen, "attempt", by_driver=True)
@@ -131,7 +135,8 @@ class Attempt:
         self.uid = uuid.uuid4().hex
         self.ident = f"d:{self.parent.version + 1}:{self.uid}"
         rows = {
-            ordered.PREFIX + b"%04d" % number: ledger.dice.randbytes(1000) for number in range(1800)
+            ordered.PREFIX + b"%04d" % number: ledger.dice.randbytes(1000)
+            for number in range(size // 1000)
         }
         self.written = ordered.write(
             self.ident,

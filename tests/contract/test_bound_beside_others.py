@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -51,6 +52,37 @@ def test_blocks_that_came_before_the_bound_do_not_exceed_it(ledger: Ledger) -> N
     assert caught.value.kind is Kind.NO_ROOM
     assert int(ledger.manifest()[b"l"]) == 1
     assert not ledger.raw.exists(keys.segment(ledger.id, attempt.ident))
+    ledger.check()
+
+
+def _staged_snapshot(ledger: Ledger) -> str:
+    """Blocks of half a share, staged for a snapshot by a process that still lives."""
+    blocks = {str(number): ledger.dice.randbytes(50_000) for number in range(10)}
+    ident = f"s:{ledger.at}:{'a' * 32}"
+    ledger.partition().stage_snapshot(ident, blocks, is_bounded=True)
+    return keys.staged(ledger.id, ident)
+
+
+def test_snapshot_that_another_process_stages_gives_way_to_a_commit(ledger: Ledger) -> None:
+    ledger.commit(1, rows=5)
+    staged = _staged_snapshot(ledger)
+    ledger.commit(1, rows=50)
+    assert ledger.raw.exists(staged)
+    ledger.commit(1, rows=700)
+    assert not ledger.raw.exists(staged)
+    ledger.check()
+
+
+def test_staged_snapshot_and_hot_run_give_way_where_the_folder_takes_nothing(
+    ledger: Ledger,
+) -> None:
+    ledger.commit(1, rows=5)
+    staged = _staged_snapshot(ledger)
+    shutil.rmtree(ledger.folder)
+    ledger.folder.write_text("not a folder")
+    ledger.commit(1, rows=500)
+    assert not ledger.raw.exists(staged)
+    ledger.folder.unlink()
     ledger.check()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -9,20 +10,29 @@ from unittest import mock
 
 import pytest
 
-from redis_state import keys
+from redis_state import config, keys
+from redis_state.backend.client import Client
 from redis_state.backend.script import script
-from redis_state.errors import FormatError
 from redis_state.format.entry import Segment, parse_segment, segments_in
 from redis_state.format.segment import SegmentContent
 from redis_state.ids import Pin
+from redis_state.live import Reader
 from redis_state.maintain import hot_run
 from redis_state.maintain.compaction import add_snapshot
+from redis_state.maintain.files import verify_files
 from redis_state.maintain.hot_run import add_hot_run
 from redis_state.maintain.orphans import sweep_orphans
-from redis_state.places.room import Bound, bound_of, cost_of, keep_room, make_room
-from redis_state.protocol import Opened, PartitionClient, register_run, snapshots
+from redis_state.places.room import (
+    Bound,
+    bound_of,
+    cost_of,
+    drop_hot_runs,
+    keep_room,
+    make_room,
+)
+from redis_state.protocol import Opened, PartitionClient, hot_runs, register_run, snapshots
 from redis_state.protocol.version_rows import Fetch, read_whole
-from tests.contract.bound_scene import MIB, Ledger, opened_ledger
+from tests.contract.bound_scene import MIB, Attempt, Ledger, here, opened_ledger
 from tests.support.redis_server import RedisServer
 
 BASE_ROWS = 2500
@@ -164,13 +174,84 @@ def test_lost_hot_run_is_no_loss(ledger: Ledger) -> None:
     ledger.check()
 
 
-def test_damaged_hot_run_is_an_error(ledger: Ledger) -> None:
+DAMAGES = ["block", "header", "entry", "signature"]
+
+
+def _damage(ledger: Ledger, run: Segment, what: str) -> None:
+    """Changes bytes of a hot run."""
+    key = _key(ledger, run)
+    if what == "entry":
+        value = _runs(ledger)[run.field]
+        ledger.raw.hset(keys.meta(ledger.id), run.field, f"{value} what")
+        return
+    for name, raw in ledger.raw.hgetall(key).items():
+        if (name == b"h") == (what == "header"):
+            ledger.raw.hset(key, name, raw[:-1] + bytes([raw[-1] ^ 1]))
+
+
+@pytest.mark.parametrize("what", DAMAGES)
+def test_damaged_hot_run_is_no_loss(
+    ledger: Ledger, what: str, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    if what == "signature":
+        key = tmp_path / "key"
+        key.write_bytes(ledger.dice.randbytes(32).hex().encode())
+        ledger.options["signing_key_file"] = str(key)
+        ledger.provider.close()
+        ledger.client.close()
+        ledger.provider = ledger.new_provider()
+        ledger.client = Client(config.parse({"url": ledger.url} | _signed(ledger)))
     run = _with_run(ledger)
-    name = next(one for one in ledger.raw.hkeys(_key(ledger, run)) if one != b"h")
-    raw = ledger.raw.hget(_key(ledger, run), name)
-    ledger.raw.hset(_key(ledger, run), name, raw[:-1] + bytes([raw[-1] ^ 1]))
-    with pytest.raises(FormatError):
-        ledger.check()
+    # A reader finds what is confirmed.
+    ledger.provider.get_store(ledger.at).abort()
+    _damage(ledger, run, what)
+    ledger.check()
+    assert len(_warned(caplog)) == 1
+    ledger.check()
+    with Reader(config.parse({"url": ledger.url} | _signed(ledger))) as reader:
+        state = reader.query("ledger").operator()
+        for _ in range(3):
+            assert state.get("k0") == ledger.rows["k0"]
+            assert state.get_many(["k1", "nothing"]) == [ledger.rows["k1"], None]
+        assert {one["key"]: one["value"] for one in state.scan()} == ledger.rows
+    assert what == "entry" or len(_warned(caplog)) == 1
+
+
+def _warned(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [one.message for one in caplog.records if "hot run" in one.message]
+
+
+def _signed(ledger: Ledger) -> dict[str, str]:
+    return {name: ledger.options[name] for name in ("signing_key_file",) if name in ledger.options}
+
+
+@pytest.mark.parametrize("what", [*DAMAGES[:3], "lost"])
+def test_next_merge_replaces_a_hot_run_that_is_not_whole(ledger: Ledger, what: str) -> None:
+    run = _with_run(ledger)
+    if what == "lost":
+        ledger.raw.delete(_key(ledger, run))
+    else:
+        _damage(ledger, run, what)
+    _hot(ledger, 40)
+    assert run.field not in _runs(ledger)
+    assert any(one.over for one in _listed(ledger))
+    assert _bases(ledger) == run.parent.version
+    ledger.check()
+
+
+@pytest.mark.parametrize("what", [*DAMAGES[:3], "lost"])
+def test_verification_names_a_hot_run_that_is_not_whole(ledger: Ledger, what: str) -> None:
+    run = _with_run(ledger)
+    assert list(verify_files(ledger.client, ledger.id)) == []
+    if what == "lost":
+        ledger.raw.delete(_key(ledger, run))
+    else:
+        _damage(ledger, run, what)
+    (problem,) = verify_files(ledger.client, ledger.id)
+    assert f"hot run {run.field}" in problem
+    assert "No row is lost" in problem
+    ledger.partition().client.call("test", [("HDEL", keys.meta(ledger.id), run.field)])
+    assert list(verify_files(ledger.client, ledger.id)) == []
 
 
 def test_orphan_sweep_spares_a_hot_run(ledger: Ledger) -> None:
@@ -193,7 +274,7 @@ def test_hot_run_that_outlived_the_bound_expires_as_an_orphan(ledger: Ledger) ->
 
 def test_hot_run_that_is_being_staged_gives_way_to_a_commit(ledger: Ledger) -> None:
     run = _with_run(ledger)
-    ledger.partition().drop_hot_runs()
+    drop_hot_runs(ledger.client, ledger.id)
     while make_room(ledger.client, ledger.id, MIB):
         pass
     staged = Segment(False, run.version, run.uid, replace(run.entry, ref="a" * 32), over=run.over)
@@ -201,7 +282,36 @@ def test_hot_run_that_is_being_staged_gives_way_to_a_commit(ledger: Ledger) -> N
     ledger.partition().stage_snapshot(staged.ident, blocks, is_bounded=True)
     _hot(ledger, 1, maintained=False, size=13_000)
     assert not ledger.raw.exists(keys.staged(ledger.id, staged.ident))
-    assert not ledger.partition().add_hot_run(staged)
+    assert not hot_runs.enter(ledger.client, ledger.id, staged)
+    ledger.check()
+
+
+def test_hot_run_gives_way_where_the_folder_takes_nothing(ledger: Ledger) -> None:
+    run = _with_run(ledger)
+    ledger.provider.close()
+    ledger.provider = ledger.new_provider()
+    shutil.rmtree(ledger.folder / ledger.gen, ignore_errors=True)
+    aside = ledger.folder.with_name("aside")
+    ledger.folder.rename(aside)
+    ledger.folder.write_text("not a folder")
+    free = MIB - here(ledger) - cost_of(run.entry) // 2
+    Attempt(ledger, size=free * 8 // 9).commit()
+    assert not _runs(ledger)
+
+
+def test_hot_run_makes_room_before_it_is_staged(ledger: Ledger) -> None:
+    _with_run(ledger)
+    partition = ledger.partition()
+    bound = bound_of(ledger.client, ledger.id)
+    assert bound is not None
+    (value,) = _runs(ledger).values()
+    # Deltas take all of the share but a little.
+    free = bound.share - bound.bytes - 2000
+    _hot(ledger, 1, maintained=False, size=free // HOT_ROWS * 8 // 9 - 120)
+    opened, now = partition.open("", None, hot_runs=True), bound_of(ledger.client, ledger.id)
+    assert now is not None
+    assert add_hot_run(partition, opened, now) is not None
+    assert list(_runs(ledger).values()) != [value]
     ledger.check()
 
 
@@ -279,10 +389,10 @@ def test_hot_run_is_entered_over_a_base_of_its_lineage(
 ) -> None:
     run = _with_run(ledger)
     value = _runs(ledger)[run.field].split(" ", 2)[2]
-    partition, writer = ledger.partition(), "a" * 32
+    writer = "a" * 32
     staged = keys.staged(ledger.id, f"r:{run.version}:{writer}")
     ledger.raw.copy(_key(ledger, run), staged)
-    partition.drop_hot_runs()
+    drop_hot_runs(ledger.client, ledger.id)
     args = [str(run.version), run.uid, writer, str(run.parent.version), run.parent.uid]
     args.append(value.replace(run.entry.ref, writer))
     below = next(one for one in _listed(ledger, hot_runs=False) if one.version < run.version)
@@ -303,8 +413,8 @@ def test_hot_run_is_entered_over_a_base_of_its_lineage(
 def test_hot_run_needs_all_its_blocks_and_a_bound(ledger: Ledger) -> None:
     run = _with_run(ledger)
     partition = ledger.partition()
-    partition.drop_hot_runs()
-    assert not partition.add_hot_run(run)
+    drop_hot_runs(ledger.client, ledger.id)
+    assert not hot_runs.enter(ledger.client, ledger.id, run)
     bound = bound_of(ledger.client, ledger.id)
     assert bound is not None
     opened = partition.open("", None)

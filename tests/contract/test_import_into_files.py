@@ -8,6 +8,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from redis_state.exports import plan_import
 from redis_state.exports.folder import ExportFolder
 from redis_state.ids import PartitionId, StoreId
 from redis_state.live import Reader
+from redis_state.maintain.purged_files import purged_files, write_note
 from redis_state.places import born
 from redis_state.places.moving import announce, rows_of
 from redis_state.places.room import bound_in
@@ -91,13 +93,57 @@ def test_killed_import_is_done_again(ledger: Ledger, monkeypatch: pytest.MonkeyP
         patched.setattr(born, "is_whole", killed)
         with pytest.raises(Interrupted):
             brought(ledger)
-    (listed,) = [name for name in ledger.raw.keys("*") if name.endswith(b":f")]
+    noted = keys.purged_files().encode()
+    (listed,) = [name for name in ledger.raw.keys("*:f") if name != noted]
     assert 0 < ledger.raw.ttl(listed) <= 86_400
     assert brought(ledger) == 0
     rows = {row.state: row for row in rows_of(ledger.client, ledger.id)}
     assert set(rows) == {"n", "u"}
     ledger.check()
     assert brought(ledger) == 0
+
+
+def test_files_of_an_import_that_nobody_repeats_are_found(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def killed(*_: object) -> bool:
+        raise Interrupted
+
+    with monkeypatch.context() as patched:
+        patched.setattr(born, "is_whole", killed)
+        with pytest.raises(Interrupted):
+            brought(ledger)
+    (left,) = ledger.folder.rglob("*.seg")
+    (note,) = purged_files(ledger.client, tenant="")
+    assert left.is_relative_to(Path(note.folder.removeprefix("file:")) / note.gen)
+    purge = ["purge", "--url", ledger.url]
+    # Redis has the checkpoint that was begun.
+    assert main([*purge, "--gen", note.gen, "--files", "--exclusive", "--yes"]) == 1
+    assert left.exists()
+    assert main([*purge, "--gen", note.gen, "--now", "--yes", "--force"]) == 0
+    assert purged_files(ledger.client, tenant="") == [note]
+    assert main([*purge, "--files"]) == 0
+    assert note.gen in capsys.readouterr().out
+    assert main([*purge, "--gen", note.gen, "--files", "--exclusive", "--yes"]) == 1
+    assert left.exists()
+    write_note(ledger.client, replace(note, due=0), tenant="")
+    assert main([*purge, "--gen", note.gen, "--files", "--exclusive", "--yes"]) == 0
+    assert list(ledger.folder.rglob("*.seg")) == []
+    assert purged_files(ledger.client, tenant="") == []
+
+
+def test_import_that_ended_is_not_noted(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(*_: object) -> bool:
+        raise Interrupted
+
+    with monkeypatch.context() as patched:
+        patched.setattr(born, "is_whole", killed)
+        with pytest.raises(Interrupted):
+            brought(ledger)
+    assert purged_files(ledger.client, tenant="")
+    assert brought(ledger) == 0
+    assert purged_files(ledger.client, tenant="") == []
+    assert main(["places", "ledger", "--sweep", "--url", ledger.url]) == 0
 
 
 def test_folder_that_is_not_mounted_is_refused(

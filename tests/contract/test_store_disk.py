@@ -18,6 +18,8 @@ from redis_state.places.disks import process_disk
 from redis_state.places.moving import rows_of
 from redis_state.places.reading import files_of
 from redis_state.places.sized_cache import SizedCache
+from redis_state.protocol import register_run
+from redis_state.spark.worker import CLIENTS_MAX, Worker
 from redis_state.store.provider import StateStoreProvider
 from tests.contract.bound_scene import ID, MIB, Ledger, opened_ledger
 from tests.support.forking import in_child
@@ -169,6 +171,38 @@ def test_provider_that_is_refused_does_not_use_the_disk(ledger: Ledger) -> None:
             lists=True,
         )
     assert process_disk._users == 0
+
+
+def test_worker_ends_the_use_of_every_provider_that_it_drops(ledger: Ledger) -> None:
+    settings = config.parse({"url": ledger.url} | ledger.options)
+    place = settings, ledger.id
+    run = register_run(ledger.client, ledger.gen, "run-w", by_driver=True)
+    worker, id_ = Worker(), StateStoreProviderId(ID, "run-w")
+    for _ in range(3):
+        kept = worker.serve(place, id_, run)
+        assert kept.get_read_store(ledger.at).get("k1") == ledger.rows.get("k1")
+        worker.keep(place, kept, "run-w")
+        assert process_disk._users == 1
+    # A task that fails keeps nothing.
+    worker.serve(place, id_, run)
+    worker.serve(place, id_, run)
+    assert process_disk._users == 1
+    worker.close()
+    assert process_disk._users == 0
+    assert copies(ledger) == []
+
+
+def test_worker_that_closes_a_server_ends_the_use_of_its_providers(ledger: Ledger) -> None:
+    settings = config.parse({"url": ledger.url} | ledger.options)
+    place = settings, ledger.id
+    run = register_run(ledger.client, ledger.gen, "run-w", by_driver=True)
+    worker = Worker()
+    worker.keep(place, worker.serve(place, StateStoreProviderId(ID, "run-w"), run), "run-w")
+    for number in range(CLIENTS_MAX):
+        other = config.parse({"url": ledger.url, "deadline": f"{number + 20}s"})
+        worker.client(other)
+    assert process_disk._users == 0
+    worker.close()
 
 
 def test_threads_read_while_copies_come_and_go(ledger: Ledger) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import socket
 import sys
 import threading
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from redis_state.config import parse
 from redis_state.errors import ConfigError, RedisStateError, UnavailableError, UsageError
-from redis_state.files import Folder, folder_at, read_storage_options
+from redis_state.files import Folder, folder_at, read_storage_options, remote
 from redis_state.files.open import options_at
 from redis_state.files.remote import RemoteFiles
 from redis_state.files.urls import options_of, place_of
@@ -456,3 +457,11 @@ def test_driver_with_one_request_at_a_time_reads_ranges_in_threads() -> None:
     assert files.read_ranges("/a/b", [(0, 2), (8, 1)]) == [b"0-2", b"8-9"]
     with pytest.raises(FileNotFoundError):
         files.read_ranges("/a/b", [(0, 2), (4, 1)])
+
+
+def test_node_that_never_answers_raises_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "_ANSWER_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"webhdfs://127.0.0.1:{server.getsockname()[1]}/flights"
+        with pytest.raises(UnavailableError, match="does not answer"):
+            folder_at(address).items()

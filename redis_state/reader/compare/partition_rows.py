@@ -17,13 +17,14 @@ from itertools import islice
 from typing import Any
 
 from redis_state.backend.client import Client
-from redis_state.errors import UnavailableError, UsageError
+from redis_state.errors import FormatError, UnavailableError, UsageError
 from redis_state.format.entry import Segment
 from redis_state.format.header import Family, Tombstone
 from redis_state.format.rows import FAMILY_BYTES, Appended, Value, family_of, stored_key
 from redis_state.format.segment import SegmentContent
 from redis_state.format.visible import time_of, visible, visible_values
 from redis_state.ids import Pin
+from redis_state.protocol.hot_runs import leave_out
 from redis_state.protocol.opening import Opened, made_up_now
 from redis_state.protocol.segments import SegmentGoneError, fetch
 from redis_state.protocol.version_rows import VersionRows
@@ -90,7 +91,9 @@ def different_rows(
                 given = True
                 yield row
             return
-        except SegmentGoneError:
+        except (SegmentGoneError, FormatError) as error:
+            if isinstance(error, FormatError) and (given or again or not _has_run(a, b, error)):
+                raise
             if given or again:
                 break
             tally.equal = Counter()
@@ -100,6 +103,12 @@ def different_rows(
         advice="Start again, and keep more versions (versionsToRetain).",
         where=str(a.id),
     )
+
+
+def _has_run(a: Opened, b: Opened, error: FormatError) -> bool:
+    """Returns whether a hot run may be the damaged segment, which no version needs."""
+    runs = [leave_out(one.segments, error, where=one.id) for one in (a, b)]
+    return any(run is not None for run in runs)
 
 
 def check_types(one: Family, other: Family, *, where: str) -> None:

@@ -14,6 +14,7 @@ from redis_state.format.rows import FAMILY_BYTES, Appended, Value, family_of
 from redis_state.format.segment import block_field, read_header, read_payload, some_of, table_of
 from redis_state.ids import PartitionId
 from redis_state.places.reading import files_of
+from redis_state.protocol.hot_runs import leave_out
 from redis_state.protocol.opening import Opened
 from redis_state.protocol.segments import SegmentGoneError, fetch_many
 from redis_state.reader.block_cache import BlockCache, Field, parts_of, where_of
@@ -238,8 +239,8 @@ def read_parts(
     """Reads the planned fields, in two round trips at most if they are few.
 
     Returns:
-        The partitions of which a segment is no longer complete. Others of their segments may lack
-        fields.
+        The partitions of which a segment is no longer complete, or a hot run is damaged. Others of
+        their segments may lack fields.
 
     Raises:
         FormatError: A field is damaged, or must not be absent.
@@ -254,8 +255,13 @@ def read_parts(
                 gone[part.id] = part.segment
                 continue
             fields, part.wanted = part.wanted, []
-            for field, raw in zip(fields, values, strict=True):
-                part.take(field, raw)
+            try:
+                for field, raw in zip(fields, values, strict=True):
+                    part.take(field, raw)
+            except FormatError as error:
+                if leave_out([part.segment], error, where=part.id) is None:
+                    raise
+                gone[part.id] = part.segment
     return gone
 
 

@@ -11,6 +11,7 @@ from redis_state.backend.client import Client
 from redis_state.errors import ConfigError, FormatError, NotFoundError, UnavailableError
 from redis_state.files import Folder, folder_at
 from redis_state.ids import PartitionId
+from redis_state.maintain.purged_files import forget_files, note_coming_files
 from redis_state.places import Places, keep_places, places_for_return, places_of
 from redis_state.places.reading import files_of
 from redis_state.places.settings import FOLDER_IN_CHECKPOINT
@@ -86,6 +87,11 @@ class Restore:
         places = Places(self.address, moves=False) if self.address else self.places
         if places is not None:
             keep_places(client, self.copy.gen, places, tenant=self.tenant)
+        if self.places is not None and self.missing:
+            # Nothing else would name what an interrupted restore left.
+            note_coming_files(
+                client, self.copy.gen, self.places, opened=self.copy.version, tenant=self.tenant
+            )
         for number, part in enumerate(self.missing, 1):
             id_ = part.id(self.copy.gen, tenant=self.tenant)
             reader = part_of(client, self.checkpoint, self.copy, part, id_)
@@ -99,6 +105,8 @@ class Restore:
             progress("restoring partitions", number, len(self.missing))
         self._register(client)
         self._pin_for_forks(client)
+        if self.places is not None:
+            forget_files(client, self.copy.gen, tenant=self.tenant)
         for store in self.set_back:
             if store.newest != store.at(self.copy.batch):
                 store.set_to(client, self.copy.batch, tenant=self.tenant)

@@ -6,6 +6,7 @@ import logging
 import re
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -163,14 +164,15 @@ class InitialTask:
             gen=self.plan.gen,
             client=WORKER.client(self.config),
         )
-        store = provider.get_family_store(0)
-        info = ProcessorQueryInfo("", run.run_id, self.plan.first)
-        try:
-            self.engine.take_initial(store, table, self.began_ms, info)
-            store.commit()
-        finally:
-            if not store.has_committed:
-                store.abort()
+        with closing(provider):
+            store = provider.get_family_store(0)
+            info = ProcessorQueryInfo("", run.run_id, self.plan.first)
+            try:
+                self.engine.take_initial(store, table, self.began_ms, info)
+                store.commit()
+            finally:
+                if not store.has_committed:
+                    store.abort()
         yield pa.RecordBatch.from_pydict({"partition": pa.array([number], pa.int32())})
 
 

@@ -20,6 +20,7 @@ from redis_state.format.rows import Appended, Value, stored_key
 from redis_state.format.segment import check_time, check_ttl_kept, checksum, read_header
 from redis_state.ids import Pin
 from redis_state.protocol import Opened, PartitionClient, SegmentGoneError
+from redis_state.protocol.hot_runs import leave_out
 from redis_state.protocol.refusal import lost
 from redis_state.store.local.base import Base
 from redis_state.store.local.families import NO_FAMILIES, Families
@@ -75,7 +76,7 @@ class Loader:
         """
         gone: Segment | None = None
         for _ in range(_LOADS_MAX):
-            # A hot run that is not whole is no loss: its deltas are read then.
+            # A hot run that is damaged or not whole is no loss: its deltas are read then.
             opened = self._client.open(
                 run_id, version, list(cached), with_time=with_time, hot_runs=gone is None
             )
@@ -97,6 +98,10 @@ class Loader:
             except SegmentGoneError as error:
                 gone = error.segment
                 log.info("%s: %s was replaced while it was read", self._where, gone.ident)
+            except FormatError as error:
+                gone = leave_out(opened.segments, error, where=self._where)
+                if gone is None:
+                    raise
         raise UnavailableError(
             f"reading version {version}",
             found="its segments are replaced faster than they can be read",

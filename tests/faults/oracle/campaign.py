@@ -92,10 +92,12 @@ _REQUIRED = {
     "copies removed": "copies removed",
     "files of copies deleted": "files of copies deleted",
     "partitions restored from a copy": "partitions restored from a copy",
+    "walks of copies": "walks of copies",
     "blocks refused above a share": "stage: ROOM",
     "deltas refused above a share": "publish: ROOM",
     "hot runs entered": "hotrun: OK",
     "loads by a hot run": "loads by a hot run",
+    "hot runs damaged": "hot runs damaged",
 }
 _server: RedisServer
 

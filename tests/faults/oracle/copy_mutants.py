@@ -133,6 +133,52 @@ COPY_METHODS: tuple[tuple[str, str, Any, str, Any], ...] = (
 )
 """Steps in Python: name, rule, owner of the method, its name, what replaces it."""
 
+WALK_METHODS: tuple[tuple[str, str, Any, str, Any], ...] = (
+    (
+        "names-what-a-removed-copy-had",
+        "a copy names no place that no complete copy names any more",
+        Copier,
+        "_check_named",
+        lambda *_: None,
+    ),
+    (
+        "deleted-though-a-copy-names-it",
+        "no file is deleted that a complete copy names",
+        Copier,
+        "_unnamed",
+        lambda _, files: list(files),
+    ),
+    (
+        "deleted-while-a-server-may-go-back",
+        "a file that a restored partition dropped stays for the grace",
+        Copier,
+        "_is_free",
+        lambda *_: True,
+    ),
+    (
+        "slow-copy-unchecked",
+        "a copy that took more than half an hour lists the files that it names",
+        Copier,
+        "_check_files",
+        lambda *_: None,
+    ),
+    (
+        "old-files-of-its-own",
+        "a writer names no file of its own that another copy listed half an hour ago",
+        Copier,
+        "_check_age",
+        lambda *_: None,
+    ),
+    (
+        "removed-by-an-older-copy",
+        "a writer whose copy is not one of the two newest removes none",
+        Copier,
+        "_is_among",
+        lambda *_: True,
+    ),
+)
+"""Those that only the given walks find, as `COPY_METHODS`."""
+
 COPY_PAIRS: tuple[tuple[str, str, tuple[tuple[Any, str, Any], ...]], ...] = (
     (
         "deleted-though-a-partition-reads-it",

@@ -36,7 +36,7 @@ _AWAKE = "copy, awake"
 
 
 @dataclass(eq=False)
-class _Driver:
+class Driver:
     """A driver that copies; an older one may go on beside the newest.
 
     Attributes:
@@ -59,7 +59,7 @@ class CopySchedule(FileSchedule):
 
     def __init__(self, seed: int, server: Transport, url: str, counters: Counter[str]) -> None:
         self.now_ms = _BEGIN_MS
-        self.drivers: list[_Driver] = []
+        self.drivers: list[Driver] = []
         super().__init__(seed, server, url, counters)
         plain = self.files
         self.files = JudgedFiles(plain.kind, self)
@@ -149,7 +149,7 @@ class CopySchedule(FileSchedule):
         while actor in actors and not self.problems:
             super().step()
             phase = self._phase_of(actor)
-            if phase == until or (until is None and phase != begun):
+            if (until and phase == until) or (until is None and phase != begun):
                 break
         actors += others
 
@@ -218,7 +218,7 @@ class CopySchedule(FileSchedule):
     def restart(self, node: Node, back: int) -> None:
         """A new driver copies, too."""
         super().restart(node, back)
-        self.drivers.append(_Driver(self.runs[node].run_id))
+        self.drivers.append(Driver(self.runs[node].run_id))
 
     def _copier(self, run_id: str) -> Copier:
         node = self._root
@@ -236,7 +236,7 @@ class CopySchedule(FileSchedule):
 
     # ---- work ----------------------------------------------------------------------------------
 
-    def make_copy(self, driver: _Driver, *, alone: bool = False) -> None:
+    def make_copy(self, driver: Driver, *, alone: bool = False) -> None:
         """A driver's thread makes a copy; it may sleep for hours between two steps."""
         if driver.actor in self.network.actors:
             return

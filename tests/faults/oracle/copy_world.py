@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from redis_state import keys
 from redis_state.backend.replies import time_ms
+from redis_state.files import Item
 from tests.faults.oracle.copier import HALF_MS, KEPT, PlayedCopy, files_in, parsed
 from tests.faults.oracle.file_world import SimFiles, path_of
 from tests.faults.oracle.pin_world import DAY_MS
@@ -22,6 +23,10 @@ class JudgedFiles(SimFiles):
 
     Args:
         schedule: The schedule that uses it.
+
+    Attributes:
+        listed: Folder that was listed last.
+        fails: Whether the next call is not answered.
     """
 
     def __init__(self, kind: str, schedule: CopySchedule) -> None:
@@ -29,6 +34,18 @@ class JudgedFiles(SimFiles):
         self._schedule = schedule
         self._named_ms: dict[str, int] = {}
         self._writers: dict[str, object] = {}
+        self.listed = ""
+        self.fails = False
+
+    def items(self, path: str) -> list[Item]:
+        """Lists a folder, and notes that."""
+        found = super().items(path)
+        self.listed = path
+        return found
+
+    def has_written(self, driver: object) -> bool:
+        """Returns whether a driver has written a file of copies."""
+        return any(one is driver for one in self._writers.values())
 
     def complete(self) -> list[PlayedCopy]:
         """Returns the complete copies, past all faults."""
@@ -73,6 +90,9 @@ class JudgedFiles(SimFiles):
                 self._named_ms[path_of(self._schedule.root.gen, file)] = self._schedule.now_ms
 
     def _turn(self) -> None:
+        if self.fails:
+            self.fails = False
+            raise TimeoutError
         try:
             super()._turn()
         except TimeoutError:

@@ -19,6 +19,7 @@ from redis_state.maintain import files, hot_run
 from redis_state.places import moving
 from redis_state.places.reading import files_of
 from redis_state.protocol import Opened
+from redis_state.store.local import loading
 from tests.faults.oracle.pin_mutants import Edit
 
 FILED_MUTANTS: tuple[tuple[str, str, tuple[Edit, ...]], ...] = (
@@ -362,6 +363,13 @@ FILE_METHODS: tuple[tuple[str, str, Any, str, Any], ...] = (
         hot_run,
         "_merged",
         without_the_oldest,
+    ),
+    (
+        "damaged-hot-run-is-an-error",
+        "a version whose hot run is damaged is read from its deltas",
+        loading,
+        "leave_out",
+        lambda *_, **__: None,
     ),
 )
 """Steps in Python: name, rule, owner of the method, its name, what replaces it."""

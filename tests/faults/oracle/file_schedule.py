@@ -13,7 +13,7 @@ from redis_state.backend.script import script
 from redis_state.backend.transport import Transport
 from redis_state.errors import Kind, RedisStateError
 from redis_state.files import Folder
-from redis_state.format.entry import segments_in
+from redis_state.format.entry import parse_segment, segments_in
 from redis_state.maintain import files, history, hot_run
 from redis_state.places import Places, moving, reading, room
 from redis_state.places.room import bound_of
@@ -142,6 +142,8 @@ class FileSchedule(PinSchedule):
                 self._repeat(node)
             elif 40 <= chance < 44:
                 self.world.copy(node)
+            elif 48 <= chance < 52:
+                self._damage_run(node)
         if 44 <= chance < 48 and any(task.of == "move" for task in self._at_work()):
             self._pass_by(26 * 3_600_000)
         super()._accident(chance)
@@ -156,6 +158,17 @@ class FileSchedule(PinSchedule):
         all_ran = self.watch.sent[keys.segment(node.id, self.dice.choice(known))]
         for ran in all_ran[-_REPEATED_MAX:]:
             self.network.exchange([script(ran.name).by_text(ran.keys, *ran.args)])
+
+    def _damage_run(self, node: Node) -> None:
+        """Bytes of a hot run change, which no version needs."""
+        for field, value in node.seen.fields.items():
+            if field[:2] != "r:":
+                continue
+            key = keys.segment(node.id, parse_segment(field, value).ident)
+            (blocks,) = self.world.ask(("HGETALL", key))
+            for name, raw in blocks.items():
+                self.world.ask(("HSET", key, name, raw[:-1] + bytes([raw[-1] ^ 1])))
+            self.counters["hot runs damaged"] += bool(blocks)
 
     def _is_waited_for(self, task: Task) -> bool:
         return task.of not in _SURVIVE

@@ -154,6 +154,7 @@ class FileWorld(World):
         self.bounded = 0
         self.merged = 0
         self._used: dict[str, int] = {}
+        self._uncounted: dict[str, set[bytes]] = {}
 
     def look(self) -> None:
         """Reads the files that Redis knows, too."""
@@ -214,6 +215,7 @@ class FileWorld(World):
             for name, ident in idents.items()
             if ident[0] in "dsr" or (ident[0] == "n" and f"h:{ident}" in node.seen.fields)
         ]
+        blocks = self._without_older(node, blocks, idents, is_new=before is None)
         found = self.ask(*(("HVALS", name) for name in blocks))
         used = sum(_FIELD * len(values) + _KEY + sum(map(len, values)) for values in found)
         self._used[node.gen] = used
@@ -222,6 +224,22 @@ class FileWorld(World):
             self._wrong(node, f"{used} bytes are in Redis, and {counted} are counted")
         if used > share and (before is None or used > before):
             self._wrong(node, f"{used} bytes are in Redis, and its share is {share}")
+
+    def _without_older(
+        self, node: Node, blocks: list[bytes], idents: dict[bytes, str], *, is_new: bool
+    ) -> list[bytes]:
+        """Leaves out keys that were there before the bound, until an entry names them."""
+        fields = node.seen.fields
+        runs = {parse_segment(n, v).ident for n, v in fields.items() if n[:2] == "r:"}
+        named = runs | {one.ident for one in node.seen.all}
+        if is_new:
+            loose = {name for name in blocks if idents[name] not in named}
+            older = {name for name in loose if f"h:{idents[name]}" not in fields}
+            self._uncounted[node.gen] = older
+        # A fail-over may bring a key back that was gone.
+        older = self._uncounted[node.gen]
+        older -= {name for name in older if idents.get(name) in named}
+        return [name for name in blocks if name not in older]
 
     def _judge_rows(self, node: Node) -> None:
         used: dict[str, int] = {}

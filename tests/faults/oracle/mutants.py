@@ -33,7 +33,12 @@ from redis_state.protocol import (
 from redis_state.store import write_session
 from redis_state.store.local import loading
 from redis_state.store.local.version import empty_version
-from tests.faults.oracle.copy_mutants import COPIED_MUTANTS, COPY_METHODS, COPY_PAIRS
+from tests.faults.oracle.copy_mutants import (
+    COPIED_MUTANTS,
+    COPY_METHODS,
+    COPY_PAIRS,
+    WALK_METHODS,
+)
 from tests.faults.oracle.file_mutants import FILE_METHODS, FILED_MUTANTS
 from tests.faults.oracle.pin_mutants import PATCHED_MUTANTS, PINNED_MUTANTS, Edit, OwnKeys
 from tests.faults.oracle.preview_mutants import PREVIEW_METHODS, PREVIEW_SCRIPTS
@@ -469,6 +474,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *_methods("file", FILE_METHODS),
     *_texts("copy", COPIED_MUTANTS),
     *_methods("copy", COPY_METHODS),
+    *_methods("walks", WALK_METHODS),
     *(Mutant(name, rule, _both(*patches), "copy") for name, rule, patches in COPY_PAIRS),
     *_scripts("timed", TIMED_SCRIPTS),
     *_methods("timed", TIMED_METHODS),

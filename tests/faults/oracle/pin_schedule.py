@@ -82,6 +82,10 @@ class PinSchedule:
 
     def run(self) -> None:
         """Until everybody is done, or something went wrong."""
+        self.play()
+
+    def play(self) -> None:
+        """Plays the steps of the schedule, then its end."""
         for _ in range(self.steps):
             if len(self.network.actors) < _ACTORS_MAX and self.dice.one_in(3):
                 self._start_something()

@@ -15,11 +15,12 @@ from unittest import mock
 from redis_state import config as options
 from redis_state.backend.transport import ServerTransport, Transport
 from redis_state.errors import RedisStateError
-from redis_state.protocol import SegmentGoneError, partition, retention, runs
+from redis_state.protocol import SegmentGoneError, hot_runs, partition, retention, runs
 from redis_state.store import checkpoint_link, partition_state
 from tests.faults.campaign import Failure
 from tests.faults.oracle.by_uid import partition_client, pieces, pieces_but_last
 from tests.faults.oracle.copy_schedule import CopySchedule
+from tests.faults.oracle.copy_walks import CopyWalks
 from tests.faults.oracle.direct import DirectTransport
 from tests.faults.oracle.ending import Ending
 from tests.faults.oracle.file_schedule import FileSchedule
@@ -94,6 +95,8 @@ class Runner:
             return FileSchedule(seed, server, self._url, self.counters)
         if kind == "copy":
             return CopySchedule(seed, server, self._url, self.counters)
+        if kind == "walks":
+            return CopyWalks(seed, server, self._url, self.counters)
         if kind == "stream":
             return StreamSchedule(seed, server, self._url, self.counters, destructive=destructive)
         formats = FORMATS[seed % len(FORMATS)]
@@ -129,6 +132,8 @@ class Runner:
             mock.patch.object(partition_state, "own_run", lambda run_id: run_id),
             mock.patch.object(checkpoint_link, "PartitionClient", partition_client),
             mock.patch.object(SegmentGoneError, "__init__", counted),
+            # What one schedule has met, another process has not.
+            mock.patch.dict(hot_runs._left_out, clear=True),
         ):
             yield
 

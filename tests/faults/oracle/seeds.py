@@ -19,15 +19,19 @@ FILE_EVERY = 14
 COPY_EVERY = 28
 """One schedule in so many is of copies, whose files drivers delete."""
 
+WALKS_EVERY = 224
+"""One schedule in so many walks where drivers that copy have to sleep at certain moments."""
+
 TIMED_EVERY = 4
 """One schedule in so many of the others has rows with a time to live."""
 
 PREVIEW_EVERY = 11
 """One schedule in so many of the others has attempts that show their rows before they commit."""
 
-Played = Literal["driver", "timed", "preview", "stream", "purge", "pin", "file", "copy"]
+Played = Literal["driver", "timed", "preview", "stream", "purge", "pin", "file", "copy", "walks"]
 """A query whose driver begins its batches, without or with a time to live or previews, one whose
-tasks begin them, purges and recalls, pins, without or with files, or copies."""
+tasks begin them, purges and recalls, pins, without or with files, or copies, or given walks of
+copies."""
 
 
 def played(seed: int) -> Played:
@@ -38,6 +42,8 @@ def played(seed: int) -> Played:
         return "pin"
     if seed % FILE_EVERY == 13:
         return "file"
+    if seed % WALKS_EVERY == 131:
+        return "walks"
     if seed % COPY_EVERY == 19:
         return "copy"
     if seed % STREAM_EVERY == 3:

@@ -1,11 +1,10 @@
 package org.redisstate.core.backend
 
-import java.util.concurrent.{ExecutorService, Executors, Future, FutureTask, ThreadLocalRandom}
+import java.util.concurrent.{Future, FutureTask, ThreadLocalRandom}
 import java.util.concurrent.atomic.AtomicLong
 
 import org.slf4j.LoggerFactory
 
-import org.redisstate.core.concurrent.GuardedBy
 import org.redisstate.core.errors.{
   ConfigException,
   InternalException,
@@ -178,45 +177,30 @@ final class RedisBackend(
    * `close` the caller does it. What is retried in it has its deadline from now on, so that what
    * waits behind others for a server that is down does not wait for as many deadlines; one try it
    * always has.
+   *
+   * @param lane whose calls wait for each other, and for no others
    */
-  def later(work: => Unit): Future[_] = {
+  def later(lane: String)(work: => Unit): Future[_] = {
     val now = clock.nowMs
     val task = new FutureTask[Unit](() => {
       queuedMs.set(now)
       try work
       finally queuedMs.remove()
     })
-    if (!handOver(task)) task.run()
+    if (!lanes.add(lane, task)) task.run()
     task
-  }
-
-  private def handOver(task: Runnable): Boolean = synchronized {
-    if (!closed) {
-      if (behind == null) behind = Executors.newSingleThreadExecutor { work =>
-        val thread = new Thread(work, "redis-state-stage")
-        thread.setDaemon(true)
-        thread
-      }
-      behind.execute(task)
-    }
-    !closed
   }
 
   /** Closes the connections after the work that `later` has queued. */
   override def close(): Unit = {
-    synchronized {
-      closed = true
-      if (behind != null) behind.shutdown()
-    }
+    lanes.close()
     transport.close()
   }
 
   /** Time at which the present work of this thread was queued; null for other work. */
   private val queuedMs = new ThreadLocal[java.lang.Long]
 
-  /** Thread of `later`, made by its first call. */
-  @GuardedBy("this") private var behind: ExecutorService = _
-  @GuardedBy("this") private var closed = false
+  private val lanes = new Lanes
 
   private val pauses = new ServerPauses(clock)
 

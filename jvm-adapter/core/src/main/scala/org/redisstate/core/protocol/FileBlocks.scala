@@ -31,6 +31,9 @@ private[protocol] final class FileBlocks(
   import FileBlocks._
 
   @GuardedBy("this") private var blocks = 0L
+
+  /** Bytes of filters in `readers` that nobody has asked for yet. */
+  @GuardedBy("this") @volatile private var fresh = 0L
   @GuardedBy("this") private val readers =
     new util.LinkedHashMap[(Segment, Source.File), Opened](16, 0.75f, true)
 
@@ -53,9 +56,26 @@ private[protocol] final class FileBlocks(
    *
    * @throws FileMissing if the file is not there, or is cut
    */
-  def filter(segment: Segment, source: Source.File): RowFilter =
-    known((segment, source)).flatMap(_.filter)
+  def filter(segment: Segment, source: Source.File): RowFilter = {
+    val found = known((segment, source)).flatMap(_.filter)
       .orElse(open(segment, source).filter).getOrElse(RowFilter.Unread)
+    synchronized(countFresh())
+    found
+  }
+
+  /** Bytes of filters that wait for somebody to ask for them. */
+  def freshBytes: Long = fresh
+
+  /** Drops filters that nobody asked for, which the next use reads again; returns their bytes. */
+  def forgetFresh(): Long = synchronized {
+    val before = fresh
+    readers.values.asScala.foreach { one => one.filter: Unit }
+    countFresh()
+    before - fresh
+  }
+
+  private def countFresh(): Unit =
+    fresh = readers.values.asScala.iterator.map(_.freshBytes).sum
 
   /** Forgets what was read of the segment, and returns whether a second read has a chance. */
   private def hasMoved(segment: Segment, source: Source.File): Boolean = {
@@ -64,6 +84,7 @@ private[protocol] final class FileBlocks(
     val kept = synchronized {
       val found = readers.remove((segment, source)) != null
       if (found) blocks -= segment.entry.blocks
+      countFresh()
       found
     }
     moved || kept
@@ -92,6 +113,7 @@ private[protocol] final class FileBlocks(
         oldest.remove()
       }
       forgetFilters(opened)
+      countFresh()
     }
     opened
   }

@@ -5,7 +5,7 @@ import scala.util.Try
 import org.redisstate.core.backend.{Command, Script}
 import org.redisstate.core.format.{EncodedField, Segment}
 import org.redisstate.core.ids.{Keys, Pin}
-import org.redisstate.core.protocol.manifest.Stored
+import org.redisstate.core.protocol.manifest.{ManifestFields, Stored}
 
 /**
  * Hot runs of a bounded partition: the rows that changed since a base, in Redis (docs/format.md,
@@ -64,5 +64,14 @@ final class HotRuns private[protocol] (calls: PartitionCalls, segments: SegmentI
       case Seq("OK", dropped) => Stored.number(what, dropped).toInt
       case reply => throw Refusal.of(what, reply, 0, id)
     }
+  }
+}
+
+private[protocol] object HotRuns {
+
+  /** Returns whether a reply of the script `open` has a hot run whose entry is malformed. */
+  def listsDamaged(reply: Seq[String]): Boolean = reply.zip(reply.drop(1)).exists {
+    case (field, entry) =>
+      field.startsWith(ManifestFields.HotRunPrefix) && Try(Segment.parse(field, entry)).isFailure
   }
 }

@@ -36,7 +36,7 @@ final class PartitionClient(
 
   /** Blocks of the partition's segments. */
   val segments: SegmentIo =
-    new SegmentIo(calls, settings.signer, folders, () => new RoomMaker(calls, files.makeRoom(_)))
+    new SegmentIo(calls, settings.signer, folders, () => files.roomMaker())
 
   /** Snapshots of the partition. */
   val snapshots: SnapshotCalls = new SnapshotCalls(calls, segments, settings.keepMs)
@@ -66,7 +66,7 @@ final class PartitionClient(
    * @param version None for the newest confirmed one
    * @param uid of the attempt that wrote it; None for the one on the living timeline
    * @param withTime whether the caller writes rows with a time to live on top of it
-   * @param hotRuns whether a hot run may take the place of the deltas that it merges
+   * @param hotRuns whether a hot run that is whole may take the place of the deltas that it merges
    */
   def open(
       runId: String,
@@ -77,7 +77,15 @@ final class PartitionClient(
       hotRuns: Boolean = false): Opened = {
     val (what, reply) = askToOpen(runId, version, uid, cached, withTime, hotRuns)
     backend.shortenPause(meta)
-    opened(what, reply, version, withTime)
+    val found =
+      try Some(opened(what, reply, version, withTime)).filterNot(one =>
+          segments.isLeftOut(one.segments))
+      catch {
+        case e: FormatException if HotRuns.listsDamaged(reply) =>
+          logger.warn("{}: opened without a hot run: {}", what: Any, e.getMessage: Any)
+          None
+      }
+    found.getOrElse(open(runId, version, uid, cached, withTime, hotRuns = false))
   }
 
   /**
@@ -192,8 +200,8 @@ final class PartitionClient(
    */
   def whileAnswering(work: => Unit): Boolean = calls.whileAnswering(work)
 
-  /** Work for this partition's server in the background, in the order of the calls. */
-  def later(work: => Unit): Future[_] = backend.later(work)
+  /** Background work in the order of the calls; none waits behind the folder of another query. */
+  def later(work: => Unit): Future[_] = backend.later(if (isBounded) id.gen else "")(work)
 
   /**
    * Publishes the version after `parent`. Fields that are not yet staged are sent in the same
@@ -213,7 +221,7 @@ final class PartitionClient(
     val (ident, entry) = (delta.ident, delta.entry)
     var last = segments.stageButLast(what, ident, rest, entry.blocks)
     var tries = 1
-    val room = new RoomMaker(calls, files.makeRoom(_))
+    val room = files.roomMaker()
     while (true) {
       val (staged, published) = publish(what, run, parent, delta, last)
       val refused = Seq(staged, published).find(_.headOption.contains(RoomMaker.Refused))

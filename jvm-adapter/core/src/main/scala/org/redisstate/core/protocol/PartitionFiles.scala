@@ -16,6 +16,7 @@ import org.redisstate.core.format.{
   Segment,
   SegmentReader
 }
+import org.redisstate.core.ids.Keys
 import org.redisstate.core.places._
 import org.redisstate.core.protocol.manifest.{HistoryPlan, ManifestFields, MemoryBound, Stored}
 
@@ -88,6 +89,29 @@ final class PartitionFiles private[protocol] (
       val hasRuns =
         endsRuns && manifest.keysIterator.exists(_.startsWith(ManifestFields.HotRunPrefix))
       Option.when(hasRuns)(hotRuns.drop())
+    }
+  }
+
+  private[protocol] def roomMaker(): RoomMaker =
+    new RoomMaker(calls, makeRoom(_), () => hotRuns.drop(), () => dropStaged())
+
+  /**
+   * Removes blocks that are staged for snapshots and hot runs, which no version needs: a writer that
+   * finds some missing leaves its segment to the next maintenance.
+   *
+   * @return number of removed keys
+   */
+  def dropStaged(): Int = {
+    val what = s"make room for $id in Redis"
+    val staged = calls.manifest(what).keysIterator.filter(_.startsWith(StagedPrefix)).toSeq
+    val keys = staged.map(one => Keys.staged(id, one.drop(StagedPrefix.length)))
+    if (keys.isEmpty) 0
+    else {
+      val removed = calls.commands(what, keys.map(Command("UNLINK", _))).collect {
+        case count: java.lang.Long => count.toInt
+      }.sum
+      log.info("{}: blocks of {} staged segments left", what: Any, removed)
+      removed
     }
   }
 
@@ -235,6 +259,9 @@ final class PartitionFiles private[protocol] (
 private object PartitionFiles {
   private val log = LoggerFactory.getLogger(classOf[PartitionFiles])
   private val NamesMax = 8
+
+  /** Prefix of the manifest fields that count blocks staged for snapshots and hot runs. */
+  private val StagedPrefix = "h:n:"
 
   /** Lifetime of the key of a segment that has moved, for readers under way. */
   private val LeavingTtlMs = 60000L

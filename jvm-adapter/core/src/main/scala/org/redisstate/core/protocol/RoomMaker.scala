@@ -14,8 +14,15 @@ final class ShareFull extends RuntimeException("the share is full", null, false,
  *
  * @param leave moves segments of at least so many bytes to files; returns their number, or None if
  *   nothing is left to move
+ * @param dropRuns drops hot runs; returns their number
+ * @param dropStaged removes blocks that are staged for snapshots and hot runs; returns the number of
+ *   their keys
  */
-private[protocol] final class RoomMaker(calls: PartitionCalls, leave: Long => Option[Int]) {
+private[protocol] final class RoomMaker(
+    calls: PartitionCalls,
+    leave: Long => Option[Int],
+    dropRuns: () => Int,
+    dropStaged: () => Int) {
   import RoomMaker._
 
   private var isEmpty = false
@@ -33,7 +40,7 @@ private[protocol] final class RoomMaker(calls: PartitionCalls, leave: Long => Op
     val (lacking, share) = (number(1), number(2))
     log.info("{}: {} bytes more than the share", what: Any, lacking)
     calls.filed.roomWaits.incrementAndGet()
-    counted(moved(what, lacking, share)) match {
+    counted(moved(what, lacking, share).orElse(Some(dropStaged()).filter(_ > 0))) match {
       // Another thread may have moved the last segment meanwhile: then the next try fits.
       case None if !isEmpty => isEmpty = true
       case Some(segments) if segments > 0 || wasted < WastedMax =>
@@ -57,8 +64,9 @@ private[protocol] final class RoomMaker(calls: PartitionCalls, leave: Long => Op
   }
 
   /**
-   * Moves segments out, until the deadline. Each try announces a file, which has a row in Redis for
-   * a day, so later tries are rarer.
+   * Moves segments out, until the deadline. Where the folder takes nothing, what no version needs
+   * leaves Redis instead. Each try announces a file, which has a row in Redis for a day, so later
+   * tries are rarer.
    */
   private def moved(what: String, lacking: Long, share: Long): Option[Int] = {
     val end = calls.clockMs + calls.repeatsForMs
@@ -67,6 +75,8 @@ private[protocol] final class RoomMaker(calls: PartitionCalls, leave: Long => Op
       try return leave(lacking)
       catch {
         case e @ (_: UnavailableException | _: ConfigException | _: PermissionException) =>
+          val dropped = withoutFiles()
+          if (dropped > 0) return Some(dropped)
           if (e.isInstanceOf[PermissionException] || calls.clockMs >= end)
             throw new UnavailableException(
               s"$what: the partition has its share of $share bytes in Redis, and nothing could leave for its folder: " +
@@ -79,6 +89,11 @@ private[protocol] final class RoomMaker(calls: PartitionCalls, leave: Long => Op
       }
     }
     None
+  }
+
+  private def withoutFiles(): Int = {
+    val runs = dropRuns()
+    if (runs > 0) runs else dropStaged()
   }
 }
 

@@ -2,8 +2,10 @@ package org.redisstate.core.protocol
 
 import scala.collection.mutable
 
+import org.slf4j.LoggerFactory
+
 import org.redisstate.core.backend.{Command, Script}
-import org.redisstate.core.errors.RedisStateException
+import org.redisstate.core.errors.{FormatException, RedisStateException}
 import org.redisstate.core.format.{BlockSigner, EncodedField, RowFilter, Segment}
 import org.redisstate.core.ids.{Keys, PartitionId}
 import org.redisstate.core.places.{FileFolders, FileMissing, ReadBack}
@@ -24,6 +26,9 @@ final class SegmentIo private[protocol] (
 
   private val places = new SegmentPlaces(calls)
   private val files = new FileBlocks(calls, folders, signer)
+
+  /** Ident of the hot run that could not be read here; its version is read from its deltas. */
+  @volatile private var runLeftOut = Option.empty[String]
 
   def id: PartitionId = calls.id
 
@@ -143,6 +148,36 @@ final class SegmentIo private[protocol] (
         case _: Source.Redis => RowFilter.Unknown
       }
 
+  /** Returns whether a version is listed with a hot run that could not be read here. */
+  private[protocol] def isLeftOut(segments: Seq[Segment]): Boolean =
+    segments.exists(one => one.isHotRun && runLeftOut.contains(one.ident))
+
+  /**
+   * Leaves out a hot run that is damaged, which no version needs, and logs that once.
+   *
+   * @return the exception after which a version is opened again, without the run
+   */
+  private[core] def leaveOut(run: Segment, found: String): SegmentGone = {
+    if (!runLeftOut.contains(run.ident)) {
+      runLeftOut = Some(run.ident)
+      log.warn(
+        s"$id: version ${run.version} is read from its deltas, without the hot run ${run.ident}: $found")
+    }
+    new SegmentGone(run)
+  }
+
+  /** Returns the exception for a segment that is not whole. */
+  private def gone(segment: Segment): SegmentGone = {
+    if (segment.isHotRun) runLeftOut = Some(segment.ident)
+    new SegmentGone(segment)
+  }
+
+  /** Bytes of filters of files that nobody has asked for yet. */
+  private[core] def freshFilterBytes: Long = files.freshBytes
+
+  /** Drops the filters of files that nobody has asked for; returns their bytes. */
+  private[core] def forgetFreshFilters(): Long = files.forgetFresh()
+
   /** A new listing of a version has these segments, with their places. */
   private[protocol] def listed(segments: Seq[Segment]): Unit = places.forget(segments)
 
@@ -207,12 +242,12 @@ final class SegmentIo private[protocol] (
             calls.pause(ReadBack.LookPauseMs)
           case (file: Source.File, Some(m)) =>
             throw files.lost(s"read ${piece.segment.ident} of $id", piece.segment, file, m)
-          case _ => throw new SegmentGone(piece.segment)
+          case _ => throw gone(piece.segment)
         }
         tries += 1
       } else {
         moves += 1
-        if (moves > MovesMax) throw new SegmentGone(piece.segment)
+        if (moves > MovesMax) throw gone(piece.segment)
         tries = 1
       }
       at = now
@@ -274,13 +309,19 @@ final class SegmentIo private[protocol] (
   private[protocol] def opened(piece: Piece, values: Seq[Array[Byte]]): Seq[Array[Byte]] =
     signer.fold(values) { signer =>
       val key = Command.bytes(piece.segment.key(id))
-      piece.fields.zip(values).map { case (field, value) =>
-        if (value == null) null else signer.opened(key, field, value)
+      try
+        piece.fields.zip(values).map { case (field, value) =>
+          if (value == null) null else signer.opened(key, field, value)
+        }
+      catch {
+        case e: FormatException if piece.segment.isHotRun =>
+          throw leaveOut(piece.segment, e.getMessage)
       }
     }
 }
 
 object SegmentIo {
+  private val log = LoggerFactory.getLogger(classOf[SegmentIo])
   private[core] val ChunkBytesMax = 1L << 20
   private[core] val FieldsMax = 1024L
   private val StagedTtl = Command.bytes(ProtocolSettings.StagedTtlMs.toString)

@@ -57,7 +57,7 @@ final class PartitionVersions(
 
   /** The version opened last, and the time of the version on top of it: attempts of a batch share it. */
   @volatile private var lastTime: (Pin, Long) = (Pin.Empty, 0L)
-  private[store] val cache = new VersionCache(budget)
+  private[store] val cache = new VersionCache(budget, Some(client.segments))
   private val room = new StoreRoom(budget, counters, () => cache.recount())
   private val loader =
     new VersionLoader(client, validator, counters, room, sizes, () => cache.isClosed)

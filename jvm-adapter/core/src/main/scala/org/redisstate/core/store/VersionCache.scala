@@ -7,13 +7,18 @@ import scala.jdk.CollectionConverters._
 import org.redisstate.core.concurrent.GuardedBy
 import org.redisstate.core.ids.Pin
 import org.redisstate.core.local.{Base, Content}
+import org.redisstate.core.protocol.SegmentIo
 import org.redisstate.core.store.resources.{Evictable, MemoryBudget}
 
 /**
  * The newest versions of one partition in executor memory, and the bytes that the memory budget
  * counts for them and for write sets in progress. Thread-safe.
+ *
+ * @param files segments of the partition, whose filters that nobody asked for count too
  */
-private[store] final class VersionCache(budget: MemoryBudget) extends Evictable with AutoCloseable {
+private[store] final class VersionCache(budget: MemoryBudget, files: Option[SegmentIo] = None)
+    extends Evictable
+    with AutoCloseable {
   import VersionCache._
 
   @GuardedBy("this") @volatile private var closed = false
@@ -45,7 +50,8 @@ private[store] final class VersionCache(budget: MemoryBudget) extends Evictable 
   /** Bytes of the cached versions. */
   def localBytes: Long = {
     val versions = cached.flatMap(_.here)
-    val filters = versions.map(_.base).distinct.map(_.filterBytes).sum
+    val filters = versions.map(_.base).distinct.map(_.filterBytes).sum +
+      files.fold(0L)(_.freshFilterBytes)
     filters + versions.map(_.base).distinct.map(_.memoryBytes).sum + versions.flatMap(
       _.layers).distinct.map(
       _.memoryBytes).sum
@@ -128,8 +134,10 @@ private[store] final class VersionCache(budget: MemoryBudget) extends Evictable 
     if (sessions.isEmpty) 0L
     else sessions.synchronized(sessions.asScala.iterator.map(_.heldBytes).sum)
 
-  private[store] override def shrink(bytes: Long, everything: Boolean): Long =
-    free(bytes)((base, wanted) => base.compress(wanted, everything))
+  private[store] override def shrink(bytes: Long, everything: Boolean): Long = {
+    val filters = files.fold(0L)(_.forgetFreshFilters())
+    filters + free(bytes - filters)((base, wanted) => base.compress(wanted, everything))
+  }
 
   private[store] override def drop(bytes: Long): Long = free(bytes)(_.drop(_))
 
@@ -156,6 +164,7 @@ private[store] final class VersionCache(budget: MemoryBudget) extends Evictable 
       cached = Nil
     }
     budget.unregister(this)
+    files.foreach { one => one.forgetFreshFilters(): Unit }
     recount()
   }
 

@@ -139,7 +139,7 @@ private[store] final class VersionLoader(
   }
 
   private def readAhead(base: Base): Unit =
-    Background.helping(s"read-ahead of ${client.id}") {
+    Background.helping(s"read-ahead of ${client.id}", base.isInFiles) {
       try client.whileAnswering { base.loadAll(isClosed): Unit }: Unit
       catch {
         case _: SegmentGone =>

@@ -107,6 +107,25 @@ final class FilterSuite extends AnyFunSuite {
     }
   }
 
+  test("filters that nobody asks for count in the memory, and make way first") {
+    onFiles { (writer, of, _) =>
+      val at = fill(writer, isBorn = true)
+      val budget = new MemoryBudget(SmallMemory)
+      val reader = of(budget)
+      reader.open(at)
+      val fresh = reader.client.segments.freshFilterBytes
+      assert(fresh > Rows)
+      assert(budget.usedBytes >= fresh)
+      budget.take(SmallMemory)
+      assert(reader.client.segments.freshFilterBytes == 0)
+      val opened = reader.open(at)
+      (0 until Rows by 111).foreach(i => assert(get(opened, keyOf(i)).contains(valueOf(i))))
+      budget.give(SmallMemory)
+      reader.close()
+      assert(budget.usedBytes == 0)
+    }
+  }
+
   test("write sets leave room for rows that are read, whatever filters take") {
     val budget = new MemoryBudget(1L << 20)
     var calls = 0

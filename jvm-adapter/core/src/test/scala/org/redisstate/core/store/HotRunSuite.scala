@@ -6,7 +6,7 @@ import scala.util.Random
 import org.scalatest.funsuite.AnyFunSuite
 
 import org.redisstate.core.ids.Keys
-import org.redisstate.core.local.Slice
+import org.redisstate.core.local.{LayerSizes, Slice}
 
 /** Hot runs of a bounded partition whose base is in a file (docs/format.md, section 18). */
 class HotRunSuite extends AnyFunSuite with FilesFixture {
@@ -55,6 +55,39 @@ class HotRunSuite extends AnyFunSuite with FilesFixture {
       scene.check()
       p.raw.hset(Keys.meta(p.id), field, value.replaceFirst("^\\d+ \\S+", s"1 ${"f" * 32}"))
       scene.check()
+    }
+  }
+
+  Seq("block", "header", "entry").foreach { what =>
+    test(s"a hot run whose $what is damaged is no loss, and the next merge replaces it") {
+      onServer(retained = 5) { (p, _) =>
+        val scene = new Scene(p)
+        (1 to 4).foreach(_ => scene.batch(3, HotRows))
+        val (field, value) = runs(p).head
+        val key = Keys.segment(p.id, s"r:${field.split(':')(1)}:${value.split(' ')(2)}").getBytes
+        if (what == "entry") p.raw.hset(Keys.meta(p.id), field, s"$value what")
+        else
+          p.raw.hgetAll(key).asScala.foreach { case (name, block) =>
+            if ((new String(name) == "h") == (what == "header"))
+              p.raw.hset(key, name, block.init :+ (block.last ^ 1).toByte)
+          }
+        scene.check()
+        (1 to 12).foreach(_ => scene.batch(3, HotRows))
+        assert(runs(p).size == 1 && !runs(p).contains(field))
+        scene.check()
+      }
+    }
+  }
+
+  test("a damaged hot run that is read bucket by bucket is no loss") {
+    onServer(retained = 5) { (p, _) =>
+      val scene = new Scene(p)
+      (1 to 4).foreach(_ => scene.batch(3, HotRows))
+      val (field, value) = runs(p).head
+      val key = Keys.segment(p.id, s"r:${field.split(':')(1)}:${value.split(' ')(2)}").getBytes
+      val block = p.raw.hget(key, "0".getBytes)
+      p.raw.hset(key, "0".getBytes, block.init :+ (block.last ^ 1).toByte)
+      scene.check(LayerSizes(1, 1))
     }
   }
 
@@ -117,9 +150,9 @@ private object HotRunSuite {
     assert(store.snapshotIfDue())
     store.client.files.keepRoom(Share)
 
-    def newStore(): PartitionVersions = {
+    def newStore(sizes: LayerSizes = LayerSizes.Default): PartitionVersions = {
       stores += 1
-      val made = p.store(if (stores == 1) "run" else "reader")
+      val made = p.store(if (stores == 1) "run" else "reader", sizes = sizes)
       made.client.bindTo(Share)
       made
     }
@@ -145,8 +178,8 @@ private object HotRunSuite {
     }
 
     /** Compares all rows, on an executor that has nothing cached. */
-    def check(): Unit = {
-      val reader = newStore()
+    def check(sizes: LayerSizes = LayerSizes.Default): Unit = {
+      val reader = newStore(sizes)
       val opened = reader.open(at)
       val key, value = new Slice
       val iterator = opened.iterator(0)

@@ -10,13 +10,15 @@ private[store] object IdleBackground {
    * Waits until all background helpers are idle. Background work returns its memory when it ends,
    * even if its store was closed.
    */
-  def await(): Unit = {
+  def await(): Unit = Seq(false, true).foreach { inFiles =>
     val all = new CyclicBarrier(Background.HelpersMax + 1)
     def meet(): Unit = {
       all.await(60, TimeUnit.SECONDS)
       ()
     }
-    (1 to Background.HelpersMax).foreach(_ => Background.helping("waiting for the others")(meet()))
+    (1 to Background.HelpersMax).foreach { _ =>
+      Background.helping("waiting for the others", inFiles)(meet())
+    }
     meet()
   }
 }

@@ -2,11 +2,12 @@ package org.redisstate.core.store.loading
 
 import org.redisstate.core.errors.FormatException
 import org.redisstate.core.format._
-import org.redisstate.core.ids.PartitionId
 import org.redisstate.core.local.{ExpiryValidator, RowValidator, StoredKey}
+import org.redisstate.core.protocol.SegmentIo
 
 /** Checks everything of a partition's segments that comes over the wire. */
-private[store] final class SegmentDecoder(id: PartitionId, validator: RowValidator) {
+private[store] final class SegmentDecoder(io: SegmentIo, validator: RowValidator) {
+  private val id = io.id
 
   /** Rows of a field, each of them checked. */
   def decode(
@@ -85,6 +86,10 @@ private[store] final class SegmentDecoder(id: PartitionId, validator: RowValidat
           e.getMessage.stripPrefix("[REDIS_FORMAT] ").stripSuffix(Block.Advice).stripSuffix("."))
     }
 
+  /**
+   * @throws org.redisstate.core.protocol.SegmentGone for a hot run, which no version needs
+   */
   def damaged(segment: Segment, found: String): Nothing =
-    throw new FormatException(s"${segment.ident} of $id: $found.${Block.Advice}")
+    if (segment.isHotRun) throw io.leaveOut(segment, s"$found.")
+    else throw new FormatException(s"${segment.ident} of $id: $found.${Block.Advice}")
 }

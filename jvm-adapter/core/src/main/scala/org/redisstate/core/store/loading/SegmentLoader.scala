@@ -16,7 +16,7 @@ private[store] final class SegmentLoader(
     room: Room) {
   import SegmentLoader._
 
-  private val decoder = new SegmentDecoder(io.id, validator)
+  private val decoder = new SegmentDecoder(io, validator)
 
   /** Reads segments as a whole. */
   val whole: WholeReader = new WholeReader(io, decoder, counters)

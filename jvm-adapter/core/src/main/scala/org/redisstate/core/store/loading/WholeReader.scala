@@ -41,8 +41,9 @@ private[store] final class WholeReader(
     val filled = segments.filter(_.head.segment.entry.blocks > 0)
     val groups = Piece.grouped(filled.flatMap(whole => piecesOf(whole.head)))
     val families = filled.map(whole => whole.head.segment -> whole.families).toMap
+    val inFiles = filled.exists(whole => io.isInFile(whole.head.segment))
     val rest = Background
-      .sharing(s"loading ${io.id}", groups.length)(i => read(groups(i), families))
+      .sharing(s"loading ${io.id}", groups.length, inFiles)(i => read(groups(i), families))
       .flatten
     filled.iterator.map { whole =>
       val parts = mutable.ArrayBuffer(rest.next())

@@ -2,10 +2,11 @@ package org.redisstate.core.store.resources
 
 import java.util.concurrent.{
   ExecutionException,
-  ExecutorService,
-  Executors,
   FutureTask,
-  ThreadFactory
+  LinkedBlockingQueue,
+  ThreadFactory,
+  ThreadPoolExecutor,
+  TimeUnit
 }
 import java.util.concurrent.atomic.AtomicLong
 
@@ -17,14 +18,24 @@ private[store] object Background {
 
   private[store] val HelpersMax = 2
 
+  /** Most pieces of work that wait for files. */
+  private val FileWorkMax = 256
+
   /** Number of results that are made ahead of their use. */
   private val AheadMax = 2 * HelpersMax
 
   /** Threads for read-ahead and compaction, for which nothing waits: a failure only costs speed. */
   private val helpers = pool("redis-state-background", HelpersMax)
 
-  def helping(what: => String)(work: => Unit): Unit = {
-    helpers.submit(new Runnable {
+  /** Helpers that read files, since a folder that does not answer holds whoever waits for it. */
+  private val fileHelpers = pool("redis-state-background-files", HelpersMax)
+
+  /**
+   * @param inFiles whether the work reads files; it is left out where too much waits for them
+   */
+  def helping(what: => String, inFiles: Boolean = false)(work: => Unit): Unit = {
+    val chosen = if (inFiles) fileHelpers else helpers
+    if (!inFiles || chosen.getQueue.size < FileWorkMax) chosen.submit(new Runnable {
       override def run(): Unit =
         try work
         catch {
@@ -38,10 +49,12 @@ private[store] object Background {
   /**
    * Returns the results of `work` for 0 until `count`, in order. The caller works itself; idle
    * helpers work a little ahead of it, so that few results wait to be used.
+   *
+   * @param inFiles see `helping`
    */
-  def sharing[A](what: => String, count: Int)(work: Int => A): Iterator[A] = {
+  def sharing[A](what: => String, count: Int, inFiles: Boolean)(work: Int => A): Iterator[A] = {
     val tasks = Vector.tabulate(count)(i => new FutureTask[A](() => work(i)))
-    def ahead(i: Int): Unit = if (i < count) helping(what)(tasks(i).run())
+    def ahead(i: Int): Unit = if (i < count) helping(what, inFiles)(tasks(i).run())
     (1 to AheadMax).foreach(ahead)
     tasks.indices.iterator.map { i =>
       val task = tasks(i)
@@ -56,10 +69,14 @@ private[store] object Background {
     }
   }
 
-  private def pool(name: String, threads: Int): ExecutorService = {
+  private def pool(name: String, threads: Int): ThreadPoolExecutor = {
     val count = new AtomicLong
-    Executors.newFixedThreadPool(
+    new ThreadPoolExecutor(
       threads,
+      threads,
+      0,
+      TimeUnit.SECONDS,
+      new LinkedBlockingQueue[Runnable],
       new ThreadFactory {
         override def newThread(work: Runnable): Thread = {
           val thread = new Thread(work, s"$name-${count.incrementAndGet()}")
