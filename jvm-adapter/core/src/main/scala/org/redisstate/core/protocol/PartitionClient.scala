@@ -36,7 +36,7 @@ final class PartitionClient(
 
   /** Blocks of the partition's segments. */
   val segments: SegmentIo =
-    new SegmentIo(calls, settings.signer, folders, () => new RoomMaker(calls, files.makeRoom(_)))
+    new SegmentIo(calls, settings.signer, folders, new RoomMaker(calls, _, files.makeRoom(_)))
 
   /** Snapshots of the partition. */
   val snapshots: SnapshotCalls = new SnapshotCalls(calls, segments, settings.keepMs)
@@ -213,7 +213,7 @@ final class PartitionClient(
     val (ident, entry) = (delta.ident, delta.entry)
     var last = segments.stageButLast(what, ident, rest, entry.blocks)
     var tries = 1
-    val room = new RoomMaker(calls, files.makeRoom(_))
+    val room = new RoomMaker(calls, ident, files.makeRoom(_))
     while (true) {
       val (staged, published) = publish(what, run, parent, delta, last)
       val refused = Seq(staged, published).find(_.headOption.contains(RoomMaker.Refused))
