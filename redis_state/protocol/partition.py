@@ -370,7 +370,9 @@ class PartitionClient:
 
     def _room(self, ident: str) -> RoomMaker:
         gives_up = partial(self.abort, ident)
-        return RoomMaker(self.client, self.id, self.waits, where=self._where, give_up=gives_up)
+        return RoomMaker(
+            self.client, self.id, ident, self.waits, where=self._where, give_up=gives_up
+        )
 
     def _flat(self, ident: str, fields: Fields) -> list[str | bytes]:
         signer, key = self.client.signer, keys.segment(self.id, ident)

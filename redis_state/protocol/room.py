@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from redis_state import keys
 from redis_state.backend.client import Client
 from redis_state.errors import ConfigError, FullError, Kind, UnavailableError
 from redis_state.ids import PartitionId
@@ -15,6 +17,9 @@ ROOM = "ROOM"
 """First word of a refusal."""
 _PAUSE_MIN_S, _PAUSE_MAX_S = 0.5, 8.0
 _WASTED_MAX = 5
+_OTHERS_MAX_S, _OTHERS_PAUSE_S = 72.0, 4.0
+"""The minute after which blocks of another attempt give way, and some pauses."""
+_STAGED = re.compile(rb"s ([0-9]{1,18})")
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +40,7 @@ class RoomMaker:
     """Makes room for one call; a folder that takes nothing has until the deadline.
 
     Args:
+        ident: Whose blocks these are.
         waits: Counts the waits.
         where: Name of the partition in errors.
         give_up: Called before `NO_ROOM` is raised: what can never fit leaves no blocks.
@@ -44,15 +50,17 @@ class RoomMaker:
         self,
         client: Client,
         id_: PartitionId,
+        ident: str,
         waits: RoomWaits,
         *,
         where: str,
         give_up: Callable[[], None],
     ) -> None:
-        self._client, self._id, self._where = client, id_, where
+        self._client, self._id, self._ident, self._where = client, id_, ident, where
         self._waits, self._give_up = waits, give_up
         self._is_empty = False
         self._wasted = 0
+        self._waits_to_s: float | None = None
 
     @staticmethod
     def refused(replies: Iterable[Sequence[str]]) -> Sequence[str] | None:
@@ -75,14 +83,15 @@ class RoomMaker:
         self._waits.count += 1
         try:
             moved = self._moved(attempted, lacking, share)
+            if moved is None:
+                moved = drop_staged(self._client, self._id) or None
+            # Another process may have moved the last segment meanwhile: then the next try fits.
+            is_over = moved is None and self._is_empty and not self._waited(attempted, lacking)
         finally:
             self._waits.ms += round(1000 * (self._client.clock.monotonic_s() - began_s))
+        if is_over:
+            raise self._no_room(attempted, lacking, share)
         if moved is None:
-            moved = drop_staged(self._client, self._id) or None
-        if moved is None:
-            # Another process may have moved the last segment meanwhile: then the next try fits.
-            if self._is_empty:
-                raise self._no_room(attempted, lacking, share)
             self._is_empty = True
             return
         self._is_empty = False
@@ -113,6 +122,30 @@ class RoomMaker:
         """Drops hot runs, or else staged blocks; returns the number of what was dropped."""
         runs = drop_hot_runs(self._client, self._id)
         return runs or drop_staged(self._client, self._id)
+
+    def _waited(self, attempted: str, lacking: int) -> bool:
+        """Waits a while where blocks that other attempts have staged take the room.
+
+        Those of a killed attempt give way a minute after the last of them came.
+
+        Returns:
+            False if they take less than what is lacking, or have not given way in time.
+        """
+        clock = self._client.clock
+        (manifest,) = self._client.call(attempted, [("HGETALL", keys.meta(self._id))])
+        own = f"h:{self._ident}".encode()
+        rows = [
+            _STAGED.fullmatch(value)
+            for name, value in manifest.items()
+            if name[:2] == b"h:" and name != own
+        ]
+        if self._waits_to_s is None:
+            self._waits_to_s = clock.monotonic_s() + _OTHERS_MAX_S
+        waits = sum(int(row[1]) for row in rows if row) >= lacking
+        waits = waits and clock.monotonic_s() < self._waits_to_s
+        if waits:
+            clock.sleep_s(_OTHERS_PAUSE_S)
+        return waits
 
     def _no_folder(self, attempted: str, share: int, error: Exception) -> UnavailableError:
         return UnavailableError(

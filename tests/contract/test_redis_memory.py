@@ -29,6 +29,7 @@ from redis_state.places.room import (
 from redis_state.protocol.partition import PartitionClient
 from redis_state.store.provider import StateStoreProvider
 from tests.contract.bound_scene import BOUND, ID, MIB, ROWS, Ledger, opened_ledger
+from tests.support.manual_clock import ManualClock
 from tests.support.redis_server import RedisServer
 
 
@@ -108,6 +109,38 @@ def test_killed_attempt_gives_way_after_a_minute(ledger: Ledger) -> None:
     ledger.commit(1, rows=900)
     assert not ledger.raw.exists(key)
     ledger.check()
+
+
+def test_attempt_waits_until_blocks_of_a_killed_one_give_way(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger.commit(1)
+    ident, pauses = f"d:{ledger.at + 1}:dead", list[float]()
+    blocks = {f"{number}": ledger.dice.randbytes(60_000) for number in range(10)}
+    ledger.partition().stage(ident, ident, blocks)
+    key = keys.segment(ledger.id, ident)
+
+    def sleep(_: ManualClock, seconds: float) -> None:
+        pauses.append(seconds)
+        ledger.raw.pexpire(key, ledger.raw.pttl(key) - round(1000 * seconds))
+
+    monkeypatch.setattr(ManualClock, "sleep_s", sleep)
+    ledger.commit(1, rows=900)
+    assert 60 <= sum(pauses) <= 70
+    assert not ledger.raw.exists(key)
+    ledger.check()
+
+
+def test_blocks_of_others_that_take_less_than_is_lacking_are_not_waited_for(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger.commit(1)
+    ident = f"d:{ledger.at + 1}:other"
+    ledger.partition().stage(ident, ident, {"0": b"few"})
+    monkeypatch.setattr(ManualClock, "sleep_s", lambda *_: pytest.fail("it waited"))
+    with pytest.raises(FullError) as caught:
+        ledger.commit(1, rows=1500)
+    assert caught.value.kind is Kind.NO_ROOM
 
 
 def test_living_attempt_whose_blocks_gave_way_sends_them_again(ledger: Ledger) -> None:

@@ -36,7 +36,7 @@ final class PartitionClient(
 
   /** Blocks of the partition's segments. */
   val segments: SegmentIo =
-    new SegmentIo(calls, settings.signer, folders, () => files.roomMaker())
+    new SegmentIo(calls, settings.signer, folders, files.roomMaker(_))
 
   /** Snapshots of the partition. */
   val snapshots: SnapshotCalls = new SnapshotCalls(calls, segments, settings.keepMs)
@@ -221,7 +221,7 @@ final class PartitionClient(
     val (ident, entry) = (delta.ident, delta.entry)
     var last = segments.stageButLast(what, ident, rest, entry.blocks)
     var tries = 1
-    val room = files.roomMaker()
+    val room = files.roomMaker(ident)
     while (true) {
       val (staged, published) = publish(what, run, parent, delta, last)
       val refused = Seq(staged, published).find(_.headOption.contains(RoomMaker.Refused))

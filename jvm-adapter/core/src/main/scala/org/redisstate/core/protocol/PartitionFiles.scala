@@ -92,8 +92,9 @@ final class PartitionFiles private[protocol] (
     }
   }
 
-  private[protocol] def roomMaker(): RoomMaker =
-    new RoomMaker(calls, makeRoom(_), () => hotRuns.drop(), () => dropStaged())
+  /** @param ident whose blocks need the room */
+  private[protocol] def roomMaker(ident: String): RoomMaker =
+    new RoomMaker(calls, ident, makeRoom(_), () => hotRuns.drop(), () => dropStaged())
 
   /**
    * Removes blocks that are staged for snapshots and hot runs, which no version needs: a writer that

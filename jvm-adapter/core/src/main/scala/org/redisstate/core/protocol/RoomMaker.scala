@@ -12,6 +12,7 @@ final class ShareFull extends RuntimeException("the share is full", null, false,
  * Makes room after the answers `ROOM` of a commit or of a stage: segments leave for files until the
  * refused blocks fit.
  *
+ * @param ident whose blocks these are
  * @param leave moves segments of at least so many bytes to files; returns their number, or None if
  *   nothing is left to move
  * @param dropRuns drops hot runs; returns their number
@@ -20,6 +21,7 @@ final class ShareFull extends RuntimeException("the share is full", null, false,
  */
 private[protocol] final class RoomMaker(
     calls: PartitionCalls,
+    ident: String,
     leave: Long => Option[Int],
     dropRuns: () => Int,
     dropStaged: () => Int) {
@@ -27,6 +29,9 @@ private[protocol] final class RoomMaker(
 
   private var isEmpty = false
   private var wasted = 0
+
+  /** End of the wait for blocks of other attempts, once it began. */
+  private var waitsToMs = Option.empty[Long]
 
   /**
    * Makes room; the caller sends the same call again.
@@ -46,12 +51,31 @@ private[protocol] final class RoomMaker(
       case Some(segments) if segments > 0 || wasted < WastedMax =>
         isEmpty = false
         wasted = if (segments > 0) 0 else wasted + 1
+      case None if counted(waited(what, lacking)) => ()
       case _ =>
         throw new NoRoomException(
           s"$what: it needs $lacking bytes more than the partition's share of $share bytes in Redis, although all that could " +
             "leave is in files. Nothing was changed. Start the query with a larger redisMemory, with more partitions, or with " +
             "smaller batches.")
     }
+  }
+
+  /**
+   * Waits a while where blocks that other attempts have staged take the room: those of a killed
+   * attempt give way a minute after the last of them came.
+   *
+   * @return false if they take less than what is lacking, or have not given way in time
+   */
+  private def waited(what: String, lacking: Long): Boolean = {
+    val staged = calls.manifest(what).collect {
+      case (name, Staged(bytes)) if name.startsWith(LoosePrefix) && name != LoosePrefix + ident =>
+        bytes.toLong
+    }.sum
+    val end = waitsToMs.getOrElse(calls.clockMs + OthersMaxMs)
+    waitsToMs = Some(end)
+    val waits = staged >= lacking && calls.clockMs < end
+    if (waits) calls.pause(OthersPauseMs)
+    waits
   }
 
   private def counted[A](move: => A): A = {
@@ -102,6 +126,12 @@ private[protocol] object RoomMaker {
   private val PauseMinMs = 500L
   private val PauseMaxMs = 8000L
   private val WastedMax = 5
+  private val LoosePrefix = "h:"
+  private val Staged = "s ([0-9]{1,18})".r
+
+  /** The minute after which blocks of another attempt give way, and some pauses. */
+  private val OthersMaxMs = 72000L
+  private val OthersPauseMs = 4000L
   val Refused = "ROOM"
 
   /**

@@ -20,7 +20,7 @@ final class SegmentIo private[protocol] (
     calls: PartitionCalls,
     signer: Option[BlockSigner],
     folders: Option[FileFolders],
-    room: () => RoomMaker) {
+    room: String => RoomMaker) {
   import PartitionCalls.words
   import SegmentIo._
 
@@ -39,7 +39,7 @@ final class SegmentIo private[protocol] (
       fields: Seq[EncodedField],
       ttlMs: Long = ProtocolSettings.StagedTtlMs): Unit = {
     val chunks = if (fields.isEmpty) Seq(fields) else chunked(fields, StagedBytesMax)
-    val maker = room()
+    val maker = room(ident)
     chunks.foreach(stageAtOnce(s"stage blocks of $ident of $id", ident, field, _, ttlMs, maker))
   }
 
@@ -113,7 +113,7 @@ final class SegmentIo private[protocol] (
     if (fields.size == blocks && chunked(fields, ChunkBytesMax).size <= 1) fields
     else {
       val last = chunked(fields, StagedByScriptMax).lastOption.getOrElse(Nil)
-      val maker = room()
+      val maker = room(ident)
       chunked(fields.dropRight(last.size), StagedBytesMax)
         .foreach(stageAtOnce(what, ident, ident, _, ProtocolSettings.StagedTtlMs, maker))
       last

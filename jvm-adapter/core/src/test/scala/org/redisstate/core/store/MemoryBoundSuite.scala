@@ -8,8 +8,9 @@ import scala.util.Random
 
 import org.scalatest.funsuite.AnyFunSuite
 
+import org.redisstate.core.backend.Clock
 import org.redisstate.core.errors.{ConfigException, NoRoomException, UnavailableException}
-import org.redisstate.core.format.BlockSigner
+import org.redisstate.core.format.{BlockSigner, EncodedField, Segment}
 import org.redisstate.core.ids.Keys
 import org.redisstate.core.local.Slice
 import org.redisstate.core.protocol.manifest.MemoryBound
@@ -58,6 +59,23 @@ class MemoryBoundSuite extends AnyFunSuite with FilesFixture {
       assert(p.meta("l") == "3")
       ledger.check()
       ledger.commit(3)
+      ledger.check()
+    }
+  }
+
+  test("an attempt waits until blocks of a killed one give way") {
+    val clock = new Ageing
+    onServer(clock) { (p, _) =>
+      val ledger = new Ledger(p)
+      ledger.commit(1)
+      val ident = Segment.deltaIdent(ledger.at + 1, "dead")
+      val blocks = (0 until 10).map(n => EncodedField(n.toString, Array.fill(14000)(n.toByte)))
+      p.store("dead").client.segments.stage(ident, ident, blocks)
+      val key = Keys.segment(p.id, ident)
+      clock.ages = ms => p.raw.pexpire(key, p.raw.pttl(key) - ms): Unit
+      ledger.commit(1, rows = 300)
+      assert(clock.sleptMs >= 60000 && clock.sleptMs <= 70000)
+      assert(!p.raw.exists(key))
       ledger.check()
     }
   }
@@ -192,6 +210,17 @@ class MemoryBoundSuite extends AnyFunSuite with FilesFixture {
 
 private object MemoryBoundSuite {
   private val Share = 200000L
+
+  /** A clock that waits for nobody, and says for how long it did not. */
+  private final class Ageing extends Clock {
+    @volatile var ages: Long => Unit = _ => ()
+    @volatile var sleptMs = 0L
+    override def nowMs: Long = Clock.System.nowMs + sleptMs
+    override def sleep(ms: Long): Unit = {
+      sleptMs += ms
+      ages(ms)
+    }
+  }
 
   /** A query whose rows do not compress. */
   private final class Ledger(p: TestPartition, signer: Option[BlockSigner] = None) {
