@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, cast
 
 from redis_state.config.secret_files import read_password_file, read_signing_key_file
@@ -137,7 +138,12 @@ def parse(values: Mapping[str, object]) -> Config:
     fields: dict[str, Any] = {table[name].python_name: typed[name] for name in known}
     of_operators = {name: typed[name] for name in typed.keys() - known}
     ttls = sorted((int(name.rpartition(".")[2]), ttl) for name, ttl in of_operators.items())
-    return Config(**fields, state_ttls=tuple(cast("list[tuple[int, int]]", ttls)))
+    config = Config(**fields, state_ttls=tuple(cast("list[tuple[int, int]]", ttls)))
+    if config.local_disk_folder is not None and not Path(config.local_disk_folder).is_absolute():
+        raise option_named("localDiskFolder").error(
+            "it is no absolute path", "Give a path on the disk of every executor, as /mnt/disk1."
+        )
+    return config
 
 
 def resolve(

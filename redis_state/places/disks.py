@@ -79,7 +79,7 @@ class ProcessDisk:
 def _parents(config: Config) -> list[Path]:
     """Returns the folders to choose from: by default those of Spark, or the temporary one."""
     if config.local_disk_folder is not None:
-        return [Path(config.local_disk_folder).absolute()]
+        return [Path(config.local_disk_folder)]
     of_spark = [one for one in os.environ.get(_SPARK_FOLDERS, "").split(",") if one]
     return [Path(one) for one in of_spark or [tempfile.gettempdir()]]
 

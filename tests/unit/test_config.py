@@ -185,3 +185,11 @@ def test_wrong_url_is_explained_without_quoting_it(text: str, message: str) -> N
         parse({"url": text})
     assert "geheim" not in str(caught.value)
     assert caught.value.__cause__ is None
+
+
+@pytest.mark.parametrize("folder", ["s3a://bucket/disk", "file:/mnt/disk1", "disk1", "~/disk1"])
+def test_local_disk_has_an_absolute_path_and_no_address(folder: str) -> None:
+    options = {"url": "redis://localhost:6379/0", "local_disk": "1g"}
+    assert parse({**options, "local_disk_folder": "/mnt/disk1"}).local_disk_folder == "/mnt/disk1"
+    with pytest.raises(ConfigError, match=r"localDiskFolder.*no absolute path"):
+        parse({**options, "local_disk_folder": folder})

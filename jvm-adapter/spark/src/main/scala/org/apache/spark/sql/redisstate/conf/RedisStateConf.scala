@@ -1,5 +1,7 @@
 package org.apache.spark.sql.redisstate.conf
 
+import java.nio.file.Paths
+
 import org.redisstate.core.backend.{ConnectionSettings, Durability, RedisUrl, Secret, TlsSettings}
 import org.redisstate.core.errors.ConfigException
 import org.redisstate.core.format.BlockSigner
@@ -148,9 +150,9 @@ object RedisStateConf {
         "option 'placesFolder'; the address has a password in it, and Redis shows it to every reader. Leave it out: " +
           "credentials come from the configuration of the file system.")
     }
-    if (conf.localDiskFolder.exists(_.contains("://"))) {
+    if (conf.localDiskFolder.exists(folder => !Paths.get(folder).isAbsolute)) {
       throw new ConfigException(
-        "option 'localDiskFolder'; it is an address. Give a path on the disk of every executor, such as /mnt/disk1.")
+        "option 'localDiskFolder'; it is no absolute path. Give a path on the disk of every executor, such as /mnt/disk1.")
     }
     OptionTable.max("versionsToRetain").filter(_ < conf.versionsToRetain).foreach { max =>
       throw new ConfigException(

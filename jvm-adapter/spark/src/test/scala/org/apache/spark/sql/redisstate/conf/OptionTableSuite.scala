@@ -61,15 +61,17 @@ class OptionTableSuite extends AnyFunSuite {
     }
   }
 
-  test("a local disk at an address is refused, since copies of a copy are of no use") {
+  test("a local disk has an absolute path, and no address") {
     def conf(folder: String) = {
       val options = Map("url" -> url, "localDisk" -> "1g", "localDiskFolder" -> folder)
       RedisStateConf(options.map { case (k, v) => RedisStateConf.Prefix + k -> v }, 100)
     }
     assert(conf("/mnt/disk1").localDiskFolder.contains("/mnt/disk1"))
     assert(conf("/mnt/disk1").localDiskBytes.contains(1L << 30))
-    val refused = intercept[ConfigException](conf("s3a://bucket/disk"))
-    assert(refused.getMessage.contains("localDiskFolder"))
+    Seq("s3a://bucket/disk", "file:/mnt/disk1", "disk1", "~/disk1").foreach { folder =>
+      val refused = intercept[ConfigException](conf(folder))
+      assert(refused.getMessage.contains("localDiskFolder"))
+    }
   }
 
   test("nothing prints a password") {
