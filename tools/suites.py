@@ -132,6 +132,8 @@ SUITES: tuple[Suite, ...] = (
 
 _LONG = ("-m", "long")
 _LONG_JVM = (("REDIS_STATE_LONG", "1"), ("REDIS_STATE_SCHEDULES", "5000"))
+# Share of a partition in Redis, in bytes, below the states of Spark's suites.
+_TIGHT = (("REDIS_STATE_TIGHT", "1536"),)
 
 LONG_SUITES: tuple[Suite, ...] = (
     Scalatest(
@@ -144,6 +146,13 @@ LONG_SUITES: tuple[Suite, ...] = (
     ),
     Pytest("faults-long", "tests/faults", limit_s=7200, options=_LONG),
     Scalatest("jvm-suite-long", "spark-4.2", "spark/src/test-4.2-long/scala", limit_s=5400),
+    Scalatest(
+        "jvm-suite-tight",
+        "spark-4.2",
+        "spark/src/test-4.2/scala",
+        limit_s=3600,
+        variables=_TIGHT,
+    ),
     # Builds Helm from its Go module, where there is none.
     Pytest("unit-long", "tests/unit", limit_s=2400, options=_LONG),
     Pytest("contract-long", "tests/contract", limit_s=3600, options=_LONG),

@@ -96,7 +96,8 @@ class RedisStateStoreProvider
         internal = false,
         RowEncoding.of(storeConfs, stateSchemaProvider)
       ),
-      new EncoderPool(useColumnFamilies)
+      new EncoderPool(useColumnFamilies),
+      shareOf
     )
   }
 
@@ -278,6 +279,9 @@ class RedisStateStoreProvider
 
   /** Clock for the wait for a marker. */
   private[redisstate] def clock: Clock = Clock.System
+
+  /** Returns the share of the partition, given its part of `redisMemory`. */
+  private[redisstate] def shareOf(part: Long): Long = part
 
   private final class Host(linked: StoreLink, forceSnapshot: Boolean, asked: Option[String])
       extends StoreHost {

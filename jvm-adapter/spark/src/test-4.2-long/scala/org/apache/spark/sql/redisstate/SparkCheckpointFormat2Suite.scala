@@ -6,7 +6,7 @@ import org.scalatest.Tag
 
 import org.apache.spark.SparkConf
 import org.apache.spark.sql.execution.streaming.state._
-import org.apache.spark.sql.internal.{SQLConf, StaticSQLConf}
+import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.redisstate.conf.RedisStateConf
 import org.apache.spark.sql.types.StructType
 
@@ -17,7 +17,7 @@ import org.redisstate.core.RedisServerProcess
  * our provider.
  */
 class IdCollectingProvider extends StateStoreProvider {
-  private val inner = new RedisStateStoreProvider
+  private val inner = Tight.newProvider()
 
   override def init(
       stateStoreId: StateStoreId,
@@ -75,7 +75,7 @@ class SparkCheckpointFormat2Suite extends RocksDBStateStoreCheckpointFormatV2Sui
 
   override protected def sparkConf: SparkConf =
     super.sparkConf
-      .set(StaticSQLConf.SPARK_SESSION_EXTENSIONS.key, classOf[RedisStateSparkExtension].getName)
+      .setAll(Tight.settings)
       .set(RedisStateConf.Prefix + "url", server.url)
       .set("spark.sql.streaming.stateStore.maintenanceShutdownTimeout", "10")
 
@@ -94,13 +94,13 @@ class SparkCheckpointFormat2Suite extends RocksDBStateStoreCheckpointFormatV2Sui
     super.testWithRocksDBStateStore(testName, testTags: _*)(onRedis(testBody))
 
   private def onRedis(body: => Any): Unit =
-    withSQLConf(
-      SQLConf.STATE_STORE_PROVIDER_CLASS.key -> classOf[RedisStateStoreProvider].getName)(body)
+    withSQLConf(SQLConf.STATE_STORE_PROVIDER_CLASS.key -> OnRedis.Ours)(body)
 
   override def afterAll(): Unit =
     try super.afterAll()
     finally {
       StateStore.stop()
-      server.close()
+      try Tight.check(getClass, server.url)
+      finally server.close()
     }
 }

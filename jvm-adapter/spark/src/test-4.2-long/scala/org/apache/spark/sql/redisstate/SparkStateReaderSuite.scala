@@ -17,7 +17,7 @@ class SparkStateReaderSuite
     )
 
 private class StateDataSourceReadSuiteOnRedis extends StateDataSourceReadSuite with OnRedis {
-  override protected def newStateStoreProvider(): StateStoreProvider = new RedisStateStoreProvider
+  override protected def newStateStoreProvider(): StateStoreProvider = Tight.newProvider()
 }
 
 private class StateDataSourceReadSuiteOnRedisWithIds extends StateDataSourceReadSuiteOnRedis {
@@ -29,7 +29,7 @@ private class StateDataSourceReadSuiteOnRedisWithIds extends StateDataSourceRead
 
 private class StateDataSourceChangeDataReaderSuiteOnRedis
     extends StateDataSourceChangeDataReaderSuite with OnRedis {
-  override protected def newStateStoreProvider(): StateStoreProvider = new RedisStateStoreProvider
+  override protected def newStateStoreProvider(): StateStoreProvider = Tight.newProvider()
 }
 
 private class StateDataSourceTransformWithStateSuiteOnRedis

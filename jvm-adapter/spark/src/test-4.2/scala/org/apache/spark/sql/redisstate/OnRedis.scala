@@ -6,7 +6,7 @@ import org.scalatest.{Args, Status, SucceededStatus, Tag}
 
 import org.apache.spark.SparkConf
 import org.apache.spark.sql.execution.streaming.state._
-import org.apache.spark.sql.internal.{SQLConf, StaticSQLConf}
+import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.redisstate.conf.RedisStateConf
 import org.apache.spark.sql.redisstate.rows.CodecSet
 import org.apache.spark.sql.redisstate.stores.{RedisStateStore, StoreHost}
@@ -25,7 +25,7 @@ private[redisstate] trait OnRedis extends SharedSparkSession {
 
   override protected def sparkConf: SparkConf =
     super.sparkConf
-      .set(StaticSQLConf.SPARK_SESSION_EXTENSIONS.key, classOf[RedisStateSparkExtension].getName)
+      .setAll(Tight.settings)
       .set(RedisStateConf.Prefix + "url", server.url)
       .set(SQLConf.STATE_STORE_PROVIDER_CLASS.key, OnRedis.Ours)
       .set("spark.sql.streaming.stateStore.maintenanceShutdownTimeout", "10")
@@ -46,12 +46,13 @@ private[redisstate] trait OnRedis extends SharedSparkSession {
     try super.afterAll()
     finally {
       StateStore.stop()
-      server.close()
+      try Tight.check(getClass, server.url)
+      finally server.close()
     }
 }
 
 private[redisstate] object OnRedis {
-  val Ours: String = classOf[RedisStateStoreProvider].getName
+  val Ours: String = Tight.newProvider().getClass.getName
 }
 
 /** RocksDB's change log is an option of RocksDB: what Spark tests with and without it runs once. */
@@ -75,7 +76,7 @@ private[redisstate] class RedisAsRocksDBProvider extends RocksDBStateStoreProvid
   private var schemas: Option[TestStateSchemaProvider] = None
 
   /** As RocksDB's provider does for tests, it tells their provider of schemas what is declared. */
-  private val ours = new RedisStateStoreProvider {
+  private val ours = new TightProvider {
     override private[redisstate] def newStore(
         session: WriteSession,
         codecs: CodecSet,

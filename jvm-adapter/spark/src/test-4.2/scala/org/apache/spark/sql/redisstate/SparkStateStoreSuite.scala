@@ -38,12 +38,15 @@ class SparkStateStoreSuite
   override def beforeAll(): Unit = {
     super.beforeAll()
     SQLConf.get.setConfString(RedisStateConf.Prefix + "url", server.url)
+    Tight.options.foreach { case (name, value) => SQLConf.get.setConfString(name, value) }
     SQLConf.get.setConfString("spark.sql.streaming.stateStore.maintenanceShutdownTimeout", "10")
   }
 
   override def afterAll(): Unit =
-    try super.afterAll()
-    finally server.close()
+    try {
+      super.afterAll()
+      Tight.check(getClass, server.url)
+    } finally server.close()
 
   before(stopStores())
   after(stopStores())
@@ -158,7 +161,7 @@ class SparkStateStoreSuite
  * named so is asked for the iterators of HDFSBackedStateStoreProvider, which show later updates.
  * Ours are those of RocksDB's provider.
  */
-private class LikeRocksDBProvider extends RedisStateStoreProvider {
+private class LikeRocksDBProvider extends TightProvider {
   override private[redisstate] def newStore(
       session: WriteSession,
       codecs: CodecSet,

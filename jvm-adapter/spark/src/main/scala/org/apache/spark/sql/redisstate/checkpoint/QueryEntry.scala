@@ -23,7 +23,11 @@ import org.redisstate.core.protocol.names.GenClaims
 import org.redisstate.core.store.PartitionVersions
 import org.redisstate.core.store.resources.{FileReads, StoreCounters}
 
-/** Settings that `init` gave a provider. */
+/**
+ * Settings that `init` gave a provider.
+ *
+ * @param shareOf share of the partition, given its part of `redisMemory`
+ */
 private[redisstate] final case class StorePlan(
     id: StateStoreId,
     storeConf: StateStoreConf,
@@ -31,7 +35,8 @@ private[redisstate] final case class StorePlan(
     runId: String,
     conf: RedisStateConf,
     layout: FamilyLayout,
-    encoders: EncoderPool)
+    encoders: EncoderPool,
+    shareOf: Long => Long)
 
 /** Connection of a provider to the state of its partition, made by the first open. */
 private[redisstate] final case class StoreLink(
@@ -285,7 +290,7 @@ private[redisstate] object QueryEntry {
       origin: Origin): Long =
     plan.conf.redisMemory.filter(_ => keepMs(plan) == 0).fold(0L) { total =>
       val listed = RegisteredStores.of(gen, registry.fields())
-      planned.share(total, plan.id, listed, origin.partitions)
+      plan.shareOf(planned.share(total, plan.id, listed, origin.partitions))
     }
 
   private def keepMs(plan: StorePlan): Long =
