@@ -1,0 +1,93 @@
+"""Bounded queries on S3 and HDFS whose executors and drivers are killed amid a batch."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.faults.processes import EXECUTOR, descendants, kill, named
+from tests.file_systems.bounded import Bounded, State, reached
+from tests.file_systems.bounded_job import OUTPUT
+from tests.file_systems.servers import Store, class_path
+from tests.spark import killed_jobs
+from tests.spark.killed_jobs import Job
+from tests.spark.test_redis_memory import BOUND, batches
+from tests.support.memory_sampler import MemorySampler
+from tests.support.redis_server import RedisServer
+from tests.support.spark_sessions import unload_stores
+
+pytestmark = [pytest.mark.long, pytest.mark.spark, pytest.mark.timeout(900)]
+
+_POLL_S = 0.05
+
+
+def outputs(folder: Path) -> dict[int, State]:
+    """Returns the rows of each batch; a batch that ran again has to have given the same."""
+    found: dict[int, State] = {}
+    file = folder / OUTPUT
+    for line in file.read_text().splitlines() if file.exists() else ():
+        number, rows = json.loads(line)
+        state = {key: (pad, count) for key, pad, count in rows}
+        assert found.setdefault(number, state) == state
+    return found
+
+
+def new_executor(job: Job, killed: int) -> bool:
+    return any(pid != killed for pid in named(descendants(job.jvm()), EXECUTOR))
+
+
+def test_killed_executors_and_drivers_cost_no_rows(
+    spark: SparkSession,
+    store: Store,
+    shared_redis_server: RedisServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A batch is in progress at each kill: what was fed before has not all come out."""
+
+    def running(run: int) -> AbstractContextManager[Job]:
+        words = [shared_redis_server.url, bounded.url, bounded.prefix, json.dumps(settings)]
+        module = "tests.file_systems.bounded_job"
+        return killed_jobs.running(module, tmp_path, words, run=run, poll_s=_POLL_S)
+
+    def feed(count: int) -> None:
+        at = len(bounded.expected.after)
+        bounded.feed(*(rows for (rows,) in batches()[at : at + count]))
+
+    def is_out(count: int) -> Callable[[], bool]:
+        return lambda: len(outputs(tmp_path)) >= count
+
+    unload_stores(spark)
+    settings = {f"spark.hadoop.{name}": value for name, value in store.conf.items()}
+    settings["spark.jars"] = class_path("s3a").replace(os.pathsep, ",")
+    with reached(store, monkeypatch.setenv):
+        bounded = Bounded(spark, store, shared_redis_server, tmp_path)
+        with MemorySampler(shared_redis_server.url, bounded.prefix) as sampler:
+            feed(4)
+            with running(1) as job:
+                job.wait("two batches", is_out(2))
+                (first, *_) = named(descendants(job.jvm()), EXECUTOR)
+                kill(first)
+                job.wait("another executor", partial(new_executor, job, first))
+                job.wait("the batches", is_out(4))
+                feed(3)
+                job.wait("a batch more", is_out(5))
+                job.kill()
+            assert not is_out(7)()
+            with running(2) as job:
+                job.wait("the other batches", is_out(7))
+                feed(3)
+                job.finish()
+        assert outputs(tmp_path) == bounded.expected.output
+        bounded.output = outputs(tmp_path)
+        bounded.check()
+        assert sampler.peak <= BOUND
+        assert bounded.in_files() > BOUND
+        assert bounded.places("--verify", "--deep") == 0
