@@ -18,7 +18,7 @@ _HOPS = frozenset({"connection", "keep-alive", "transfer-encoding", "expect", "c
 
 
 class Troubles:
-    """What the proxy does to requests. Times are seconds of `time.monotonic`.
+    """Faults of the proxy. Times are seconds of `time.monotonic`.
 
     Attributes:
         refused_until: Until when each request is answered by 503.

@@ -13,7 +13,7 @@ import org.apache.spark.sql.redisstate.checkpoint.SteppedFileSystem
 import org.apache.spark.sql.redisstate.conf.RedisStateConf
 import org.apache.spark.sql.streaming.Trigger
 
-/** How many reads of files operators wait for, one after the other, whose state is all in files. */
+/** Reads of files that operators wait for one after the other, where all of their state is in files. */
 class JoinRoundsSuite extends AnyFunSuite with SessionOnServer {
   import JoinRoundsSuite._
 
