@@ -2,17 +2,16 @@
 
     FOLDER URL CHECKPOINT PREFIX SETTINGS
 
-The query reads FOLDER/input and appends one line a batch to FOLDER/output.jsonl: its number and
-rows. It ends once FOLDER/enough exists and all input is processed. SETTINGS are those of Spark, as
-JSON.
+The query reads FOLDER/input and writes one file a batch into FOLDER/output: its number and rows. It
+ends once FOLDER/enough exists and all input is processed. SETTINGS are those of Spark, as JSON.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
+import uuid
 from pathlib import Path
 
 from pyspark.sql import DataFrame
@@ -23,7 +22,7 @@ from tests.spark.streams import Input
 from tests.spark.test_redis_memory import PARTITIONS, SCHEMA, newest
 from tests.support.spark_sessions import two_executors
 
-OUTPUT = "output.jsonl"
+OUTPUT = "output"
 _PAUSE_S = 0.2
 
 
@@ -45,12 +44,14 @@ def main() -> None:
     )
     spark = builder.getOrCreate()
 
+    (folder / OUTPUT).mkdir(exist_ok=True)
+
     def keep(batch: DataFrame, number: int) -> None:
         rows = [[row["k"], row["pad"], row["n"]] for row in batch.collect()]
-        with (folder / OUTPUT).open("a") as out:
-            out.write(json.dumps([number, rows]) + "\n")
-            out.flush()
-            os.fsync(out.fileno())
+        # A kill leaves no half of an output.
+        begun = folder / OUTPUT / f"{number}-{uuid.uuid4().hex}"
+        begun.write_text(json.dumps([number, rows]))
+        begun.rename(begun.with_suffix(".json"))
 
     frame = newest([Input(folder / "input", SCHEMA).stream(spark)])
     writer = frame.writeStream.outputMode("update").foreachBatch(keep)

@@ -32,9 +32,8 @@ BEFORE = 5
 def outputs(folder: Path) -> dict[int, State]:
     """Returns the rows of each batch; a batch that ran again has to have given the same."""
     found: dict[int, State] = {}
-    file = folder / OUTPUT
-    for line in file.read_text().splitlines() if file.exists() else ():
-        number, rows = json.loads(line)
+    for file in (folder / OUTPUT).glob("*.json"):
+        number, rows = json.loads(file.read_text())
         state = {key: (pad, count) for key, pad, count in rows}
         assert found.setdefault(number, state) == state
     return found
