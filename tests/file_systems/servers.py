@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ KEY, SECRET = "local-identity", "local-credential"
 BUCKET = "checkpoints"
 _MAVEN_S = 280
 _STOP_S = 20
+_ADMIN, _ADMIN_S = "org.apache.hadoop.hdfs.tools.DFSAdmin", 120
 # Without it Logback writes every line of the server's debugging: megabytes in a minute.
 _QUIET = """<configuration>
   <appender name="out" class="ch.qos.logback.core.ConsoleAppender">
@@ -63,6 +65,7 @@ class Store:
         conf: Settings of Hadoop by which Spark reaches it.
         admin: The same file system, by its own library.
         root: The folder, as that library has it.
+        pid: Process of the server; 0 for a local folder.
     """
 
     url: str
@@ -70,6 +73,7 @@ class Store:
     conf: dict[str, str]
     admin: Any
     root: str
+    pid: int = 0
 
 
 @contextmanager
@@ -144,7 +148,7 @@ def s3(folder: Path, *, heap: str = "512m") -> Iterator[Store]:
             "s3", **options, use_listings_cache=False, skip_instance_cache=True
         )
         _ready(process, log, lambda: admin.call_s3("create_bucket", Bucket=BUCKET))
-        yield Store(f"s3a://{BUCKET}", options, conf, admin, BUCKET)
+        yield Store(f"s3a://{BUCKET}", options, conf, admin, BUCKET, process.pid)
 
 
 @contextmanager
@@ -165,4 +169,12 @@ def hdfs(folder: Path) -> Iterator[Store]:
         )
         _ready(process, log, lambda: admin.pipe_file("/ready", b"now"))
         conf = {"dfs.replication": "1", "dfs.client.use.datanode.hostname": "false"}
-        yield Store(f"hdfs://127.0.0.1:{rpc}", options, conf, admin, "")
+        yield Store(f"hdfs://127.0.0.1:{rpc}", options, conf, admin, "", process.pid)
+
+
+def set_safe_mode(store: Store, *, is_on: bool) -> None:
+    """Switches the safe mode of a name node, which refuses changes."""
+    words = ["-fs", store.url, "-safemode", "enter" if is_on else "leave"]
+    command = ["java", *SHORT_LIVED, "-cp", class_path("hdfs"), _ADMIN, *words]
+    environment = {**os.environ, "HADOOP_USER_NAME": getpass.getuser()}
+    subprocess.run(command, env=environment, check=True, capture_output=True, timeout=_ADMIN_S)

@@ -39,6 +39,7 @@ private[core] final class DiskFiles(
   override def create(name: String): FileSink = files.create(name)
   override def delete(name: String): Unit = files.delete(name)
   override def list(under: String): Option[Seq[String]] = files.list(under)
+  override def isMissing(under: String): Boolean = files.isMissing(under)
 
   override def read(name: String, offset: Long, length: Int): Array[Byte] =
     disk.read(id, offset - id.place.offset, length) match {

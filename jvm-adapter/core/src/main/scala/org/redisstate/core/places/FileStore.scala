@@ -33,6 +33,12 @@ trait FileStore {
    * @return None if the folder does not exist
    */
   def list(under: String = ""): Option[Seq[String]]
+
+  /**
+   * Returns whether a folder of the folder is certainly not there, as on a disk that is not mounted.
+   * False on a file system that is not the machine's own.
+   */
+  def isMissing(under: String): Boolean = false
 }
 
 /** A file under construction. */

@@ -31,6 +31,7 @@ private[protocol] final class CountedFiles(files: FileStore, counted: FileCounte
   override def create(name: String): FileSink = files.create(name)
   override def delete(name: String): Unit = files.delete(name)
   override def list(under: String): Option[Seq[String]] = files.list(under)
+  override def isMissing(under: String): Boolean = files.isMissing(under)
 
   override def read(name: String, offset: Long, length: Int): Array[Byte] = {
     val from = System.nanoTime()

@@ -140,11 +140,6 @@ private[protocol] final class FileUpkeep(calls: PartitionCalls, folders: Option[
   private def openedIn(manifest: Map[String, String]): Long =
     manifest.get("o").flatMap(_.toLongOption).getOrElse(-1)
 
-  /** Files that have a segment. */
-  private def filesIn(manifest: Map[String, String]): Set[String] = manifest.collect {
-    case (field, InFile(file)) if field.startsWith(ManifestFields.PlacePrefix) => file
-  }.toSet
-
   private def script(what: String, script: Script, args: String*): Seq[String] =
     words(calls.fileScript(what, script, args))
 }
@@ -157,6 +152,11 @@ private object FileUpkeep {
   /** Time after which an announced file without a segment is given up. */
   private val AnnouncedMaxMs = 24L * 3600 * 1000
   private val FilesMax = 16
+
+  /** Returns the files that have a segment. */
+  def filesIn(manifest: Map[String, String]): Set[String] = manifest.collect {
+    case (field, InFile(file)) if field.startsWith(ManifestFields.PlacePrefix) => file
+  }.toSet
 
   /** Matches a place in any file, however the rest of it looks. */
   private val InFile = "f ([^ ]+) .*".r

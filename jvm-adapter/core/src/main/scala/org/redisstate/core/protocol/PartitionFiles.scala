@@ -55,7 +55,7 @@ final class PartitionFiles private[protocol] (
     else {
       val history = HistoryPlan.of(manifest).filterNot(one => damaged(one.ident))
       val planned = HistoryPlan.ofFile(history)
-      if (planned.isEmpty) MoveReport(0, 0) else counted(move(what, planned))
+      if (planned.isEmpty) MoveReport(0, 0) else counted(move(what, manifest, planned))
     }
   }
 
@@ -83,7 +83,7 @@ final class PartitionFiles private[protocol] (
       if (manifest.get("f").exists(Formats))
         MemoryBound.leaving(manifest, lacking + spare, damaged)
       else Nil
-    if (planned.nonEmpty) Some(counted(move(what, planned)).segments)
+    if (planned.nonEmpty) Some(counted(move(what, manifest, planned)).segments)
     else {
       // Hot runs only hold rows that other segments hold, too.
       val hasRuns =
@@ -145,8 +145,8 @@ final class PartitionFiles private[protocol] (
   def write(begun: Segment, families: Seq[Family])(
       blocks: (EncodedField => Unit) => Segment): Option[(Segment, Place.InFile)] = {
     val what = s"write ${begun.ident} of $id into a file"
+    val store = writable(what, calls.manifest(what))
     announce(what, Seq(begun)).map { file =>
-      val store = FileBlocks.storeOf(what, folders, id.gen)
       val region = BlockFileWriter.written(store, file, id, signer) { writer =>
         val open = writer.begin(begun, families)
         open.end(blocks(open.addBlock))
@@ -167,9 +167,12 @@ final class PartitionFiles private[protocol] (
   def lookAfter(policy: FilePolicy, sweeps: Boolean): FileReport =
     new FileUpkeep(calls, folders).run(policy, sweeps)
 
-  private def move(what: String, planned: Seq[Segment]): MoveReport =
+  private def move(
+      what: String,
+      manifest: Map[String, String],
+      planned: Seq[Segment]): MoveReport = {
+    val store = writable(what, manifest)
     announce(what, planned).fold(MoveReport(0, 0)) { file =>
-      val store = FileBlocks.storeOf(what, folders, id.gen)
       // A segment that changed meanwhile, or is damaged, ends the file.
       val regions = BlockFileWriter.written(store, file, id, signer)(writer =>
         planned.iterator.map(region(what, writer, _)).takeWhile(_.nonEmpty).flatten.toSeq)
@@ -179,6 +182,23 @@ final class PartitionFiles private[protocol] (
         place(what, file, regions)
       }
     }
+  }
+
+  /**
+   * Returns the folder for a new file.
+   *
+   * @throws UnavailableException if the folder of the partition's files is gone: a new one would be on another disk
+   */
+  private def writable(what: String, manifest: => Map[String, String]): FileStore = {
+    val store = FileBlocks.storeOf(what, folders, id.gen)
+    def isGone =
+      FileUpkeep.filesIn(manifest).exists(file => store.isMissing(file.takeWhile(_ != '/')))
+    if (store.isMissing(BlockFileName.folderOf(id)) && isGone)
+      throw new UnavailableException(
+        s"$what: the folder ${store.folder}, which has files of the partition, is not there. Nothing was changed. Mount it, " +
+          "or give the folder of the files in 'placesFolder'; then try again.")
+    store
+  }
 
   private def counted(move: => MoveReport): MoveReport =
     try {

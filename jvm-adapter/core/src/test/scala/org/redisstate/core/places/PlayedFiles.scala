@@ -97,6 +97,8 @@ private[core] final class PlayedFiles(clock: () => Long = () => 0L)
       _ != '/')).distinct)
   }
 
+  override def isMissing(under: String): Boolean = !isThere
+
   private def step[A](name: String)(body: => A): A = {
     before(name)
     if (!answers) throw new UnavailableException(s"$folder does not answer")

@@ -95,6 +95,23 @@ class MemoryBoundSuite extends AnyFunSuite with FilesFixture {
     }
   }
 
+  test("a folder that goes away is UNAVAILABLE, gets no files, and is used again when it is back") {
+    onServer(new Slept) { (p, files) =>
+      val ledger = new Ledger(p)
+      ledger.commit(12)
+      val (before, listed) = (files.all, rows(p))
+      assert(before.nonEmpty)
+      files.isThere = false
+      val refused = intercept[UnavailableException](ledger.commit(12))
+      assert(refused.getMessage.contains("is not there"))
+      assert(refused.getMessage.contains(s"share of $Share bytes"))
+      assert(files.all == before && rows(p) == listed)
+      files.isThere = true
+      ledger.commit(6)
+      ledger.check()
+    }
+  }
+
   for (step <- Seq("create", "write", "close", "read"))
     test(s"a writer that is killed before the step $step of a base loses nothing") {
       onServer(retained = 5) { (p, files) =>
