@@ -69,7 +69,7 @@ def test_error_of_a_prefetch_is_left_to_the_get(ledger: Ledger) -> None:
     shutil.move(ledger.folder, aside)
     names = scattered(ledger)
     assert store.prefetch(names) == 0
-    with pytest.raises(UnavailableError, match="is not there"):
+    with pytest.raises(UnavailableError, match="does not exist"):
         [store.get(name) for name in names]
     shutil.move(aside, ledger.folder)
     assert store.prefetch(names) == len(names)

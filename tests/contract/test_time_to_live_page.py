@@ -19,7 +19,7 @@ def test_the_examples_print_what_the_page_says(
 ) -> None:
     scope: dict[str, object] = {"__name__": "page"}
     # A job of Spark comes first: tests/spark/test_time_to_live.py runs it.
-    _, of_python = PAGE.read_text("utf-8").split("## State of Python")
+    _, of_python = PAGE.read_text("utf-8").split("## State in Python")
     for code, expected in EXAMPLE.findall(of_python):
         text = code.replace(URL, redis_server.url)
         exec(compile(text, PAGE.name, "exec", dont_inherit=True), scope)

@@ -49,7 +49,7 @@ def fork_of(orders: Orders) -> str:
 def test_deep_pass_without_the_folder_reports_it_and_ends(orders: Orders) -> None:
     aside = orders.folder.rename(orders.folder.with_name("aside"))
     report = maintain_checkpoint(orders.client, orders.gen, policy=DEEP)
-    assert any("is not there" in problem for problem in report.problems)
+    assert any("does not exist" in problem for problem in report.problems)
     aside.rename(orders.folder)
     assert maintain_checkpoint(orders.client, orders.gen, policy=DEEP).problems == []
 
@@ -92,4 +92,4 @@ def test_verification_distinguishes_a_missing_folder_from_a_lost_file(orders: Or
     orders.folder.rename(orders.folder.with_name("aside"))
     problems = list(verify_files(orders.client, orders.id))
     assert len(problems) == len(orders.placed())
-    assert all("is not there" in problem for problem in problems)
+    assert all("does not exist" in problem for problem in problems)
