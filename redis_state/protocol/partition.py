@@ -100,8 +100,9 @@ class PartitionClient:
             ConflictError: The holding run went on, or reads another attempt at the version.
         """
         args = open_args(run_id, version, cached=cached, with_time=with_time, hot_runs=hot_runs)
-        answer = self._script(opening(version), "open", [], args)
+        answer: list[str] = []
         try:
+            answer = self._script(opening(version), "open", [], args)
             opened = read_opened(
                 self.id,
                 answer,
@@ -111,7 +112,8 @@ class PartitionClient:
                 with_time=with_time,
             )
         except FormatError as error:
-            if not lists_damaged_run(answer):
+            # The entry of a hot run may have bytes that are not text: then there is no answer.
+            if not (lists_damaged_run(answer) or (hot_runs and not answer)):
                 raise
             log.warning("%s: opened without a hot run: %s", self._where, error)
         else:

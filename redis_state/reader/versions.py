@@ -87,17 +87,14 @@ class NewestOpener:
 
     def _opened(self, wanted: Sequence[tuple[PartitionId, Opened | None]]) -> list[Opened]:
         cached = [() if one is None or self._is_long(one) else (one.pin,) for _, one in wanted]
-        asked = [open_args(NO_RUN, None, cached=pins, hot_runs=not pins) for pins in cached]
-        what = script("open")
-        calls = [(keys.meta(id_), args) for (id_, _), args in zip(wanted, asked, strict=True)]
-        if len(calls) == 1:
-            # The server usually knows the script by now, so its text need not be sent.
-            ((meta, args),) = calls
-            answers = [self._client.script(_WHAT, what, [meta], args)]
-        else:
-            replies = self._client.call(_WHAT, what.many(calls)) if calls else []
-            pairs = zip(wanted, replies, strict=True)
-            answers = [words(_WHAT, reply, where=str(id_)) for (id_, _), reply in pairs]
+        try:
+            answers = self._answers(wanted, cached, hot_runs=True)
+        except FormatError as error:
+            if all(cached):
+                raise
+            # The entry of a hot run may have bytes that are not text.
+            log.warning("opened without hot runs: %s", error)
+            answers = self._answers(wanted, cached, hot_runs=False)
         found = []
         for (id_, last), pins, answer in zip(wanted, cached, answers, strict=True):
             opened = self._read(id_, answer, pins)
@@ -110,6 +107,27 @@ class NewestOpener:
             found.append(opened)
         self.keep(found)
         return found
+
+    def _answers(
+        self,
+        wanted: Sequence[tuple[PartitionId, Opened | None]],
+        cached: Sequence[Sequence[Pin]],
+        *,
+        hot_runs: bool,
+    ) -> list[list[str]]:
+        """Returns the replies of the script, of one moment."""
+        what = script("open")
+        calls = [
+            (keys.meta(id_), open_args(NO_RUN, None, cached=pins, hot_runs=hot_runs and not pins))
+            for (id_, _), pins in zip(wanted, cached, strict=True)
+        ]
+        if len(calls) == 1:
+            # The server usually knows the script by now, so its text need not be sent.
+            ((meta, args),) = calls
+            return [self._client.script(_WHAT, what, [meta], args)]
+        replies = self._client.call(_WHAT, what.many(calls)) if calls else []
+        pairs = zip(wanted, replies, strict=True)
+        return [words(_WHAT, reply, where=str(id_)) for (id_, _), reply in pairs]
 
     def _read(self, id_: PartitionId, answer: list[str], pins: Sequence[Pin]) -> Opened:
         """Decodes an answer; opens the version again without a hot run that is damaged."""

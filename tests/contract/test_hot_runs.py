@@ -174,15 +174,16 @@ def test_lost_hot_run_is_no_loss(ledger: Ledger) -> None:
     ledger.check()
 
 
-DAMAGES = ["block", "header", "entry", "signature"]
+DAMAGES = ["block", "header", "entry", "bytes", "signature"]
 
 
 def _damage(ledger: Ledger, run: Segment, what: str) -> None:
     """Changes bytes of a hot run."""
     key = _key(ledger, run)
-    if what == "entry":
-        value = _runs(ledger)[run.field]
-        ledger.raw.hset(keys.meta(ledger.id), run.field, f"{value} what")
+    if what in ("entry", "bytes"):
+        value = ledger.manifest()[run.field.encode()]
+        more = b" what" if what == "entry" else b"\xff"
+        ledger.raw.hset(keys.meta(ledger.id), run.field, value + more)
         return
     for name, raw in ledger.raw.hgetall(key).items():
         if (name == b"h") == (what == "header"):
@@ -214,7 +215,7 @@ def test_damaged_hot_run_is_no_loss(
             assert state.get("k0") == ledger.rows["k0"]
             assert state.get_many(["k1", "nothing"]) == [ledger.rows["k1"], None]
         assert {one["key"]: one["value"] for one in state.scan()} == ledger.rows
-    assert what == "entry" or len(_warned(caplog)) == 1
+    assert what in ("entry", "bytes") or len(_warned(caplog)) == 1
 
 
 def _warned(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -225,7 +226,7 @@ def _signed(ledger: Ledger) -> dict[str, str]:
     return {name: ledger.options[name] for name in ("signing_key_file",) if name in ledger.options}
 
 
-@pytest.mark.parametrize("what", [*DAMAGES[:3], "lost"])
+@pytest.mark.parametrize("what", [*DAMAGES[:4], "lost"])
 def test_next_merge_replaces_a_hot_run_that_is_not_whole(ledger: Ledger, what: str) -> None:
     run = _with_run(ledger)
     if what == "lost":
@@ -239,7 +240,7 @@ def test_next_merge_replaces_a_hot_run_that_is_not_whole(ledger: Ledger, what: s
     ledger.check()
 
 
-@pytest.mark.parametrize("what", [*DAMAGES[:3], "lost"])
+@pytest.mark.parametrize("what", [*DAMAGES[:4], "lost"])
 def test_verification_names_a_hot_run_that_is_not_whole(ledger: Ledger, what: str) -> None:
     run = _with_run(ledger)
     assert list(verify_files(ledger.client, ledger.id)) == []
