@@ -13,6 +13,7 @@ import pytest
 from redis_state import config, keys
 from redis_state.backend.client import Client
 from redis_state.backend.script import script
+from redis_state.errors import ConfigError
 from redis_state.format.entry import Segment, parse_segment, segments_in
 from redis_state.format.segment import SegmentContent
 from redis_state.ids import Pin
@@ -313,6 +314,26 @@ def test_hot_run_makes_room_before_it_is_staged(ledger: Ledger) -> None:
     assert now is not None
     assert add_hot_run(partition, opened, now) is not None
     assert list(_runs(ledger).values()) != [value]
+    ledger.check()
+
+
+def test_folder_that_takes_nothing_is_tried_rarely_for_hot_runs(ledger: Ledger) -> None:
+    _with_run(ledger)
+    tried: list[int] = []
+
+    def refusing(*_: object) -> None:
+        tried.append(ledger.at)
+        raise ConfigError("writing", found="the disk is full")
+
+    full = Bound(MIB, MIB)
+    with (
+        mock.patch.object(hot_run, "make_room", refusing),
+        mock.patch.object(hot_run, "bound_of", return_value=full),
+        mock.patch.object(snapshots, "HOT_RUN_DELTAS_MAX", 1),
+    ):
+        _hot(ledger, 16)
+    assert 1 <= len(tried) <= 2
+    assert _runs(ledger)
     ledger.check()
 
 
