@@ -123,7 +123,9 @@ def test_files_of_an_import_that_nobody_repeats_are_found(
     assert main([*purge, "--gen", note.gen, "--now", "--yes", "--force"]) == 0
     assert purged_files(ledger.client, tenant="") == [note]
     assert main([*purge, "--files"]) == 0
-    assert note.gen in capsys.readouterr().out
+    listed = capsys.readouterr().out
+    assert note.gen in listed
+    assert "has not ended" in listed
     assert main([*purge, "--gen", note.gen, "--files", "--exclusive", "--yes"]) == 1
     assert left.exists()
     write_note(ledger.client, replace(note, due=0), tenant="")
