@@ -134,6 +134,23 @@ def test_files_of_an_import_that_nobody_repeats_are_found(
     assert purged_files(ledger.client, tenant="") == []
 
 
+def test_import_shortens_the_time_of_no_purge(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object) -> bool:
+        raise Interrupted
+
+    monkeypatch.setattr(born, "is_whole", killed)
+    with pytest.raises(Interrupted):
+        brought(ledger)
+    (note,) = purged_files(ledger.client, tenant="")
+    later = replace(note, due=note.due + 86_400_000, opened=note.opened - 1, files=3, bytes=9)
+    write_note(ledger.client, later, tenant="")
+    with pytest.raises(Interrupted):
+        brought(ledger)
+    assert purged_files(ledger.client, tenant="") == [later]
+
+
 def test_import_that_ended_is_not_noted(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     def killed(*_: object) -> bool:
         raise Interrupted
