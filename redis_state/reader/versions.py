@@ -7,7 +7,6 @@ have not opened v yet are read at v, too.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -18,7 +17,7 @@ from redis_state.backend.script import Command, script
 from redis_state.errors import FormatError, StateError, UnavailableError
 from redis_state.format.entry import FORMATS
 from redis_state.ids import EMPTY, PartitionId, Pin, text_number
-from redis_state.protocol.hot_runs import is_left_out, lists_damaged_run
+from redis_state.protocol.hot_runs import is_left_out, lists_damaged_run, note_damaged_entry
 from redis_state.protocol.opening import (
     NO_RUN,
     Opened,
@@ -41,8 +40,6 @@ _NOTHING = [b"STATE_LOST", b"0", b"0"]
 _WHAT = "opening the state"
 _FASTER = "the query replaced the version at each attempt"
 _CHOOSING = "choosing the version to read"
-
-log = logging.getLogger(__name__)
 
 
 class NewestOpener:
@@ -93,7 +90,7 @@ class NewestOpener:
             if all(cached):
                 raise
             # The entry of a hot run may have bytes that are not text.
-            log.warning("opened without hot runs: %s", error)
+            note_damaged_entry(wanted[0][0], error)
             answers = self._answers(wanted, cached, hot_runs=False)
         found = []
         for (id_, last), pins, answer in zip(wanted, cached, answers, strict=True):
@@ -136,7 +133,7 @@ class NewestOpener:
         except FormatError as error:
             if not lists_damaged_run(answer):
                 raise
-            log.warning("%s: opened without a hot run: %s", id_, error)
+            note_damaged_entry(id_, error)
             args = open_args(NO_RUN, None)
             again = self._client.script(_WHAT, script("open"), [keys.meta(id_)], args)
             return read_opened(id_, again, version=None)

@@ -33,6 +33,8 @@ from redis_state.places.room import (
 )
 from redis_state.protocol import Opened, PartitionClient, hot_runs, register_run, snapshots
 from redis_state.protocol.version_rows import Fetch, read_whole
+from redis_state.reader.block_cache import BlockCache
+from redis_state.reader.versions import NewestOpener
 from tests.contract.bound_scene import MIB, Attempt, Ledger, here, opened_ledger
 from tests.support.redis_server import RedisServer
 
@@ -216,7 +218,25 @@ def test_damaged_hot_run_is_no_loss(
             assert state.get("k0") == ledger.rows["k0"]
             assert state.get_many(["k1", "nothing"]) == [ledger.rows["k1"], None]
         assert {one["key"]: one["value"] for one in state.scan()} == ledger.rows
-    assert what in ("entry", "bytes") or len(_warned(caplog)) == 1
+    assert len(_warned(caplog)) == 1
+
+
+@pytest.mark.parametrize("what", ["entry", "bytes"])
+@pytest.mark.parametrize("count", [1, 2])
+def test_reader_opens_past_a_damaged_entry(
+    ledger: Ledger, what: str, count: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = _with_run(ledger)
+    ledger.provider.get_store(ledger.at).abort()
+    _damage(ledger, run, what)
+    for _ in range(2):
+        opener = NewestOpener(ledger.client, BlockCache())
+        # The second partition was never written.
+        ids = [replace(ledger.id, partition=number) for number in range(count)]
+        found = opener.open(ids)[0]
+        assert found.pin.version == ledger.at
+        assert found.segments == _listed(ledger, hot_runs=False)
+    assert len(_warned(caplog)) == 1
 
 
 def _warned(caplog: pytest.LogCaptureFixture) -> list[str]:
