@@ -15,7 +15,10 @@ _PIECE_BYTES = 8 << 20
 _READS_AT_ONCE = 1024
 """The largest value of the option `readParallel`."""
 _CONNECT_S, _ANSWER_S = 20.0, 120.0
-"""Longest waits for a connection to a node of HDFS, and for the next bytes of its answer."""
+"""Longest waits for a connection to a node of HDFS, and for the next bytes of its answer.
+
+A piece of a file has to be sent in the second one, too.
+"""
 _TEXT_MAX = 200
 _NO_BUCKET = re.compile("(bucket|container) does not exist", re.IGNORECASE)
 _BEHIND_END = re.compile("InvalidRange|range is not satisfiable", re.IGNORECASE)
@@ -292,7 +295,8 @@ def _widen(session: Any) -> None:
             cert: Any = None,
             proxies: Any = None,
         ) -> Any:
-            waits = timeout or (_CONNECT_S, _ANSWER_S)
+            # A body has the time of a connection, for all of its bytes together.
+            waits = timeout or (_ANSWER_S if request.body else _CONNECT_S, _ANSWER_S)
             return super().send(request, stream, waits, verify, cert, proxies)
 
     for scheme in ("http://", "https://"):

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from redis_state.errors import FormatError, RedisStateError
+from redis_state.errors import ConfigError, FormatError, RedisStateError, UnavailableError
 from redis_state.format.changes import Changes
 from redis_state.format.entry import Entry, Segment
 from redis_state.format.header import highest_after
@@ -136,9 +136,9 @@ def add_hot_run(partition: PartitionClient, opened: Opened, bound: Bound) -> Ent
         return None
     run = Segment(False, pin.version, pin.uid, entry, over=Pin(base.version, base.uid))
     lacking = bound.bytes + cost_of(entry) - bound.share
+    if lacking > 0 and not _made_room(partition, lacking):
+        return None
     try:
-        if lacking > 0:
-            make_room(partition.client, partition.id, lacking)
         partition.stage_snapshot(run.ident, fields, is_bounded=True)
         added = hot_runs.enter(partition.client, partition.id, run)
     except RoomError:
@@ -150,6 +150,19 @@ def add_hot_run(partition: PartitionClient, opened: Opened, bound: Bound) -> Ent
         partition.abort_snapshot(run.ident)
         raise
     return entry if added else None
+
+
+def _made_room(partition: PartitionClient, lacking: int) -> bool:
+    """Moves older segments out of Redis; returns false if the folder takes nothing.
+
+    The caller tries again far above: each try may announce a file, which has a row for a day.
+    """
+    try:
+        make_room(partition.client, partition.id, lacking)
+    except (ConfigError, UnavailableError) as error:
+        _LOG.warning("%s: no room for a hot run: %s", partition.id, error)
+        return False
+    return True
 
 
 def _without_run(partition: PartitionClient, opened: Opened, gone: Segment) -> Opened | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from redis_state import keys
 from redis_state.backend.client import Client
@@ -119,9 +119,14 @@ def note_coming_files(
     Args:
         opened: Lowest version that the partitions get.
     """
-    (time,) = client.call(_WHAT, [("TIME",)])
-    due = time_ms(time) + STAGED_TTL_MS + places.grace_ms
-    write_note(client, PurgedFiles(gen, places.folder, due, opened), tenant=tenant)
+    noted = ("HGET", keys.purged_files(tenant=tenant), gen)
+    time, raw = client.call(_WHAT, [("TIME",), noted])
+    found = PurgedFiles(gen, places.folder, time_ms(time) + STAGED_TTL_MS + places.grace_ms, opened)
+    before = None if raw is None else _parse(gen, raw)
+    if before is not None and before.folder == found.folder:
+        # The files of a purge stay as long as that purge has promised.
+        found = replace(before, due=max(before.due, found.due), opened=min(before.opened, opened))
+    write_note(client, found, tenant=tenant)
 
 
 def write_note(client: Client, found: PurgedFiles, *, tenant: str) -> None:

@@ -53,6 +53,11 @@ class Places:
             }
         )
 
+    @property
+    def is_local(self) -> bool:
+        """True if the folder is on a file system of the machine itself."""
+        return self.folder.startswith("file:")
+
     def folder_of(self, gen: str) -> Folder:
         """Returns the folder with the files of a checkpoint.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from redis_state.errors import ConfigError, UnavailableError
 from redis_state.files import Folder, folder_at
@@ -15,16 +16,30 @@ _BYTES_MAX = 1024
 log = logging.getLogger(__name__)
 
 
-def mark_folder(places: Places, gen: str) -> bool:
+def mark_folder(
+    places: Places, gen: str, is_gone: Callable[[Folder], bool] = lambda _: False
+) -> bool:
     """Creates the file, in the process that declares the folder.
 
+    Args:
+        is_gone: Returns whether the folder has files that are not there: its disk is not mounted.
+
     Returns:
-        False if the folder does not answer or cannot be written: that must not stop a batch.
+        False if the folder does not answer, is gone or cannot be written: that must not stop a
+        batch.
     """
     raw = gen.encode()
     try:
         folder = places.folder_of(gen)
-        if folder.read(NAME, most=_BYTES_MAX) == raw or folder.create(NAME, raw):
+        if folder.read(NAME, most=_BYTES_MAX) == raw:
+            return True
+        if is_gone(folder):
+            log.warning(
+                "%s: history stays in Redis: the folder, which has files, is not there. Mount it",
+                folder,
+            )
+            return False
+        if folder.create(NAME, raw):
             return True
         if folder.read(NAME, most=_BYTES_MAX) != raw:
             # A process was killed while creating the file.

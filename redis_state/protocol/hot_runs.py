@@ -18,7 +18,7 @@ _FIELD = "r:"
 _LEFT_OUT_MAX = 256
 
 _left_out: dict[str, None] = {}
-"""Idents of hot runs that this process could not read; the oldest are forgotten."""
+"""Idents of hot runs that this process could not read, and errors of entries; the oldest go."""
 
 log = logging.getLogger(__name__)
 
@@ -81,10 +81,7 @@ def leave_out(
     run = run_in(segments)
     if run is None:
         return None
-    if run.ident not in _left_out:
-        _left_out[run.ident] = None
-        while len(_left_out) > _LEFT_OUT_MAX:
-            _left_out.pop(next(iter(_left_out)), None)
+    if _is_first(run.ident):
         log.warning(
             "%s: version %d is read from its deltas, without the hot run %s: %s",
             where,
@@ -93,3 +90,18 @@ def leave_out(
             error,
         )
     return run
+
+
+def note_damaged_entry(id_: PartitionId, error: Exception) -> None:
+    """Logs the first failure to read the entry of a partition's hot run."""
+    if _is_first(f"{id_.store.gen} {id_}: {error}"):
+        log.warning("%s: opened without a hot run: %s", id_, error)
+
+
+def _is_first(what: str) -> bool:
+    if what in _left_out:
+        return False
+    _left_out[what] = None
+    while len(_left_out) > _LEFT_OUT_MAX:
+        _left_out.pop(next(iter(_left_out)), None)
+    return True

@@ -24,7 +24,7 @@ from redis_state.ids import PartitionId, Pin
 from redis_state.places.born import Born
 from redis_state.process import Home
 from redis_state.protocol.foreign import lost_with_parent
-from redis_state.protocol.hot_runs import is_left_out, lists_damaged_run
+from redis_state.protocol.hot_runs import is_left_out, lists_damaged_run, note_damaged_entry
 from redis_state.protocol.opening import Opened, open_args, opening, read_opened
 from redis_state.protocol.refusal import refusal
 from redis_state.protocol.retention import DROPPED_TTL_MS, RetainReport, retain
@@ -100,8 +100,9 @@ class PartitionClient:
             ConflictError: The holding run went on, or reads another attempt at the version.
         """
         args = open_args(run_id, version, cached=cached, with_time=with_time, hot_runs=hot_runs)
-        answer = self._script(opening(version), "open", [], args)
+        answer: list[str] = []
         try:
+            answer = self._script(opening(version), "open", [], args)
             opened = read_opened(
                 self.id,
                 answer,
@@ -111,9 +112,10 @@ class PartitionClient:
                 with_time=with_time,
             )
         except FormatError as error:
-            if not lists_damaged_run(answer):
+            # The entry of a hot run may have bytes that are not text: then there is no answer.
+            if not (lists_damaged_run(answer) or (hot_runs and not answer)):
                 raise
-            log.warning("%s: opened without a hot run: %s", self._where, error)
+            note_damaged_entry(self.id, error)
         else:
             if not is_left_out(opened.segments):
                 return opened

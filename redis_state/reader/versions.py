@@ -7,7 +7,6 @@ have not opened v yet are read at v, too.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -18,7 +17,7 @@ from redis_state.backend.script import Command, script
 from redis_state.errors import FormatError, StateError, UnavailableError
 from redis_state.format.entry import FORMATS
 from redis_state.ids import EMPTY, PartitionId, Pin, text_number
-from redis_state.protocol.hot_runs import is_left_out, lists_damaged_run
+from redis_state.protocol.hot_runs import is_left_out, lists_damaged_run, note_damaged_entry
 from redis_state.protocol.opening import (
     NO_RUN,
     Opened,
@@ -41,8 +40,6 @@ _NOTHING = [b"STATE_LOST", b"0", b"0"]
 _WHAT = "opening the state"
 _FASTER = "the query replaced the version at each attempt"
 _CHOOSING = "choosing the version to read"
-
-log = logging.getLogger(__name__)
 
 
 class NewestOpener:
@@ -87,17 +84,14 @@ class NewestOpener:
 
     def _opened(self, wanted: Sequence[tuple[PartitionId, Opened | None]]) -> list[Opened]:
         cached = [() if one is None or self._is_long(one) else (one.pin,) for _, one in wanted]
-        asked = [open_args(NO_RUN, None, cached=pins, hot_runs=not pins) for pins in cached]
-        what = script("open")
-        calls = [(keys.meta(id_), args) for (id_, _), args in zip(wanted, asked, strict=True)]
-        if len(calls) == 1:
-            # The server usually knows the script by now, so its text need not be sent.
-            ((meta, args),) = calls
-            answers = [self._client.script(_WHAT, what, [meta], args)]
-        else:
-            replies = self._client.call(_WHAT, what.many(calls)) if calls else []
-            pairs = zip(wanted, replies, strict=True)
-            answers = [words(_WHAT, reply, where=str(id_)) for (id_, _), reply in pairs]
+        try:
+            answers = self._answers(wanted, cached, hot_runs=True)
+        except FormatError as error:
+            if all(cached):
+                raise
+            # The entry of a hot run may have bytes that are not text.
+            note_damaged_entry(wanted[0][0], error)
+            answers = self._answers(wanted, cached, hot_runs=False)
         found = []
         for (id_, last), pins, answer in zip(wanted, cached, answers, strict=True):
             opened = self._read(id_, answer, pins)
@@ -111,6 +105,27 @@ class NewestOpener:
         self.keep(found)
         return found
 
+    def _answers(
+        self,
+        wanted: Sequence[tuple[PartitionId, Opened | None]],
+        cached: Sequence[Sequence[Pin]],
+        *,
+        hot_runs: bool,
+    ) -> list[list[str]]:
+        """Returns the replies of the script, of one moment."""
+        what = script("open")
+        calls = [
+            (keys.meta(id_), open_args(NO_RUN, None, cached=pins, hot_runs=hot_runs and not pins))
+            for (id_, _), pins in zip(wanted, cached, strict=True)
+        ]
+        if len(calls) == 1:
+            # The server usually knows the script by now, so its text need not be sent.
+            ((meta, args),) = calls
+            return [self._client.script(_WHAT, what, [meta], args)]
+        replies = self._client.call(_WHAT, what.many(calls)) if calls else []
+        pairs = zip(wanted, replies, strict=True)
+        return [words(_WHAT, reply, where=str(id_)) for (id_, _), reply in pairs]
+
     def _read(self, id_: PartitionId, answer: list[str], pins: Sequence[Pin]) -> Opened:
         """Decodes an answer; opens the version again without a hot run that is damaged."""
         try:
@@ -118,7 +133,7 @@ class NewestOpener:
         except FormatError as error:
             if not lists_damaged_run(answer):
                 raise
-            log.warning("%s: opened without a hot run: %s", id_, error)
+            note_damaged_entry(id_, error)
             args = open_args(NO_RUN, None)
             again = self._client.script(_WHAT, script("open"), [keys.meta(id_)], args)
             return read_opened(id_, again, version=None)

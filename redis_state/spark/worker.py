@@ -21,6 +21,7 @@ from redis_state.config import Config
 from redis_state.coordinator.heartbeat import Heartbeat
 from redis_state.errors import RedisStateError
 from redis_state.ids import PartitionId, StateStoreProviderId
+from redis_state.places.disks import DiskUse, process_disk
 from redis_state.process import tell_after_fork
 from redis_state.protocol import RegisteredRun
 from redis_state.protocol.instances import Instance
@@ -45,8 +46,11 @@ class Warm:
 
 @dataclass(frozen=True, slots=True)
 class _WorkerServer:
+    """Connections to a server; `disk` holds local copies while no provider is kept."""
+
     client: Client
     heartbeat: Heartbeat
+    disk: DiskUse | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +203,8 @@ class Worker:
                 while len(self._servers) >= CLIENTS_MAX:
                     self._close(next(iter(self._servers)))
                 client = Client(config)
-                found = self._servers[config] = _WorkerServer(client, Heartbeat(client))
+                disk = process_disk.use(config, client.clock)
+                found = self._servers[config] = _WorkerServer(client, Heartbeat(client), disk)
             return found
 
     def _close(self, config: Config) -> None:
@@ -207,6 +212,8 @@ class Worker:
         server.heartbeat.stop()
         for place in [one for one in self.warm if one[0] == config]:
             self.warm.pop(place).provider.close()  # its versions read through this client
+        if server.disk is not None:
+            server.disk.end()
         server.client.close()
 
     def _forget(self, place: ConfiguredPartition) -> None:

@@ -111,8 +111,10 @@ class LinkedPartition:
 
     def mark_folder(self) -> bool:
         """Marks the folder that this process declared; see `redis_state.places.writer`."""
-        config = self.spec.config
-        return not needs_files(config) or mark_files(config, self.gen)
+        spec = self.spec
+        return not needs_files(spec.config) or mark_files(
+            self.shared, self.gen, spec.config, tenant=spec.tenant
+        )
 
     def share(self) -> int:
         """Returns the share of the partition; see `share_by`."""

@@ -13,6 +13,7 @@ import pytest
 from redis_state import config, keys
 from redis_state.backend.client import Client
 from redis_state.backend.script import script
+from redis_state.errors import ConfigError
 from redis_state.format.entry import Segment, parse_segment, segments_in
 from redis_state.format.segment import SegmentContent
 from redis_state.ids import Pin
@@ -32,6 +33,8 @@ from redis_state.places.room import (
 )
 from redis_state.protocol import Opened, PartitionClient, hot_runs, register_run, snapshots
 from redis_state.protocol.version_rows import Fetch, read_whole
+from redis_state.reader.block_cache import BlockCache
+from redis_state.reader.versions import NewestOpener
 from tests.contract.bound_scene import MIB, Attempt, Ledger, here, opened_ledger
 from tests.support.redis_server import RedisServer
 
@@ -174,15 +177,16 @@ def test_lost_hot_run_is_no_loss(ledger: Ledger) -> None:
     ledger.check()
 
 
-DAMAGES = ["block", "header", "entry", "signature"]
+DAMAGES = ["block", "header", "entry", "bytes", "signature"]
 
 
 def _damage(ledger: Ledger, run: Segment, what: str) -> None:
     """Changes bytes of a hot run."""
     key = _key(ledger, run)
-    if what == "entry":
-        value = _runs(ledger)[run.field]
-        ledger.raw.hset(keys.meta(ledger.id), run.field, f"{value} what")
+    if what in ("entry", "bytes"):
+        value = ledger.manifest()[run.field.encode()]
+        more = b" what" if what == "entry" else b"\xff"
+        ledger.raw.hset(keys.meta(ledger.id), run.field, value + more)
         return
     for name, raw in ledger.raw.hgetall(key).items():
         if (name == b"h") == (what == "header"):
@@ -214,7 +218,25 @@ def test_damaged_hot_run_is_no_loss(
             assert state.get("k0") == ledger.rows["k0"]
             assert state.get_many(["k1", "nothing"]) == [ledger.rows["k1"], None]
         assert {one["key"]: one["value"] for one in state.scan()} == ledger.rows
-    assert what == "entry" or len(_warned(caplog)) == 1
+    assert len(_warned(caplog)) == 1
+
+
+@pytest.mark.parametrize("what", ["entry", "bytes"])
+@pytest.mark.parametrize("count", [1, 2])
+def test_reader_opens_past_a_damaged_entry(
+    ledger: Ledger, what: str, count: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = _with_run(ledger)
+    ledger.provider.get_store(ledger.at).abort()
+    _damage(ledger, run, what)
+    for _ in range(2):
+        opener = NewestOpener(ledger.client, BlockCache())
+        # The second partition was never written.
+        ids = [replace(ledger.id, partition=number) for number in range(count)]
+        found = opener.open(ids)[0]
+        assert found.pin.version == ledger.at
+        assert found.segments == _listed(ledger, hot_runs=False)
+    assert len(_warned(caplog)) == 1
 
 
 def _warned(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -225,7 +247,7 @@ def _signed(ledger: Ledger) -> dict[str, str]:
     return {name: ledger.options[name] for name in ("signing_key_file",) if name in ledger.options}
 
 
-@pytest.mark.parametrize("what", [*DAMAGES[:3], "lost"])
+@pytest.mark.parametrize("what", [*DAMAGES[:4], "lost"])
 def test_next_merge_replaces_a_hot_run_that_is_not_whole(ledger: Ledger, what: str) -> None:
     run = _with_run(ledger)
     if what == "lost":
@@ -239,7 +261,7 @@ def test_next_merge_replaces_a_hot_run_that_is_not_whole(ledger: Ledger, what: s
     ledger.check()
 
 
-@pytest.mark.parametrize("what", [*DAMAGES[:3], "lost"])
+@pytest.mark.parametrize("what", [*DAMAGES[:4], "lost"])
 def test_verification_names_a_hot_run_that_is_not_whole(ledger: Ledger, what: str) -> None:
     run = _with_run(ledger)
     assert list(verify_files(ledger.client, ledger.id)) == []
@@ -312,6 +334,26 @@ def test_hot_run_makes_room_before_it_is_staged(ledger: Ledger) -> None:
     assert now is not None
     assert add_hot_run(partition, opened, now) is not None
     assert list(_runs(ledger).values()) != [value]
+    ledger.check()
+
+
+def test_folder_that_takes_nothing_is_tried_rarely_for_hot_runs(ledger: Ledger) -> None:
+    _with_run(ledger)
+    tried: list[int] = []
+
+    def refusing(*_: object) -> None:
+        tried.append(ledger.at)
+        raise ConfigError("writing", found="the disk is full")
+
+    full = Bound(MIB, MIB)
+    with (
+        mock.patch.object(hot_run, "make_room", refusing),
+        mock.patch.object(hot_run, "bound_of", return_value=full),
+        mock.patch.object(snapshots, "HOT_RUN_DELTAS_MAX", 1),
+    ):
+        _hot(ledger, 16)
+    assert 1 <= len(tried) <= 2
+    assert _runs(ledger)
     ledger.check()
 
 

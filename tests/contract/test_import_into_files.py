@@ -123,13 +123,32 @@ def test_files_of_an_import_that_nobody_repeats_are_found(
     assert main([*purge, "--gen", note.gen, "--now", "--yes", "--force"]) == 0
     assert purged_files(ledger.client, tenant="") == [note]
     assert main([*purge, "--files"]) == 0
-    assert note.gen in capsys.readouterr().out
+    listed = capsys.readouterr().out
+    assert note.gen in listed
+    assert "has not ended" in listed
     assert main([*purge, "--gen", note.gen, "--files", "--exclusive", "--yes"]) == 1
     assert left.exists()
     write_note(ledger.client, replace(note, due=0), tenant="")
     assert main([*purge, "--gen", note.gen, "--files", "--exclusive", "--yes"]) == 0
     assert list(ledger.folder.rglob("*.seg")) == []
     assert purged_files(ledger.client, tenant="") == []
+
+
+def test_import_shortens_the_time_of_no_purge(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object) -> bool:
+        raise Interrupted
+
+    monkeypatch.setattr(born, "is_whole", killed)
+    with pytest.raises(Interrupted):
+        brought(ledger)
+    (note,) = purged_files(ledger.client, tenant="")
+    later = replace(note, due=note.due + 86_400_000, opened=note.opened - 1, files=3, bytes=9)
+    write_note(ledger.client, later, tenant="")
+    with pytest.raises(Interrupted):
+        brought(ledger)
+    assert purged_files(ledger.client, tenant="") == [later]
 
 
 def test_import_that_ended_is_not_noted(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ from redis_state.places.room import (
     bound_of,
     cost_of,
     leaving,
+    make_room,
     set_bound,
     share_of,
 )
@@ -95,6 +96,39 @@ def test_folder_that_is_gone_is_unavailable_by_the_deadline(ledger: Ledger) -> N
     ledger.provider = ledger.new_provider()
     ledger.commit(2)
     assert ledger.at == before + 2
+
+
+def _until_refused(ledger: Ledger) -> dict[str, bytes]:
+    """Commits until nothing can leave for the folder; returns the rows of the last commit."""
+    for _ in range(20):
+        rows = dict(ledger.rows)
+        try:
+            ledger.commit(1, rows=100)
+        except UnavailableError:
+            return rows
+    pytest.fail("a folder was made")
+
+
+def test_process_that_starts_without_the_mount_makes_no_folder(ledger: Ledger) -> None:
+    ledger.commit(8, rows=40)
+    partition = ledger.partition()
+    assert add_snapshot(partition, partition.open("", ledger.at)) is not None
+    assert make_room(ledger.client, ledger.id, 1)
+    ledger.provider.close()
+    aside = ledger.folder.with_name("aside")
+    ledger.folder.rename(aside)
+    ledger.folder.mkdir()
+    ledger.provider = ledger.new_provider()
+    rows = _until_refused(ledger)
+    ledger.provider.close()
+    assert list(ledger.folder.iterdir()) == []
+    ledger.folder.rmdir()
+    aside.rename(ledger.folder)
+    ledger.provider = ledger.new_provider()
+    ledger.rows = rows
+    ledger.check()
+    ledger.commit(4)
+    ledger.check()
 
 
 def test_killed_attempt_gives_way_after_a_minute(ledger: Ledger) -> None:

@@ -182,13 +182,26 @@ def test_worker_ends_the_use_of_every_provider_that_it_drops(ledger: Ledger) -> 
         kept = worker.serve(place, id_, run)
         assert kept.get_read_store(ledger.at).get("k1") == ledger.rows.get("k1")
         worker.keep(place, kept, "run-w")
-        assert process_disk._users == 1
+        # The worker is the other one.
+        assert process_disk._users == 2
     # A task that fails keeps nothing.
     worker.serve(place, id_, run)
     worker.serve(place, id_, run)
-    assert process_disk._users == 1
+    assert process_disk._users == 2
     worker.close()
     assert process_disk._users == 0
+    assert copies(ledger) == []
+
+
+def test_copies_outlast_a_task_that_fails(ledger: Ledger) -> None:
+    place = config.parse({"url": ledger.url} | ledger.options), ledger.id
+    run = register_run(ledger.client, ledger.gen, "run-w", by_driver=True)
+    worker, id_ = Worker(), StateStoreProviderId(ID, "run-w")
+    copied(worker.serve(place, id_, run), ledger)
+    there = copies(ledger)
+    worker.serve(place, id_, run)
+    assert copies(ledger) == there
+    worker.close()
     assert copies(ledger) == []
 
 

@@ -465,3 +465,31 @@ def test_node_that_never_answers_raises_unavailable(monkeypatch: pytest.MonkeyPa
         address = f"webhdfs://127.0.0.1:{server.getsockname()[1]}/flights"
         with pytest.raises(UnavailableError, match="does not answer"):
             folder_at(address).items()
+
+
+def test_node_that_reads_slowly_has_more_time_than_a_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    never = threading.Event()
+
+    class Node(BaseHTTPRequestHandler):
+        """Reads nothing before a connection would have been given up."""
+
+        def do_POST(self) -> None:
+            never.wait(0.5)
+            size = int(self.headers["Content-Length"])
+            self.send_response(200 if len(self.rfile.read(size)) == size else 400)
+            self.end_headers()
+
+        def log_message(self, *_args: Any) -> None:
+            """Writes nothing to the standard error of the tests."""
+
+    monkeypatch.setattr(remote, "_CONNECT_S", 0.1)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Node) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        session = RemoteFiles(place_of("hdfs://node/a"), {"user": "someone"})._fs.session
+        # More than the buffers of the system take.
+        found = session.post(f"http://127.0.0.1:{server.server_port}/", data=b"x" * (24 << 20))
+        session.close()
+        server.shutdown()
+    assert found.status_code == 200

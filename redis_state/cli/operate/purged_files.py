@@ -19,8 +19,13 @@ _WHAT = "deleting the files of a purged checkpoint"
 def list_purged_files(client: Client, tenant: str) -> None:
     """Prints the folders that purged checkpoints left, each with the time of its deletion."""
     for one in purged_files(client, tenant=tenant):
+        found = (
+            f"{one.files} files ({figures.size(one.bytes)})"
+            if one.files
+            else "files of an import, a restore or a rescale that has not ended"
+        )
         print(
-            f"{one.gen}: {one.files} files ({figures.size(one.bytes)}) in {one.folder}/{one.gen}, "
+            f"{one.gen}: {found} in {one.folder}/{one.gen}, "
             f"needed until {figures.moment(one.due)} UTC"
         )
 
