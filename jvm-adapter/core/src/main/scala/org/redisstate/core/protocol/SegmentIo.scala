@@ -167,10 +167,9 @@ final class SegmentIo private[protocol] (
   }
 
   /** Returns the exception for a segment that is not whole. */
-  private def gone(segment: Segment): SegmentGone = {
-    if (segment.isHotRun) runLeftOut = Some(segment.ident)
-    new SegmentGone(segment)
-  }
+  private def gone(segment: Segment): SegmentGone =
+    if (segment.isHotRun) leaveOut(segment, "some of its blocks are missing.")
+    else new SegmentGone(segment)
 
   /** Bytes of filters of files that nobody has asked for yet. */
   private[core] def freshFilterBytes: Long = files.freshBytes
