@@ -43,6 +43,20 @@ final class SegmentIo private[protocol] (
     chunks.foreach(stageAtOnce(s"stage blocks of $ident of $id", ident, field, _, ttlMs, maker))
   }
 
+  /**
+   * Stores blocks of a slice of a preview, for which no caller waits until there is room.
+   *
+   * @throws ShareFull if they do not fit into the share
+   */
+  private[protocol] def stageSlice(
+      ident: String,
+      fields: Seq[EncodedField],
+      ttlMs: Long): Unit =
+    chunked(fields, StagedBytesMax).foreach { chunk =>
+      val args = chunked(chunk, StagedByScriptMax).map(stageArgs(ident, ident, _, ttlMs))
+      if (refusal(s"stage blocks of $ident of $id", ident, args).nonEmpty) throw new ShareFull
+    }
+
   /** Stages some blocks in one round trip; makes room if the share of the partition is full. */
   private def stageAtOnce(
       what: String,
