@@ -15,8 +15,10 @@ import org.redisstate.core.concurrent.GuardedBy
 /**
  * Background work for one server, in lanes: that of a lane is done in its order, on one daemon
  * thread, and waits for no other lane. Thread-safe.
+ *
+ * @param newThread makes a thread for a lane
  */
-private[backend] final class Lanes {
+private[backend] final class Lanes(newThread: Runnable => Thread = Lanes.daemon) {
   import Lanes._
 
   /** Work by lane; a lane without work has no queue. */
@@ -29,17 +31,13 @@ private[backend] final class Lanes {
     IdleS,
     TimeUnit.SECONDS,
     new SynchronousQueue[Runnable],
-    (work: Runnable) => {
-      val thread = new Thread(work, "redis-state-stage")
-      thread.setDaemon(true)
-      thread
-    }
+    (work: Runnable) => newThread(work)
   )
 
   /**
    * Adds work to a lane.
    *
-   * @return false if every thread is busy in another lane, or after `close`: the caller does it
+   * @return false if no thread is free or can be made, or after `close`: the caller does it
    */
   def add(lane: String, work: Runnable): Boolean = synchronized {
     queues.get(lane) match {
@@ -57,8 +55,8 @@ private[backend] final class Lanes {
       threads.execute(() => run(lane))
       true
     } catch {
-      // The thread of a lane that has just ended is not idle yet.
-      case _: RejectedExecutionException =>
+      // The thread of a lane that has just ended is not idle yet, or the system has no thread left.
+      case _: RejectedExecutionException | _: OutOfMemoryError =>
         queues -= lane
         false
     }
@@ -89,4 +87,10 @@ private object Lanes {
   /** Lanes that have work at one time. */
   private val ThreadsMax = 8
   private val IdleS = 10L
+
+  private def daemon(work: Runnable): Thread = {
+    val thread = new Thread(work, "redis-state-stage")
+    thread.setDaemon(true)
+    thread
+  }
 }

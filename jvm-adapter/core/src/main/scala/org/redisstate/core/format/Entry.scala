@@ -113,6 +113,10 @@ final case class Segment(
     else if (isHotRun) Segment.hotRunIdent(version, uid)
     else Segment.deltaIdent(version, uid)
 
+  /** Its value in the manifest. */
+  def text: String =
+    over.fold(entry.text)(base => s"${base.version} ${base.uid} ${entry.text}")
+
   /** Returns whether it has all changes since a base. */
   def isHotRun: Boolean = over.nonEmpty
 

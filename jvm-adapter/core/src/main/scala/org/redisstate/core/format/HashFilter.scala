@@ -40,6 +40,9 @@ private[core] object HashFilter {
   val HashesMax: Long = 8L * BytesMax / HashBits
   private val ObjectBytes = 48L
 
+  /** Most bytes of the filter of so many hashes. */
+  def bytesOf(hashes: Long): Long = HashBits * hashes / 8 + LineBytes + ObjectBytes
+
   private val Salts = Array(0x47b6137b, 0x44974d91, 0x8824ad5b, 0xa2b7289d, 0x705495c7, 0x2df1424b,
     0x9efc4947, 0x5c6bfb31)
 

@@ -8,9 +8,13 @@ import org.redisstate.core.ids.Pin
 final class PreviewCalls private[protocol] (calls: PartitionCalls, segments: SegmentIo) {
   import PreviewCalls._
 
-  /** Stores the blocks of a slice. */
+  /**
+   * Stores the blocks of a slice.
+   *
+   * @throws ShareFull if they do not fit into the share of the partition
+   */
   def stage(ident: String, fields: Seq[EncodedField]): Unit =
-    segments.stage(ident, ident, fields, SliceTtlMs)
+    segments.stageSlice(ident, fields, SliceTtlMs)
 
   /**
    * Replaces the preview of the partition.

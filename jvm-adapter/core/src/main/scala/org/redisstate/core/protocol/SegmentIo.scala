@@ -43,6 +43,20 @@ final class SegmentIo private[protocol] (
     chunks.foreach(stageAtOnce(s"stage blocks of $ident of $id", ident, field, _, ttlMs, maker))
   }
 
+  /**
+   * Stores blocks of a slice of a preview, for which no caller waits until there is room.
+   *
+   * @throws ShareFull if they do not fit into the share
+   */
+  private[protocol] def stageSlice(
+      ident: String,
+      fields: Seq[EncodedField],
+      ttlMs: Long): Unit =
+    chunked(fields, StagedBytesMax).foreach { chunk =>
+      val args = chunked(chunk, StagedByScriptMax).map(stageArgs(ident, ident, _, ttlMs))
+      if (refusal(s"stage blocks of $ident of $id", ident, args).nonEmpty) throw new ShareFull
+    }
+
   /** Stages some blocks in one round trip; makes room if the share of the partition is full. */
   private def stageAtOnce(
       what: String,
@@ -167,10 +181,9 @@ final class SegmentIo private[protocol] (
   }
 
   /** Returns the exception for a segment that is not whole. */
-  private def gone(segment: Segment): SegmentGone = {
-    if (segment.isHotRun) runLeftOut = Some(segment.ident)
-    new SegmentGone(segment)
-  }
+  private def gone(segment: Segment): SegmentGone =
+    if (segment.isHotRun) leaveOut(segment, "some of its blocks are missing.")
+    else new SegmentGone(segment)
 
   /** Bytes of filters of files that nobody has asked for yet. */
   private[core] def freshFilterBytes: Long = files.freshBytes

@@ -72,7 +72,7 @@ private[protocol] final class SegmentPlaces(calls: PartitionCalls) {
           }
         case _ => Nil
       }
-    val isNamed = found.headOption.flatten.contains(segment.entry.text) ||
+    val isNamed = found.headOption.flatten.contains(segment.text) ||
       found.lift(1).flatten.contains(s"${segment.field} ${segment.entry.text}")
     if (!isNamed) throw new SegmentGone(segment)
     val place = found.lift(2).flatten

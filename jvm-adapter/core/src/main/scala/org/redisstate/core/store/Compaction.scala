@@ -26,18 +26,20 @@ private[store] final class Compaction(
    * Compacts the previous version in the background. At most one compaction waits or runs; it takes
    * the version that is the previous one by then.
    */
-  def soon(): Unit =
-    if (cache.versions.lastOption.flatMap(_.here).exists(isHeavy) && isRunning.compareAndSet(
-        false,
-        true)) {
-      Background.helping(s"compaction of ${client.id}") {
-        try
-          client.whileAnswering {
-            StoreCounters.timed(counters.foldNs)(cache.versions.lastOption.foreach(compact))
-          }: Unit
-        finally isRunning.set(false)
-      }
+  def soon(): Unit = {
+    val heavy = cache.versions.lastOption.flatMap(_.here).filter(isHeavy)
+    if (heavy.nonEmpty && isRunning.compareAndSet(false, true)) {
+      val isBegun =
+        Background.helping(s"compaction of ${client.id}", heavy.exists(_.base.isInFiles)) {
+          try
+            client.whileAnswering {
+              StoreCounters.timed(counters.foldNs)(cache.versions.lastOption.foreach(compact))
+            }: Unit
+          finally isRunning.set(false)
+        }
+      if (!isBegun) isRunning.set(false)
     }
+  }
 
   private def compact(version: LocalVersion): Unit =
     if (!version.read(old => cache.isClosed || !isHeavy(old) || fold(version, old))) {

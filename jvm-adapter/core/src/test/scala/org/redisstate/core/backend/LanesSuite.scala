@@ -28,6 +28,20 @@ class LanesSuite extends AnyFunSuite {
     lanes.close()
   }
 
+  test("the caller does the work for which no thread can be made, and the lane goes on") {
+    val done = new CountDownLatch(1)
+    var isFirst = true
+    val lanes = new Lanes(work =>
+      if (isFirst) {
+        isFirst = false
+        throw new OutOfMemoryError("unable to create native thread")
+      } else new Thread(work))
+    assert(!lanes.add("lane", () => ()))
+    assert(lanes.add("lane", () => done.countDown()))
+    assert(done.await(20, TimeUnit.SECONDS))
+    lanes.close()
+  }
+
   test("lanes that are stuck hold a few daemon threads, and the caller does the rest") {
     val lanes = new Lanes
     val gate = new CountDownLatch(1)

@@ -58,6 +58,26 @@ final class FilterSuite extends AnyFunSuite {
     }
   }
 
+  test("changes that stay in Redis are not read for a filter without room") {
+    onFiles { (writer, of, _) =>
+      var at = fill(writer, isBorn = true)
+      val store = writer.store("b")
+      store.client.bindTo(Share)
+      (1 to 3).foreach { version =>
+        val session = store.open(at).write()
+        (0 until 2000).foreach(i => put(session, keyOf(Rows + 2000 * version + i), valueOf(i)))
+        at = session.commit().version
+      }
+      val reader = of(new MemoryBudget(TinyMemory))
+      val opened = reader.open(at)
+      IdleBackground.await()
+      val before = reader.counters.bucketsLoaded.get
+      assert(!contains(opened, keyOf(absent.head)))
+      // A bucket of each segment.
+      assert(reader.counters.bucketsLoaded.get - before <= 4)
+    }
+  }
+
   test("nothing is read ahead of keys that are not there") {
     onFiles { (writer, of, files) =>
       val at = fill(writer, isBorn = true)
@@ -178,7 +198,7 @@ final class FilterSuite extends AnyFunSuite {
         store.client.files.keepRoom(Share)
         while (store.client.files.makeRoom(1 << 20).nonEmpty) {}
         Seq(
-          new MemoryBudget(96L << 10),
+          new MemoryBudget(TinyMemory),
           new MemoryBudget(SmallMemory),
           new MemoryBudget(1L << 30)).foreach {
           budget =>
@@ -243,6 +263,7 @@ private object FilterSuite {
   private val Deltas = 6
   private val Share = 4L << 20
   private val SmallMemory = 512L << 10
+  private val TinyMemory = 96L << 10
   private val absent = Rows * 3 until Rows * 3 + 4000
 
   def keyOf(i: Int): Array[Byte] = TestPartition.key(0, s"k$i")

@@ -58,7 +58,7 @@ class HotRunSuite extends AnyFunSuite with FilesFixture {
     }
   }
 
-  Seq("block", "header", "entry").foreach { what =>
+  Seq("block", "header", "entry", "key").foreach { what =>
     test(s"a hot run whose $what is damaged is no loss, and the next merge replaces it") {
       onServer(retained = 5) { (p, _) =>
         val scene = new Scene(p)
@@ -66,6 +66,7 @@ class HotRunSuite extends AnyFunSuite with FilesFixture {
         val (field, value) = runs(p).head
         val key = Keys.segment(p.id, s"r:${field.split(':')(1)}:${value.split(' ')(2)}").getBytes
         if (what == "entry") p.raw.hset(Keys.meta(p.id), field, s"$value what")
+        else if (what == "key") p.raw.hdel(key, "0".getBytes)
         else
           p.raw.hgetAll(key).asScala.foreach { case (name, block) =>
             if ((new String(name) == "h") == (what == "header"))

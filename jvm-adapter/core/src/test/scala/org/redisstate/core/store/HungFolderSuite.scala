@@ -1,6 +1,6 @@
 package org.redisstate.core.store
 
-import java.util.concurrent.{CountDownLatch, TimeUnit}
+import java.util.concurrent.{CountDownLatch, CyclicBarrier, TimeUnit}
 
 import scala.jdk.CollectionConverters._
 import scala.util.Random
@@ -67,6 +67,37 @@ class HungFolderSuite extends AnyFunSuite with FilesFixture {
       gate.countDown()
       IdleBackground.await()
       assert(opened.forall(one => TestPartition.rows(one.iterator(0)).size == Rows))
+    }
+  }
+
+  test("a compaction that hangs holds none of the helpers of other queries") {
+    onServer() { (p, files) =>
+      val writer = bounded(p)
+      commit(writer, at = 0)
+      writer.open(1)
+      writer.requestSnapshot()
+      assert(writer.snapshotIfDue())
+      while (writer.client.files.makeRoom(Share).nonEmpty) {}
+      IdleBackground.await()
+      val gate = new CountDownLatch(1)
+      files.before =
+        step => if (step == "read" && isHelper) gate.await(HangS, TimeUnit.SECONDS): Unit
+      val store = p.store("b")
+      store.client.bindTo(Share)
+      val dice = new Random(5)
+      (1 to 12).foreach { version =>
+        val session = store.open(version).write()
+        val text = dice.alphanumeric.take(20000).mkString
+        TestPartition.put(session, TestPartition.key(0, s"new$version"), text)
+        session.commit(): Unit
+      }
+      val all = new CyclicBarrier(Background.HelpersMax + 1)
+      (1 to Background.HelpersMax).foreach(_ =>
+        Background.helping("a query")(all.await(HangS / 2, TimeUnit.SECONDS): Unit))
+      all.await(HangS / 2, TimeUnit.SECONDS)
+      assert(gate.getCount == 1)
+      gate.countDown()
+      IdleBackground.await()
     }
   }
 

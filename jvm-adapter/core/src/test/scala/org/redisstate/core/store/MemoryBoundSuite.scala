@@ -80,6 +80,33 @@ class MemoryBoundSuite extends AnyFunSuite with FilesFixture {
     }
   }
 
+  test("a preview without room is left out, and waits for nothing") {
+    val clock = new Ageing
+    onServer(clock) { (p, files) =>
+      val ledger = new Ledger(p)
+      ledger.commit(1)
+      val ident = Segment.deltaIdent(ledger.at + 1, "other")
+      val blocks = (0 until 10).map(n => EncodedField(n.toString, Array.fill(14000)(n.toByte)))
+      p.store("other").client.segments.stage(ident, ident, blocks)
+      val store = p.store("run1", previewEveryMs = Some(3600000L))
+      store.client.bindTo(Share)
+      val session = store.open(ledger.at).write()
+      val dice = new Random(5)
+      (0 until 500).foreach { i =>
+        val text = dice.alphanumeric.take(200).mkString
+        TestPartition.put(session, TestPartition.key(0, s"p$i"), text)
+      }
+      session.preview.get.run()
+      assert(p.preview.isEmpty && p.raw.exists(Keys.segment(p.id, ident)))
+      IdleBackground.await()
+      assert(files.all.nonEmpty && clock.sleptMs == 0)
+      p.raw.del(Keys.segment(p.id, ident))
+      session.preview.get.run()
+      assert(p.preview.nonEmpty)
+      session.abort()
+    }
+  }
+
   test("a folder that does not answer is UNAVAILABLE by the deadline, and a later try goes on") {
     onServer(new Slept) { (p, files) =>
       val ledger = new Ledger(p)

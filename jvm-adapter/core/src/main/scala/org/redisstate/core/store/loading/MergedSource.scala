@@ -12,11 +12,13 @@ import org.redisstate.core.local.blocks.{OrderedRows, Room}
  * @param families of the version
  * @param once whether all of it is read one time: a bucket may be large then, so that no block is
  *   read for several
+ * @param admits whether filters of so many bytes have room
  */
 private[store] final class MergedSource(
     segments: Seq[SegmentBlocks],
     families: Seq[Family],
-    once: Boolean)
+    once: Boolean,
+    admits: Long => Boolean)
     extends BucketSource {
   import MergedSource._
 
@@ -48,6 +50,7 @@ private[store] final class MergedSource(
     val (filed, others) = segments.partition(_.isInFile)
     val known = RowFilter.allOf(filed.map(_.filter()))
     if ((known eq RowFilter.Unknown) || (known eq RowFilter.Unread)) known
+    else if (!admits(known.bytes + others.map(_.filterBytes).sum)) RowFilter.Unknown
     else RowFilter.allOf(known +: others.map(_.filterOfRows()))
   }
 

@@ -35,6 +35,9 @@ private[store] final class SegmentBlocks(
   /** Filters of the rows in buckets, where a file has them. */
   def filter(): RowFilter = io.filter(segment)
 
+  /** Most bytes of `filterOfRows`. */
+  def filterBytes: Long = HashFilter.bytesOf(segment.entry.rows)
+
   /** Filter of the rows in buckets, made of the rows themselves. */
   def filterOfRows(): RowFilter =
     if (segment.entry.rows == 0) RowFilter.Nothing

@@ -106,7 +106,8 @@ private[store] final class SegmentLoader(
     new MergedSource(
       segments.map(s => blocksOf(s.head, s.families)),
       segments.last.families,
-      once)
+      once,
+      room.admits(_))
 
   /** Attaches a snapshot to a base with the same rows, so that the base can be dropped. */
   def attach(base: Base, head: SegmentHead)(

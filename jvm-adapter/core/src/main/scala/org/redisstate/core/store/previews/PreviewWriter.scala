@@ -8,7 +8,8 @@ import org.redisstate.core.errors.RedisStateException
 import org.redisstate.core.format._
 import org.redisstate.core.ids.Pin
 import org.redisstate.core.local.{ChangeTrace, KeyHash, Layer}
-import org.redisstate.core.protocol.{PartitionClient, PreviewCalls}
+import org.redisstate.core.protocol.{PartitionClient, PreviewCalls, ShareFull}
+import org.redisstate.core.store.resources.Background
 
 /**
  * Sets the previews of one attempt: what it has changed so far, as slices that read as deltas
@@ -42,7 +43,7 @@ private[store] final class PreviewWriter(
   private var families = Seq.empty[Family]
   private var hasNewTable = false
   private var workNs = 0L
-  private var failed = false
+  private var failed, hasMadeRoom = false
   private val sinceNs = System.nanoTime()
 
   /** True if a call may have been sent. */
@@ -84,11 +85,30 @@ private[store] final class PreviewWriter(
         log.debug("no preview of {}: {}", client.id: Any, e.getMessage: Any)
         failed = true
         sendAgain()
+      case _: ShareFull =>
+        failed = true
+        sendAgain()
+        makeRoom()
     } finally {
       val spentNs = processorNs - beganNs
       workNs += spentNs
       cost.learn(changes, spentNs)
     }
+  }
+
+  /**
+   * Moves segments to a file for the next preview, once, and in another thread: previews of other
+   * queries would wait for the folder.
+   */
+  private def makeRoom(): Unit = if (!hasMadeRoom) {
+    hasMadeRoom = true
+    Background.helping(s"making room for previews of ${client.id}", inFiles = true) {
+      try client.files.makeRoom(1, endsRuns = false): Unit
+      catch {
+        case e: RedisStateException =>
+          log.debug("no room for previews of {}: {}", client.id: Any, e.getMessage: Any)
+      }
+    }: Unit
   }
 
   /** @return number of changes that were sent */

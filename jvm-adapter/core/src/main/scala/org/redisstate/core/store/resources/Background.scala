@@ -32,10 +32,12 @@ private[store] object Background {
 
   /**
    * @param inFiles whether the work reads files; it is left out where too much waits for them
+   * @return false if the work was left out
    */
-  def helping(what: => String, inFiles: Boolean = false)(work: => Unit): Unit = {
+  def helping(what: => String, inFiles: Boolean = false)(work: => Unit): Boolean = {
     val chosen = if (inFiles) fileHelpers else helpers
-    if (!inFiles || chosen.getQueue.size < FileWorkMax) chosen.submit(new Runnable {
+    val hasPlace = !inFiles || chosen.getQueue.size < FileWorkMax
+    if (hasPlace) chosen.submit(new Runnable {
       override def run(): Unit =
         try work
         catch {
@@ -43,7 +45,7 @@ private[store] object Background {
             log.warn(s"$what failed; the next reader of the data repeats it", e)
         }
     })
-    ()
+    hasPlace
   }
 
   /**

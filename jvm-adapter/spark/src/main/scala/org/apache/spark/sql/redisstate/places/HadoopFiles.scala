@@ -106,7 +106,7 @@ private[redisstate] final class HadoopFiles(at: Path, hadoopConf: Configuration)
   }
 
   override def isMissing(under: String): Boolean =
-    local.exists(path => !Files.isDirectory(path.resolve(under)))
+    local.exists(path => Files.notExists(path.resolve(under)))
 
   private def answered[A](action: String, name: String)(body: => A): A = {
     def what = s"$action ${if (name.isEmpty) "the folder" else name} in $folder"
