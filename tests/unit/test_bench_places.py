@@ -42,9 +42,19 @@ def test_report_marks_what_is_missed() -> None:
     for place in PLACES:
         ms = {"all": 100.0, "near": 105.0, "far": 141.0, "disk": 111.0}.get(place.name, 200.0)
         found.batches[place.name] = [Batch(ms=ms, reads=3, hits=0, round_trips=0, rows=0)] * 5
-    lines = report("bench", Sizes(rows=1, updates=1, texts=0), [found]).splitlines()
-    cells = {line.split(" | ")[1]: line for line in lines if line.startswith("| 95 %")}
-    assert "≤ 1.1 reached" in cells["bound, folder on the local disk"]
-    assert "≤ 1.4 **missed**" in cells["bound, folder of 20 ms"]
-    assert "≤ 1.1 **missed**" in cells["bound, folder of 20 ms, `localDisk`"]
-    assert "≤" not in cells["RocksDB with change log"]
+        found.written[place.name] = 10
+        found.first[place.name] = [ms + 400 * (place.name == "near")] * 3
+    times, prices, first = (
+        {line.split(" | ")[1]: line for line in table.splitlines() if line.startswith("| 95 %")}
+        for table in report("bench", Sizes(rows=1, updates=1, texts=0), [found]).split("|---|\n")[
+            1:
+        ]
+    )
+    assert "≤ 1.1 reached" in times["bound, folder on the local disk"]
+    assert "≤ 1.4 **missed**" in times["bound, folder of 20 ms"]
+    assert "≤ 1.1 **missed**" in times["bound, folder of 20 ms, `localDisk`"]
+    assert "≤" not in times["RocksDB with change log"]
+    # 8,640 batches of two PUT at 5 and three GET at 0.4 USD for a million
+    assert prices["bound, folder of 20 ms"].endswith("| 3 | 2.0 | 0.10 |")
+    assert first["bound, folder on the local disk"].endswith("| 505 | 405 | ≤ 300 **missed** |")
+    assert first["bound, folder of 20 ms"].endswith("| 141 | 41 | ≤ 300 reached |")

@@ -178,19 +178,31 @@ class _Bench:
                 if lane.place.is_bounded:
                     sampler = MemorySampler(self._server.url, lane.prefix)
                     found.samplers[lane.place.name] = stack.enter_context(sampler)
+            before = {lane.place.name: lane.files() for lane in lanes}
             for number in range(access.measured):
                 for name, batch in self._round(access, lanes).items():
                     found.batches.setdefault(name, []).append(batch)
                 _say(f"{access.title}: batch {number + 1}")
+        found.written = {lane.place.name: lane.files() - before[lane.place.name] for lane in lanes}
+        for number in range(access.restarts):
+            for name, batch in self._round(access, lanes, restart=True).items():
+                found.first.setdefault(name, []).append(batch.ms)
+            _say(f"{access.title}: restart {number + 1}")
         for name, sampler in found.samplers.items():
             if sampler.peak > bound:
                 raise SystemExit(f"{name} had {sampler.peak:,} bytes in Redis, above {bound:,}")
         return found
 
-    def _round(self, access: Access, lanes: Sequence[Lane]) -> dict[str, Batch]:
+    def _round(
+        self, access: Access, lanes: Sequence[Lane], *, restart: bool = False
+    ) -> dict[str, Batch]:
         file = self._file(access.draw(self._dice, self._sizes.rows, self._sizes.updates))
-        turns = self._order.sample(list(lanes), len(lanes))
-        return {lane.place.name: lane.feed(file) for lane in turns}
+        batches = {}
+        for lane in self._order.sample(list(lanes), len(lanes)):
+            if restart:
+                lane.restart()
+            batches[lane.place.name] = lane.feed(file)
+        return batches
 
     def _file(self, keys: Keys, name: str = "batch") -> Path:
         path = self._folder / f"{name}.parquet"

@@ -25,6 +25,7 @@ class Access:
         draw: Returns keys, after the generator, the number of keys in the state and of draws.
         warm_up: Number of batches before the measured ones.
         measured: Number of measured batches.
+        restarts: Number of times that each query is started anew at the end.
         aim_near: Most time of a batch, as a multiple of that with all in Redis, with a folder or
             copies on a local disk; ``None`` without an aim.
         aim_far: The same with a slow folder and no copies.
@@ -34,6 +35,7 @@ class Access:
     draw: Callable[[np.random.Generator, int, int], Keys]
     warm_up: int
     measured: int = 5
+    restarts: int = 0
     aim_near: float | None = None
     aim_far: float | None = None
 
@@ -77,7 +79,15 @@ class Fresh:
         return np.arange(first, first + count)
 
 
-HOT = Access("95 % in 2 % of the keys", hot, warm_up=15, measured=10, aim_near=1.1, aim_far=1.4)
+HOT = Access(
+    "95 % in 2 % of the keys",
+    hot,
+    warm_up=15,
+    measured=15,
+    restarts=5,
+    aim_near=1.1,
+    aim_far=1.4,
+)
 SKEWED = Access("Zipf 0.99", zipf, warm_up=5)
 UNIFORM = Access("uniform", uniform, warm_up=3)
 

@@ -128,17 +128,28 @@ class Lane:
         """Writes the first rows: with a bound, a batch for each file, otherwise one batch."""
         (self.folder / "in").mkdir(parents=True)
         if self.place.is_bounded:
-            self._start(self._bounds())
+            self._start()
             for file in files:
                 self._add(file)
                 self._running().processAllAvailable()
         else:
             for file in files:
                 self._add(file)
-            self._start({})
+            self._start()
             self._running().processAllAvailable()
 
+    def restart(self) -> None:
+        """Starts the query anew: its stores are opened from Redis and files."""
+        self._running().stop()
+        self._start()
+
+    def files(self) -> int:
+        """Number of files with state of the query."""
+        return sum(1 for _ in (self.folder / "segments").rglob("*.seg"))
+
     def _bounds(self) -> Mapping[str, str]:
+        if not self.place.is_bounded:
+            return {}
         scheme = SCHEME if self.place.is_slow else "file"
         options = {
             "redisMemory": f"{self.bound}b",
@@ -202,11 +213,11 @@ class Lane:
         assert self._query is not None
         return self._query
 
-    def _start(self, options: Mapping[str, str]) -> None:
+    def _start(self) -> None:
         conf = self.spark.conf
         conf.set(PROVIDER, PROVIDERS[self.place.provider])
         conf.set(CHANGELOG, "true")
-        with self._options({**options, "keyPrefix": self.prefix}):
+        with self._options({**self._bounds(), "keyPrefix": self.prefix}):
             rows = self.spark.readStream.schema("k long, v long").parquet(str(self.folder / "in"))
             self._query = (
                 self.shape.of(rows)

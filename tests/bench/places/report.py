@@ -14,11 +14,15 @@ import pyspark
 from tests.bench.pairs import aim
 from tests.bench.places.accesses import Access
 from tests.bench.places.lanes import ALL_IN_REDIS, PLACES, Batch, Place
+from tests.bench.production.prices import SOURCE, usd_a_day
 from tests.bench.ratio import ratio
 from tests.bench.workloads import PARTITIONS
 from tests.support.memory_sampler import MemorySampler
 
 _MB = 1e6
+_PACE_S = 10
+_FIRST_MS = 300
+"""Aim for the first batch of a restarted query, beyond that of one with all in Redis."""
 
 
 @dataclass(slots=True)
@@ -47,6 +51,8 @@ class Measured:
         bound: The option `redisMemory`.
         batches: By the name of the place.
         samplers: By the name of the place.
+        written: Number of files that the measured batches wrote, by the name of the place.
+        first: Times of the first batches after restarts, in ms, by the name of the place.
     """
 
     access: Access
@@ -54,6 +60,8 @@ class Measured:
     bound: int
     batches: dict[str, list[Batch]] = field(default_factory=dict)
     samplers: dict[str, MemorySampler] = field(default_factory=dict)
+    written: dict[str, int] = field(default_factory=dict)
+    first: dict[str, list[float]] = field(default_factory=dict)
 
 
 def report(command: str, sizes: Sizes, measured: Sequence[Measured]) -> str:
@@ -75,7 +83,49 @@ def report(command: str, sizes: Sizes, measured: Sequence[Measured]) -> str:
     ]
     for one in measured:
         lines += [_line(one, place) for place in PLACES]
+    lines += [
+        "",
+        "Requests to a folder of 20 ms at the price of objects "
+        f"({SOURCE}), with a batch each {_PACE_S} s; reads ahead and maintenance are among them. "
+        "A file is one `PUT` here.",
+        "",
+        "| access | where | reads a batch | files a batch | USD a day |",
+        "|---|---|---|---|---|",
+    ]
+    lines += [_price(one, place) for one in measured for place in PLACES if place.is_slow]
+    if any(one.first for one in measured):
+        lines += [
+            "",
+            "First batch after a restart; its stores are opened from Redis and files.",
+            "",
+            "| access | where | ms | more than all in Redis, ms | aim |",
+            "|---|---|---|---|---|",
+        ]
+        lines += [_first(one, place) for one in measured if one.first for place in PLACES]
     return "\n".join([head, "", *lines, ""])
+
+
+def _price(one: Measured, place: Place) -> str:
+    batches = one.batches[place.name]
+    reads, written = sum(batch.reads for batch in batches), one.written[place.name]
+    usd = usd_a_day({"GET": reads, "PUT": written}, len(batches), pace_s=_PACE_S)
+    return (
+        f"| {one.access.title} | {place.title} | {reads / len(batches):,.0f} "
+        f"| {written / len(batches):.1f} | {usd:.2f} |"
+    )
+
+
+def _first(one: Measured, place: Place) -> str:
+    times = one.first[place.name]
+    shown, verdict = "", ""
+    if place is not ALL_IN_REDIS:
+        pairs = zip(times, one.first[ALL_IN_REDIS.name], strict=True)
+        more = statistics.median(a - b for a, b in pairs)
+        shown, verdict = f"{more:,.0f}", aim(_FIRST_MS, more) if place.is_bounded else ""
+    return (
+        f"| {one.access.title} | {place.title} | {statistics.median(times):,.0f} | {shown} "
+        f"| {verdict} |"
+    )
 
 
 def _line(one: Measured, place: Place) -> str:
