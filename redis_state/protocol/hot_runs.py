@@ -102,6 +102,7 @@ def _is_first(what: str) -> bool:
     if what in _left_out:
         return False
     _left_out[what] = None
-    while len(_left_out) > _LEFT_OUT_MAX:
-        _left_out.pop(next(iter(_left_out)), None)
+    # Other threads add meanwhile, and the list is a copy.
+    for oldest in list(_left_out)[:-_LEFT_OUT_MAX]:
+        _left_out.pop(oldest, None)
     return True

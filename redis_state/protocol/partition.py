@@ -113,7 +113,7 @@ class PartitionClient:
             )
         except FormatError as error:
             # The entry of a hot run may have bytes that are not text: then there is no answer.
-            if not (lists_damaged_run(answer) or (hot_runs and not answer)):
+            if not hot_runs or (answer and not lists_damaged_run(answer)):
                 raise
             note_damaged_entry(self.id, error)
         else:

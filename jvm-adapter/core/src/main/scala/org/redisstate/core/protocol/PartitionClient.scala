@@ -81,7 +81,7 @@ final class PartitionClient(
       try Some(opened(what, reply, version, withTime)).filterNot(one =>
           segments.isLeftOut(one.segments))
       catch {
-        case e: FormatException if HotRuns.listsDamaged(reply) =>
+        case e: FormatException if hotRuns && HotRuns.listsDamaged(reply) =>
           logger.warn("{}: opened without a hot run: {}", what: Any, e.getMessage: Any)
           None
       }
