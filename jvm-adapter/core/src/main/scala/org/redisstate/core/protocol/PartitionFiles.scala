@@ -104,8 +104,9 @@ final class PartitionFiles private[protocol] (
    */
   def dropStaged(): Int = {
     val what = s"make room for $id in Redis"
-    val staged = calls.manifest(what).keysIterator.filter(_.startsWith(StagedPrefix)).toSeq
-    val keys = staged.map(one => Keys.staged(id, one.drop(StagedPrefix.length)))
+    val staged =
+      calls.manifest(what).keysIterator.filter(_.startsWith(ManifestFields.StagedPrefix)).toSeq
+    val keys = staged.map(one => Keys.staged(id, one.drop(ManifestFields.StagedPrefix.length)))
     if (keys.isEmpty) 0
     else {
       val removed = calls.commands(what, keys.map(Command("UNLINK", _))).collect {
@@ -280,9 +281,6 @@ final class PartitionFiles private[protocol] (
 private object PartitionFiles {
   private val log = LoggerFactory.getLogger(classOf[PartitionFiles])
   private val NamesMax = 8
-
-  /** Prefix of the manifest fields that count blocks staged for snapshots and hot runs. */
-  private val StagedPrefix = "h:n:"
 
   /** Lifetime of the key of a segment that has moved, for readers under way. */
   private val LeavingTtlMs = 60000L

@@ -3,7 +3,7 @@ package org.redisstate.core.protocol
 import org.slf4j.LoggerFactory
 
 import org.redisstate.core.errors._
-import org.redisstate.core.protocol.manifest.Stored
+import org.redisstate.core.protocol.manifest.{ManifestFields, Stored}
 
 /** A share has no room for blocks that may go to a file instead. */
 final class ShareFull extends RuntimeException("the share is full", null, false, false)
@@ -67,8 +67,9 @@ private[protocol] final class RoomMaker(
    * @return false if they take less than what is lacking, or have not given way in time
    */
   private def waited(what: String, lacking: Long): Boolean = {
+    val prefix = ManifestFields.LoosePrefix
     val staged = calls.manifest(what).collect {
-      case (name, Staged(bytes)) if name.startsWith(LoosePrefix) && name != LoosePrefix + ident =>
+      case (name, Staged(bytes)) if name.startsWith(prefix) && name != prefix + ident =>
         bytes.toLong
     }.sum
     val end = waitsToMs.getOrElse(calls.clockMs + OthersMaxMs)
@@ -126,7 +127,6 @@ private[protocol] object RoomMaker {
   private val PauseMinMs = 500L
   private val PauseMaxMs = 8000L
   private val WastedMax = 5
-  private val LoosePrefix = "h:"
   private val Staged = "s ([0-9]{1,18})".r
 
   /** The minute after which blocks of another attempt give way, and some pauses. */

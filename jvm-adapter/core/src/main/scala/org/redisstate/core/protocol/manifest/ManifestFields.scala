@@ -12,6 +12,10 @@ private[protocol] object ManifestFields {
   val AsidePrefix: String = "z:"
   val PlacePrefix: String = "a:"
 
+  /** Prefixes of bytes counted for keys that no segment has yet, and of those staged for `P:n:`. */
+  val LoosePrefix: String = "h:"
+  val StagedPrefix: String = "h:n:"
+
   /** Prefix of hot runs. */
   val HotRunPrefix: String = "r:"
 
