@@ -62,6 +62,18 @@ def brought(ledger: Ledger, *more: str) -> int:
     return main([*command, "--places-folder", str(ledger.folder), *more])
 
 
+def cut_off(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Interrupts an import after its first file was written."""
+
+    def killed(*_: object) -> bool:
+        raise Interrupted
+
+    with monkeypatch.context() as patched:
+        patched.setattr(born, "is_whole", killed)
+        with pytest.raises(Interrupted):
+            brought(ledger)
+
+
 def received(ledger: Ledger) -> int:
     return int(ledger.raw.info("stats")["total_net_input_bytes"])
 
@@ -86,13 +98,7 @@ def test_state_larger_than_its_share_passes_redis_by(ledger: Ledger) -> None:
 
 
 def test_killed_import_is_done_again(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    def killed(*_: object) -> bool:
-        raise Interrupted
-
-    with monkeypatch.context() as patched:
-        patched.setattr(born, "is_whole", killed)
-        with pytest.raises(Interrupted):
-            brought(ledger)
+    cut_off(ledger, monkeypatch)
     noted = keys.purged_files().encode()
     (listed,) = [name for name in ledger.raw.keys("*:f") if name != noted]
     assert 0 < ledger.raw.ttl(listed) <= 86_400
@@ -106,13 +112,7 @@ def test_killed_import_is_done_again(ledger: Ledger, monkeypatch: pytest.MonkeyP
 def test_files_of_an_import_that_nobody_repeats_are_found(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def killed(*_: object) -> bool:
-        raise Interrupted
-
-    with monkeypatch.context() as patched:
-        patched.setattr(born, "is_whole", killed)
-        with pytest.raises(Interrupted):
-            brought(ledger)
+    cut_off(ledger, monkeypatch)
     (left,) = ledger.folder.rglob("*.seg")
     (note,) = purged_files(ledger.client, tenant="")
     assert left.is_relative_to(Path(note.folder.removeprefix("file:")) / note.gen)
@@ -137,28 +137,16 @@ def test_files_of_an_import_that_nobody_repeats_are_found(
 def test_import_shortens_the_time_of_no_purge(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def killed(*_: object) -> bool:
-        raise Interrupted
-
-    monkeypatch.setattr(born, "is_whole", killed)
-    with pytest.raises(Interrupted):
-        brought(ledger)
+    cut_off(ledger, monkeypatch)
     (note,) = purged_files(ledger.client, tenant="")
     later = replace(note, due=note.due + 86_400_000, opened=note.opened - 1, files=3, bytes=9)
     write_note(ledger.client, later, tenant="")
-    with pytest.raises(Interrupted):
-        brought(ledger)
+    cut_off(ledger, monkeypatch)
     assert purged_files(ledger.client, tenant="") == [later]
 
 
 def test_import_that_ended_is_not_noted(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    def killed(*_: object) -> bool:
-        raise Interrupted
-
-    with monkeypatch.context() as patched:
-        patched.setattr(born, "is_whole", killed)
-        with pytest.raises(Interrupted):
-            brought(ledger)
+    cut_off(ledger, monkeypatch)
     assert purged_files(ledger.client, tenant="")
     assert brought(ledger) == 0
     assert purged_files(ledger.client, tenant="") == []
@@ -168,13 +156,7 @@ def test_import_that_ended_is_not_noted(ledger: Ledger, monkeypatch: pytest.Monk
 def test_folder_that_is_not_mounted_is_refused(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def killed(*_: object) -> bool:
-        raise Interrupted
-
-    with monkeypatch.context() as patched:
-        patched.setattr(born, "is_whole", killed)
-        with pytest.raises(Interrupted):
-            brought(ledger)
+    cut_off(ledger, monkeypatch)
     # Another machine.
     shutil.rmtree(ledger.folder)
     export = str(ledger.folder.parent / "export")

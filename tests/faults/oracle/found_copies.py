@@ -25,7 +25,7 @@ _NAMES = (
     (re.compile(r"b'\w .*'"), "that of a file that is needed"),
     (re.compile(r"\{[^}]*\}|-?\d+"), "some"),
 )
-"""What stands for names of one schedule in the text of a problem."""
+"""Names and numbers of one schedule in the text of a problem, and words in their place."""
 
 
 def main(words: list[str] | None = None) -> int:

@@ -8,6 +8,7 @@ import scala.util.Random
 import org.scalatest.funsuite.AnyFunSuite
 
 import org.redisstate.core.local.{LayerSizes, RowValidator}
+import org.redisstate.core.places.PlayedFiles
 import org.redisstate.core.protocol.{
   CheckpointFormat,
   PartitionClient,
@@ -47,15 +48,8 @@ class HungFolderSuite extends AnyFunSuite with FilesFixture {
 
   test("reads ahead that hang hold none of the helpers of other queries") {
     onServer() { (p, files) =>
-      val writer = bounded(p)
-      commit(writer, at = 0)
-      writer.open(1)
-      writer.requestSnapshot()
-      assert(writer.snapshotIfDue())
-      while (writer.client.files.makeRoom(Share).nonEmpty) {}
-      val gate = new CountDownLatch(1)
-      files.before =
-        step => if (step == "read" && isHelper) gate.await(HangS, TimeUnit.SECONDS): Unit
+      fillIntoFile(p)
+      val gate = hangHelpers(files)
       val opened = (1 to 8).map(i => p.store(s"reader $i").open(1))
       val works = new CountDownLatch(Background.HelpersMax)
       (1 to Background.HelpersMax).foreach(_ => Background.helping("compaction")(works.countDown()))
@@ -72,16 +66,9 @@ class HungFolderSuite extends AnyFunSuite with FilesFixture {
 
   test("a compaction that hangs holds none of the helpers of other queries") {
     onServer() { (p, files) =>
-      val writer = bounded(p)
-      commit(writer, at = 0)
-      writer.open(1)
-      writer.requestSnapshot()
-      assert(writer.snapshotIfDue())
-      while (writer.client.files.makeRoom(Share).nonEmpty) {}
+      fillIntoFile(p)
       IdleBackground.await()
-      val gate = new CountDownLatch(1)
-      files.before =
-        step => if (step == "read" && isHelper) gate.await(HangS, TimeUnit.SECONDS): Unit
+      val gate = hangHelpers(files)
       val store = p.store("b")
       store.client.bindTo(Share)
       val dice = new Random(5)
@@ -101,7 +88,24 @@ class HungFolderSuite extends AnyFunSuite with FilesFixture {
     }
   }
 
-  private def isHelper = Thread.currentThread.getName.startsWith(Helpers)
+  /** Commits version 1, whose snapshot leaves Redis. */
+  private def fillIntoFile(p: TestPartition): Unit = {
+    val writer = bounded(p)
+    commit(writer, at = 0)
+    writer.open(1)
+    writer.requestSnapshot()
+    assert(writer.snapshotIfDue())
+    while (writer.client.files.makeRoom(Share).nonEmpty) {}
+  }
+
+  /** Holds up the reads of files by helpers until the latch is open. */
+  private def hangHelpers(files: PlayedFiles): CountDownLatch = {
+    val gate = new CountDownLatch(1)
+    def isHelper = Thread.currentThread.getName.startsWith(Helpers)
+    files.before = step =>
+      if (step == "read" && isHelper) gate.await(HangS, TimeUnit.SECONDS): Unit
+    gate
+  }
 
   private def bounded(p: TestPartition): PartitionVersions = {
     val made = p.store("a", sizes = Sizes)

@@ -68,10 +68,7 @@ class MemoryBoundSuite extends AnyFunSuite with FilesFixture {
     onServer(clock) { (p, _) =>
       val ledger = new Ledger(p)
       ledger.commit(1)
-      val ident = Segment.deltaIdent(ledger.at + 1, "dead")
-      val blocks = (0 until 10).map(n => EncodedField(n.toString, Array.fill(14000)(n.toByte)))
-      p.store("dead").client.segments.stage(ident, ident, blocks)
-      val key = Keys.segment(p.id, ident)
+      val key = stageByAnother(p, ledger)
       clock.ages = ms => p.raw.pexpire(key, p.raw.pttl(key) - ms): Unit
       ledger.commit(1, rows = 300)
       assert(clock.sleptMs >= 60000 && clock.sleptMs <= 70000)
@@ -85,9 +82,7 @@ class MemoryBoundSuite extends AnyFunSuite with FilesFixture {
     onServer(clock) { (p, files) =>
       val ledger = new Ledger(p)
       ledger.commit(1)
-      val ident = Segment.deltaIdent(ledger.at + 1, "other")
-      val blocks = (0 until 10).map(n => EncodedField(n.toString, Array.fill(14000)(n.toByte)))
-      p.store("other").client.segments.stage(ident, ident, blocks)
+      val key = stageByAnother(p, ledger)
       val store = p.store("run1", previewEveryMs = Some(3600000L))
       store.client.bindTo(Share)
       val session = store.open(ledger.at).write()
@@ -97,10 +92,10 @@ class MemoryBoundSuite extends AnyFunSuite with FilesFixture {
         TestPartition.put(session, TestPartition.key(0, s"p$i"), text)
       }
       session.preview.get.run()
-      assert(p.preview.isEmpty && p.raw.exists(Keys.segment(p.id, ident)))
+      assert(p.preview.isEmpty && p.raw.exists(key))
       IdleBackground.await()
       assert(files.all.nonEmpty && clock.sleptMs == 0)
-      p.raw.del(Keys.segment(p.id, ident))
+      p.raw.del(key)
       session.preview.get.run()
       assert(p.preview.nonEmpty)
       session.abort()
@@ -253,6 +248,15 @@ class MemoryBoundSuite extends AnyFunSuite with FilesFixture {
 }
 
 private object MemoryBoundSuite {
+
+  /** Stages blocks of another attempt, which take most of the share; returns their key. */
+  private def stageByAnother(p: TestPartition, ledger: Ledger): String = {
+    val ident = Segment.deltaIdent(ledger.at + 1, "other")
+    val blocks = (0 until 10).map(n => EncodedField(n.toString, Array.fill(14000)(n.toByte)))
+    p.store("other").client.segments.stage(ident, ident, blocks)
+    Keys.segment(p.id, ident)
+  }
+
   private val Share = 200000L
 
   /** A clock that waits for nobody, and says for how long it did not. */
