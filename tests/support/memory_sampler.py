@@ -1,4 +1,4 @@
-"""Samples the memory that one key prefix has in Redis, by the server's own count."""
+"""Samples the memory of Redis, of one key prefix or of all, by the server's own count."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class MemorySampler:
     out: no bound is about them.
 
     Args:
-        prefix: The option `keyPrefix` of the queries.
+        prefix: The option `keyPrefix` of the queries; ``None`` for all memory of the server.
 
     Attributes:
         peak: Most bytes of a sample.
     """
 
-    def __init__(self, url: str, prefix: str) -> None:
+    def __init__(self, url: str, prefix: str | None) -> None:
         self._url, self._prefix = url, prefix
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -52,5 +52,8 @@ class MemorySampler:
         with redis.Redis.from_url(self._url) as client:
             sample = client.register_script(SCRIPT)
             while not self._stopped.wait(EVERY_S):
-                used = int(sample(args=[f"{{{self._prefix}:rs:*"]))
+                if self._prefix is None:
+                    used = int(client.info("memory")["used_memory"])
+                else:
+                    used = int(sample(args=[f"{{{self._prefix}:rs:*"]))
                 self.peak, self.samples = max(self.peak, used), self.samples + 1

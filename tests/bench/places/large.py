@@ -13,14 +13,11 @@ import platform
 import statistics
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -36,33 +33,22 @@ from tests.bench.page import add_write_option, show
 from tests.bench.places.accesses import hot
 from tests.bench.workloads import PARTITIONS
 from tests.spark.streams import PREFIX
+from tests.support.memory_sampler import MemorySampler
 from tests.support.redis_server import RedisServer
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ROWS, UPDATES, BATCHES = 100_000_000, 50_000, 20
 REDIS_BYTES, HEAP_MB, LOCAL_MB = 1 << 30, 2048, 512
-_EVERY_S = 0.1
 _HASH_MAX = 1_000_000
 _MB = 1e6
 
 
-@dataclass(slots=True)
-class Peaks:
-    """Most bytes of samples of Redis, and seconds of each part."""
-
-    redis: int = 0
-    samples: int = 0
-    took: dict[str, float] = field(default_factory=dict)
-
-    @contextmanager
-    def timed(self, what: str) -> Iterator[None]:
-        """Adds the seconds of a block to `took`."""
-        began = time.monotonic()
-        yield
-        self.took[what] = time.monotonic() - began
-        print(f"{what}: {self.took[what]:.1f} s", file=sys.stderr)
+@contextmanager
+def _timed(took: dict[str, float], what: str) -> Iterator[None]:
+    """Adds the seconds of a block."""
+    began = time.monotonic()
+    yield
+    took[what] = time.monotonic() - began
+    print(f"{what}: {took[what]:.1f} s", file=sys.stderr)
 
 
 def main() -> int:
@@ -97,8 +83,8 @@ def main() -> int:
 def _measure(
     spark: SparkSession, server: RedisServer, folder: Path, rows: int, command: str
 ) -> str:
-    peaks = Peaks()
-    with _sampled(server, peaks):
+    took: dict[str, float] = {}
+    with MemorySampler(server.url, None) as sampler:
         source = folder / "in"
         source.mkdir()
         dice = np.random.default_rng(5)
@@ -111,11 +97,11 @@ def _measure(
         first = spark.range(0, rows, 1, PARTITIONS * 8).select(
             sf.col("id").alias("k"), hashed.alias("sum"), sf.lit(1).alias("count")
         )
-        with peaks.timed("bootstrap"):
+        with _timed(took, "bootstrap"):
             redis_state.bootstrap(spark, first, str(folder / "empty"), str(folder / "whole"))
         query = _start(spark, source, folder / "whole", "true")
         changed = 0
-        with peaks.timed("batches"):
+        with _timed(took, "batches"):
             for number in range(1, BATCHES + 1):
                 changed += _feed(source, number, hot(dice, rows, UPDATES))
                 query.processAllAvailable()
@@ -125,16 +111,22 @@ def _measure(
             if one["numInputRows"]
         ]
         query.stop()
-        with peaks.timed("check"):
+        with _timed(took, "check"):
             state = spark.read.format("statestore").load(str(folder / "whole"))
             found = state.select(sf.count("*"), sf.sum("value.sum")).first()
         before = first.select(sf.sum("sum")).first()
         assert before is not None
         if found is None or tuple(found) != (rows, before[0] + changed):
             raise SystemExit(f"the state is wrong: {found}, so no figure is printed")
-    if peaks.redis > REDIS_BYTES:
-        raise SystemExit(f"Redis had {peaks.redis:,} bytes")
-    return _report(command, rows, batches, peaks, _bytes_below(folder / "whole"))
+    if sampler.peak > REDIS_BYTES:
+        raise SystemExit(f"Redis had {sampler.peak:,} bytes")
+    lines = [
+        *_times(rows, batches, took),
+        _files(rows, folder / "whole"),
+        f"| memory of the Redis server at most | {sampler.peak / _MB:,.0f} MB "
+        f"in {sampler.samples:,} samples |",
+    ]
+    return "\n".join([_head(command, rows, len(batches)), "", *lines, ""])
 
 
 def _start(spark: SparkSession, source: Path, checkpoint: Path, which: str) -> StreamingQuery:
@@ -159,54 +151,32 @@ def _feed(source: Path, number: int, keys: np.ndarray) -> int:
     return len(keys)
 
 
-@contextmanager
-def _sampled(server: RedisServer, peaks: Peaks) -> Iterator[None]:
-    """Samples the memory of the whole server each 100 ms."""
-    stopped = threading.Event()
-
-    def run() -> None:
-        with server.client() as client:
-            while not stopped.wait(_EVERY_S):
-                used = int(client.info("memory")["used_memory"])
-                peaks.redis, peaks.samples = max(peaks.redis, used), peaks.samples + 1
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stopped.set()
-        thread.join()
-
-
-def _bytes_below(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*.seg"))
-
-
-def _report(
-    command: str, rows: int, batches: Sequence[float], peaks: Peaks, file_bytes: int
-) -> str:
+def _head(command: str, rows: int, batches: int) -> str:
     machine = f"{os.cpu_count()} cores, {platform.machine()}, Spark {pyspark.__version__}"
-    head = (
+    return (
         f"`{command}` on {machine}, {date.today().isoformat()}: {rows:,} rows in {PARTITIONS} "
         f"partitions, `redisMemory` is {REDIS_BYTES >> 20:,} MiB, the heap of the only JVM "
-        f"{HEAP_MB:,} MiB, `localMemory` {LOCAL_MB} MiB; {len(batches)} batches of {UPDATES:,} "
+        f"{HEAP_MB:,} MiB, `localMemory` {LOCAL_MB} MiB; {batches} batches of {UPDATES:,} "
         f"changes, 95 % of them in 2 % of the keys; the load of the machine was "
         f"{os.getloadavg()[0]:.1f}."
     )
-    bootstrap = peaks.took["bootstrap"]
-    lines = [
+
+
+def _times(rows: int, batches: Sequence[float], took: Mapping[str, float]) -> list[str]:
+    bootstrap = took["bootstrap"]
+    return [
         "| figure | found |",
         "|---|---|",
         f"| `bootstrap` of all rows | {bootstrap:,.0f} s, {rows / bootstrap:,.0f} rows a second |",
-        f"| files of the state | {file_bytes / _MB:,.0f} MB, {file_bytes / rows:.1f} bytes a row |",
         f"| first batch | {batches[0] / 1000:.1f} s |",
         f"| later batches, median | {statistics.median(batches[1:]) / 1000:.2f} s |",
-        f"| all rows by Spark's state reader | {peaks.took['check']:,.0f} s |",
-        f"| memory of the Redis server at most | {peaks.redis / _MB:,.0f} MB "
-        f"in {peaks.samples:,} samples |",
+        f"| all rows by Spark's state reader | {took['check']:,.0f} s |",
     ]
-    return "\n".join([head, "", *lines, ""])
+
+
+def _files(rows: int, checkpoint: Path) -> str:
+    found = sum(path.stat().st_size for path in checkpoint.rglob("*.seg"))
+    return f"| files of the state | {found / _MB:,.0f} MB, {found / rows:.1f} bytes a row |"
 
 
 if __name__ == "__main__":
